@@ -13,6 +13,7 @@ from pathlib import Path
 from app.plots.metric_info import chart_info, metric_info
 from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import solved_by_task
+from rl2f_core.config.evaluation import compared_with
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.benchmarks import benchmark_scores
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
@@ -182,9 +183,9 @@ def from_outcomes(outcomes: Outcomes, turns: int, title: str = "") -> Evaluation
             for t in range(1, turns + 1)
         }
     effects = {
-        (checkpoint, control): difference(by_task, outcomes[checkpoint, "contentless"], turns)
+        (checkpoint, control): difference(by_task, outcomes[checkpoint, compared_with(control)], turns)
         for (checkpoint, control), by_task in outcomes.items()
-        if control != "contentless" and (checkpoint, "contentless") in outcomes
+        if control != compared_with(control) and (checkpoint, compared_with(control)) in outcomes
     }
     corrected = correct_families(list(effects.values()), [control for _, control in effects])
     effects = dict(zip(effects, corrected, strict=True))

@@ -9,6 +9,25 @@ from pydantic import Field, model_validator
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.errors import FieldValueError
 
+Condition = Literal[
+    "hints",
+    "no_oracle",
+    "contentless",
+    "resample",
+    "shuffled",
+    "misleading",
+    "reflection_shuffled",
+    "reflection_dropped",
+    "reflection_corrupted",
+]
+REFLECTION_CONDITIONS = ("reflection_shuffled", "reflection_dropped", "reflection_corrupted")
+"""Conditions that replace the reflections and keep the hints; their effect is relative to `hints`."""
+
+
+def compared_with(condition: str) -> str:
+    """Return the condition that an effect is relative to: with replaced reflections `hints`, else `contentless`."""
+    return "hints" if condition in REFLECTION_CONDITIONS else "contentless"
+
 
 class EvaluationConfig(BaseConfig):
     """Evaluation of checkpoints on held-out tasks."""
@@ -23,11 +42,13 @@ class EvaluationConfig(BaseConfig):
     """Sampling temperature; None is that of training."""
     split: Literal["validation", "test"] = "test"
     """Split of the tasks."""
-    conditions: tuple[Literal["hints", "no_oracle", "contentless", "resample", "shuffled", "misleading"], ...] = Field(
+    conditions: tuple[Condition, ...] = Field(
         ("hints", "contentless", "resample", "shuffled", "misleading"), min_length=1
     )
     """The run's teacher (hints) and controls. shuffled: hints of the dialogues under `hints` on other problems.
-    no_oracle: a correct attempt does not end the dialogue, and the last attempt counts; for self_critique."""
+    no_oracle: a correct attempt does not end the dialogue, and the last attempt counts; for self_critique.
+    reflection_shuffled, reflection_dropped, reflection_corrupted: the hints, with reflections of another problem's
+    dialogue under `hints`, without reflections, or with arguments for wrong actions; compared with `hints`."""
     checkpoints: tuple[str, ...] = ("base", "stages")
     """Checkpoints to evaluate at the end of training: `base`, `stages` (the last of each), or names like `rl2f@20`."""
     seed: int = 1234
@@ -35,9 +56,10 @@ class EvaluationConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_shuffled(self) -> EvaluationConfig:
-        if "shuffled" in self.conditions and "hints" not in self.conditions:
+        based = [name for name in self.conditions if name == "shuffled" or name in REFLECTION_CONDITIONS]
+        if based and "hints" not in self.conditions:
             raise FieldValueError(
-                "conditions has shuffled, whose hints come from the dialogues under hints; add hints", "conditions"
+                f"conditions has {based[0]}, which needs the dialogues under hints; add hints", "conditions"
             )
         return self
 

@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF, BaseConfig
+from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, PROMPT_REF, BaseConfig
+from rl2f_core.errors import FieldValueError
+
+
+class ReflectorConfig(BaseConfig):
+    """Adapter on the student's base that describes each state before the policy acts (Reflect-RL).
+
+    It reads the state without the list of actions. Without stage and checkpoint, the base model reflects.
+    """
+
+    stage: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", json_schema_extra=BASIC_FIELD)
+    """Earlier stage that trains the reflector; its last checkpoint is used in all later stages and evaluations."""
+    checkpoint: str | None = Field(None, json_schema_extra=CHECKPOINT_REF)
+    """Folder of a trained reflector."""
+    max_new_tokens: int = Field(100, ge=1)
+    """Maximum tokens of a reflection."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> ReflectorConfig:
+        if self.stage is not None and self.checkpoint is not None:
+            raise FieldValueError("the reflector has a stage and a checkpoint; leave one out", "checkpoint")
+        return self
 
 
 class RolloutConfig(BaseConfig):
@@ -33,6 +54,8 @@ class RolloutConfig(BaseConfig):
     state and its labeled valid actions, and the attempt is one label (Reflect-RL)."""
     reprompt_template: str = Field("revise", json_schema_extra=PROMPT_REF)
     """Template of reprompts with `problem`, `attempt` and `hint`: a shipped name, or the path of a `.txt` file."""
+    reflector: ReflectorConfig | None = None
+    """With prompting enumerate: the adapter that writes a reflection into each prompt; None for prompts without."""
 
 
 class RewardConfig(BaseConfig):

@@ -90,6 +90,13 @@ class BaseRun(BaseConfig):
                 f"{self.environment.type!r} is not; set append or reprompt",
                 *("rollout", "prompting"),
             )
+        if self.rollout.reflector is not None and (
+            self.rollout.prompting != "enumerate" or self.resources.rollout_workers
+        ):
+            raise FieldValueError(
+                "rollout.reflector needs rollout.prompting: enumerate and resources.rollout_workers: 0",
+                *("rollout", "reflector"),
+            )
         if self.reward.preset == "environment" and not all(kind.stateful for kind in kinds):
             raise FieldValueError(
                 f"reward.preset environment needs a stateful environment, which {self.environment.type!r} is not; "
@@ -158,6 +165,19 @@ class RunConfig(BaseRun):
         names = list(sizes)
         before = names[: names.index(stage.tasks_from or stage.name)]
         return self.seed * SEED_STRIDE + sum(sizes[name] for name in before)
+
+    @model_validator(mode="after")
+    def _check_reflector(self) -> RunConfig:
+        name = None if self.rollout.reflector is None else self.rollout.reflector.stage
+        on_policy = [registry.get("method", stage.method.type).on_policy for stage in self.stages]
+        before = self.stages[: on_policy.index(True)] if True in on_policy else self.stages
+        if name is not None and name not in [stage.name for stage in before if stage.updates_weights]:
+            raise FieldValueError(
+                f"rollout.reflector.stage {name!r} is no stage that trains before all on-policy stages; "
+                f"known: {', '.join(stage.name for stage in before) or 'none'}",
+                *("rollout", "reflector", "stage"),
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_stages(self) -> RunConfig:

@@ -79,7 +79,7 @@ def inherit_settings(source: RunDir, phase: str, stage: str = "", step: int = 0,
             if stage_config.curriculum is not None and number is not None:
                 levels = stage_config.curriculum.environments(config.environment)
                 shared["environment"] = levels[number - 1].model_dump()
-    shared["rollout"] = {**shared["rollout"], **{k: v for k, v in changed.items() if v is not None}}
+    shared["rollout"] = {**source.rollout_settings(config), **{k: v for k, v in changed.items() if v is not None}}
     return shared
 
 

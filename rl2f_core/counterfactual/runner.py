@@ -23,7 +23,13 @@ from rl2f_core.counterfactual.report import CounterfactualReport, build_report, 
 from rl2f_core.errors import DataError
 from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.dialogues import Revision, normalized_answer
-from rl2f_core.rollout.build import build_backend, build_control, build_engine, build_environment
+from rl2f_core.rollout.build import (
+    build_backend,
+    build_control,
+    build_engine,
+    build_environment,
+    load_reflector,
+)
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
@@ -157,6 +163,7 @@ class ForkRunner:
         self.hints_by_arm = self._read_hints()
         self.outcomes: dict[str, list[Outcome]] = {name: [] for name in origins}
         self.failed = 0
+        load_reflector(config, backend, run_dir)
         for name, folder in config.checkpoints.items():
             if folder is not None:
                 backend.load_adapter(name, Path(folder))

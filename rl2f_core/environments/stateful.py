@@ -192,6 +192,14 @@ class OracleEnvironment(StatefulEnvironment[StateT], Demonstrator):
             state = step.state
         return actions
 
+    def reflection(self, task: Task, state: StateT, action: str) -> str:
+        """Argue for an action: the oracle's in demonstrations of a reflector, another one to mislead."""
+        return f"The next action is {action}."
+
+    def correction(self, task: Task, state: StateT, wrong: str, action: str) -> str:
+        """Explain that the last action was wrong, and argue for the next one."""
+        return f"The last action, {wrong}, was a mistake. {self.reflection(task, state, action)}"
+
     def gold_answer(self, task: Task) -> str:
         """Return the oracle's plan, separated by commas. `verify` does not accept it: an attempt is one action."""
         return ", ".join(self.plan(task))

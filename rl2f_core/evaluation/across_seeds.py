@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
+from rl2f_core.config.evaluation import compared_with
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
 from rl2f_core.evaluation.formatting import interval_text, markdown_table, number, verdict_text
@@ -195,11 +196,11 @@ def _rate_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[Seed
 
 
 def _effect_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[SeedRow]:
-    """Return the effect of each condition against contentless."""
+    """Return the effect of each condition against that of `compared_with`."""
     for checkpoint, condition in _keys(reports):
         effects = [report.effect(checkpoint, condition) for report in reports]
         quantity = "hint_effect" if condition == "hints" else "effect"
-        rates = [(checkpoint, condition), (checkpoint, "contentless")]
+        rates = [(checkpoint, condition), (checkpoint, compared_with(condition))]
         yield from _difference_row((checkpoint, condition, quantity), effects, reports, rates, turns)
 
 

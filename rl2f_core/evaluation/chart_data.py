@@ -102,7 +102,7 @@ def interval_plot(
 
 
 def effects_chart(name: str, subtitle: str, turns: int, effects: Iterable[tuple[str, str, Interval]]) -> Chart:
-    """Plot (checkpoint, condition, difference to contentless feedback), one plot per checkpoint."""
+    """Plot (checkpoint, condition, effect), one plot per checkpoint; for the effects see `compared_with`."""
     rows: dict[str, list[tuple[str, Interval]]] = {}
     for checkpoint, condition, difference in effects:
         if difference.value is not None:

@@ -15,12 +15,14 @@ from urllib.parse import quote
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.config.evaluation import REFLECTION_CONDITIONS
 from rl2f_core.config.run import BaseRun
 from rl2f_core.datasets.store import DATASETS, manifest_of
 from rl2f_core.device import trim_memory
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import Environment, distinct_tasks, problem_key
 from rl2f_core.environments.capabilities import members, missing_part
+from rl2f_core.environments.stateful import OracleEnvironment
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figure_files import write_figures
 from rl2f_core.evaluation.formatting import interval_text, missing_text, number
@@ -29,7 +31,7 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.constant_baseline import describe_comparison
 from rl2f_core.metrics.dialogues import Metrics
 from rl2f_core.metrics.teacher_costs import add_costs, costs_text, teacher_costs
-from rl2f_core.rollout.build import build_control, build_engine
+from rl2f_core.rollout.build import build_control, build_engine, load_reflector
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy, derive_seed
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
@@ -39,6 +41,7 @@ from rl2f_core.teachers.shuffled import RecordedHints
 from rl2f_core.types import ConstantBaseline, Dialogue, JsonObject, StopReason, Task, Turn
 
 STAGE = "evaluation"
+SHUFFLED = ("shuffled", "reflection_shuffled")
 NEWEST_STEPS = 10
 """Training steps over which the note on first attempts averages."""
 
@@ -69,10 +72,11 @@ def evaluate_run(
     settings = config.evaluation
     if not finished and len(runner.tasks) < settings.num_tasks:
         context.log("evaluation:problems", missing_text(len(runner.tasks), settings.num_tasks, settings.split))
+    load_reflector(config, backend, context.run_dir)
     for name, adapter_dir in sources.items():
         if adapter_dir is not None:
             backend.load_adapter(name, adapter_dir)
-    ordered = sorted(conditions, key="shuffled".__eq__)  # shuffled hints come from the dialogues under hints
+    ordered = sorted(conditions, key=SHUFFLED.__contains__)  # they take texts from the dialogues under hints
     batches = [(batch, c) for batch in checkpoint_batches(list(sources), runner) for c in ordered]
     for batch, condition in batches:
         names = [name for name in batch if f"{name}/{condition}" not in finished]
@@ -81,7 +85,7 @@ def evaluate_run(
         if context.stop():
             return False
         context.progress.update("evaluation", len(finished), total, f"{', '.join(names)} under {condition}")
-        recorded = recorded_dialogues(context.run_dir, names) if condition == "shuffled" else {}
+        recorded = recorded_dialogues(context.run_dir, names) if condition in SHUFFLED else {}
         students = {name: None if sources[name] is None else name for name in names}
         results = runner.evaluate(students, condition, recorded)
         trim_memory()
@@ -139,6 +143,13 @@ def skipped_conditions(config: BaseRun) -> dict[str, str]:
         reason = "attempts in a stateful environment depend on each other"
         independent = [name for name in config.evaluation.conditions if name in ("resample", "no_oracle")]
         skipped |= {name: f"Condition {name} skipped: {reason}." for name in independent}
+    if config.rollout.reflector is None:
+        replaced = [name for name in config.evaluation.conditions if name in REFLECTION_CONDITIONS]
+        skipped |= {name: f"Condition {name} skipped: the run has no reflector." for name in replaced}
+    elif "reflection_corrupted" in config.evaluation.conditions and not all(
+        issubclass(kind, OracleEnvironment) for kind, _ in members(config.environment)
+    ):
+        skipped["reflection_corrupted"] = "Condition reflection_corrupted skipped: the environment has no oracle."
     return skipped
 
 
@@ -186,6 +197,9 @@ class EvaluationRunner:
             self._first_attempts |= self._run(self.engine, {student: self._requests() for student in new}, 1)
         if condition == "resample":
             return self._resample(students)
+        if condition in REFLECTION_CONDITIONS:
+            replaced = {s: self._replaced_reflections(condition, (recorded or {}).get(s.policy, ())) for s in students}
+            return self._run(self.engine, replaced, self.turns)
         engine = self._engine(condition)
         firsts = {student: self._first_attempts[student.policy] for student in students}
 
@@ -242,6 +256,17 @@ class EvaluationRunner:
                 name = f"{task.id}/{j}" + (f".{draw}" if draw else "")
                 requests.append(RolloutRequest(task, name, task.id, j, seed))
         return requests
+
+    def _replaced_reflections(self, condition: str, recorded: Sequence[Dialogue]) -> list[RolloutRequest]:
+        """Return the requests with dropped or corrupted reflections, or with those recorded on the next problem."""
+        requests, shift = self._requests(), self.settings.samples_per_task
+        if condition == "reflection_dropped":
+            return [dataclasses.replace(request, reflections=("",)) for request in requests]
+        if condition == "reflection_corrupted":
+            return [dataclasses.replace(request, corrupt_reflections=True) for request in requests]
+        others = [*recorded[shift:], *recorded[:shift]]
+        texts = [tuple(turn.reflection or "" for turn in other.turns) or ("",) for other in others]
+        return [dataclasses.replace(r, reflections=text) for r, text in zip(requests, texts, strict=True)]
 
     def _resample(self, students: Sequence[StudentPolicy]) -> dict[str, list[Dialogue]]:
         """Return T independent first attempts per dialogue: the same budget of attempts without dialogue."""

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
+from rl2f_core.config.evaluation import REFLECTION_CONDITIONS, compared_with
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
 from rl2f_core.evaluation.benchmarks import benchmark_tables
@@ -78,7 +79,10 @@ class CheckpointResult(FrozenModel):
 
 
 class Effect(FrozenModel):
-    """cum_acc/T under `condition` minus cum_acc/T under `against`, paired over problems."""
+    """cum_acc/T under `condition` minus cum_acc/T under `against`, paired over problems.
+
+    Conditions that replace reflections are compared with `hints`, the others with `contentless`.
+    """
 
     checkpoint: str
     condition: str
@@ -125,7 +129,7 @@ class EvaluationReport(FrozenModel):
     rows: tuple[CheckpointResult, ...]
     """Checkpoints × conditions."""
     effects: tuple[Effect, ...] = ()
-    """Every condition against contentless."""
+    """Every condition against contentless, or with replaced reflections against hints."""
     differences: tuple[CheckpointDifference, ...] = ()
     """Later checkpoints against earlier ones."""
     notes: tuple[str, ...] = Field(default=())
@@ -225,7 +229,7 @@ def build_report(
                 )
             )  # fmt: skip
     all_effects = [
-        Effect(checkpoint=checkpoint, condition=condition, difference=difference)
+        Effect(checkpoint=checkpoint, condition=condition, against=compared_with(condition), difference=difference)
         for checkpoint, by_condition in dialogues.items()
         for condition, difference in effects(by_condition, turns).items()
     ]
@@ -286,7 +290,8 @@ def tables(report: EvaluationReport) -> list[Table]:
     results = _metric_rows(report.rows, names)
     for row in results:
         effect = interval_text(report.effect(row[0], row[1]), signed=True)
-        row.append("0 by definition" if row[1] == "contentless" else effect)
+        against = " (against hints)" if row[1] in REFLECTION_CONDITIONS else ""
+        row.append("0 by definition" if row[1] == "contentless" else f"{effect}{against}")
     header = ["checkpoint", "condition", *names, "effect against contentless"]
     result: list[Table] = [("Checkpoints under all conditions", header, results), _table_by_turn(report)]
     result = [*benchmark_tables(report), *result]
@@ -388,13 +393,16 @@ _CONDITION_TEXTS = {
     "shuffled": "Under shuffled hints",
     "misleading": "Under misleading hints",
     "no_oracle": "Without an oracle stop",
+    "reflection_shuffled": "With reflections of other problems",
+    "reflection_dropped": "Without reflections",
+    "reflection_corrupted": "With reflections that argue for wrong actions",
 }
 
 
 def findings(report: EvaluationReport) -> list[str]:
     """Return sentences about effects, reference policies, the constant baseline, and limits of the evidence."""
     lines = []
-    if not report.effects:
+    if not any(effect.against == "contentless" for effect in report.effects):
         lines.append("The effect of hints is unknown: the condition contentless is missing.")
     for effect in report.effects:
         text = interval_text(effect.difference, signed=True)
@@ -403,7 +411,8 @@ def findings(report: EvaluationReport) -> list[str]:
             lines.append(f"hint_effect of {effect.checkpoint} is {text}: {verdict}.")
         else:
             under = _CONDITION_TEXTS.get(effect.condition, f"Under {effect.condition}")
-            verdict = verdict_text(effect.difference, "better than contentless", "worse than contentless")
+            other = "with the reflector" if effect.against == "hints" else "contentless"
+            verdict = verdict_text(effect.difference, f"better than {other}", f"worse than {other}")
             lines.append(f"{under} ({effect.checkpoint}): {text}: {verdict}.")
     for checkpoint in report.checkpoints:
         misled, control = report.metrics(checkpoint, "misleading"), report.metrics(checkpoint, "contentless")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
@@ -13,7 +14,7 @@ from rl2f_core.errors import FieldValueError, RunError
 from rl2f_core.methods.advantages import has_gradient
 from rl2f_core.methods.loss_spec import LossConfig
 from rl2f_core.methods.trl_compat import unsupported_method
-from rl2f_core.types import Group, TrainingSample
+from rl2f_core.types import Group, JsonObject, Task, TrainingSample
 
 if TYPE_CHECKING:
     from rl2f_core.chat.renderer import ChatRenderer
@@ -39,11 +40,16 @@ class StepContext:
     """0-based step of the stage."""
     steps: int
     """Number of steps of the stage."""
+    engine_of: Callable[[Task], RolloutEngine]
+    """Engine of a task; a curriculum has one per level."""
 
     @classmethod
-    def of(cls, engine: RolloutEngine, step: int, steps: int) -> StepContext:
+    def of(
+        cls, engine: RolloutEngine, step: int, steps: int, engine_of: Callable[[Task], RolloutEngine] | None = None
+    ) -> StepContext:
         """Build the context of a step of an engine."""
-        return cls(engine.environment, engine.renderer, engine.backend.max_model_len, step, steps)
+        engine_of = engine_of or (lambda task: engine)
+        return cls(engine.environment, engine.renderer, engine.backend.max_model_len, step, steps, engine_of)
 
 
 class Collector(Protocol):
@@ -132,6 +138,13 @@ class Method(ABC, Generic[ConfigT]):
     def trained_turns(self, turns: int) -> int:
         """Return how many of a dialogue's first `turns` turns it trains on."""
         return turns
+
+    def state(self) -> JsonObject:
+        """Return what a resumed run needs beside the weights, for a commit; by default nothing."""
+        return {}
+
+    def load_state(self, state: JsonObject) -> None:
+        """Restore the result of `state`."""
 
     def prepare(self, collector: Collector, evaluation: EvaluationConfig) -> list[str]:
         """Check inputs before a stage's first step; return messages for the run's log."""

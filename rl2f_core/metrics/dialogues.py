@@ -29,6 +29,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rl2f_core.config.evaluation import compared_with
 from rl2f_core.metrics.leaks import leak_observations
 from rl2f_core.stats.intervals import Interval, mean_interval, paired_difference, wilson_clustered
 from rl2f_core.types import Dialogue, FinishReason, FrozenModel, StopReason, Turn
@@ -417,13 +418,11 @@ def hint_effect(hints: Sequence[Dialogue], contentless: Sequence[Dialogue], turn
 
 
 def effects(by_condition: Mapping[str, Sequence[Dialogue]], turns: int) -> dict[str, Interval]:
-    """Return every condition's effect against `contentless`; empty if `contentless` is missing."""
-    if "contentless" not in by_condition:
-        return {}
+    """Return every condition's effect against that of `compared_with`, if that is present."""
     return {
-        name: hint_effect(dialogues, by_condition["contentless"], turns)
+        name: hint_effect(dialogues, by_condition[compared_with(name)], turns)
         for name, dialogues in by_condition.items()
-        if name != "contentless"
+        if name != compared_with(name) in by_condition
     }
 
 

@@ -16,7 +16,7 @@ from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
 from rl2f_core.file_io import write_atomically
 from rl2f_core.leaks.guard import LeakGuard
-from rl2f_core.rollout.engine import RolloutEngine
+from rl2f_core.rollout.engine import REFLECTOR, RolloutEngine
 from rl2f_core.rollout.enumeration import system_message
 from rl2f_core.rollout.ray_workers import RayBackend, RayRolloutEngine, with_ray_workers
 from rl2f_core.run.directory import RunDir
@@ -74,6 +74,16 @@ def build_engine(
     )
     _ = engine.prompts  # raise for an invalid reprompt template now, not at the first hint
     return engine
+
+
+def load_reflector(config: BaseRun, backend: Backend, run_dir: RunDir) -> None:
+    """Load the reflector of a run into the backend, if it has a trained one.
+
+    Raises `ConfigError` or `AdapterError` if its checkpoint is missing or does not fit the base model.
+    """
+    folder = run_dir.reflector_folder(config)
+    if folder is not None:
+        backend.load_adapter(REFLECTOR, folder)
 
 
 def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:

@@ -25,6 +25,9 @@ from rl2f_core.rollout.request import turn_seed as turn_seed
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Rollout
 
+REFLECTOR = "reflector"
+"""Name of the reflector's adapter in the backend (`build.load_reflector`)."""
+
 
 @dataclass(frozen=True)
 class RolloutEngine:
@@ -46,6 +49,12 @@ class RolloutEngine:
         """Builder of the student's prompts. Raises `ConfigError` if the reprompt template is invalid."""
         enumerates = self.config.prompting == "enumerate"
         return PromptBuilder(self.environment, self.renderer, load_reprompt_template(self.config), enumerates)
+
+    @property
+    def reflector_adapter(self) -> str | None:
+        """Backend's name of the reflector; None is the base."""
+        config = self.config.reflector
+        return REFLECTOR if config is not None and (config.stage or config.checkpoint) else None
 
     def run(
         self,

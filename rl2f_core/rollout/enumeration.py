@@ -8,6 +8,9 @@ the labels that are invalid in the state). The actions of a state are in random 
 
 Labels are letters that are one token of the tokenizer. If a state has more actions, the labels are numbers of equal
 length. log π(a | s) is then the sum over the tokens of the label, each normalized over those that continue a label.
+
+With `rollout.reflector`, the reflector first reads the state without the list of actions. Its text is part of the
+policy's prompt. Evaluation can replace it (`RolloutRequest.reflections`, `corrupt_reflections`).
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.chat.tokenizer import ChatTokenizer
 from rl2f_core.config.rollout import RolloutConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.environments.stateful import StatefulEnvironment
+from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
 from rl2f_core.errors import DataError
 from rl2f_core.rollout.prompting import PromptBuilder
+from rl2f_core.rollout.request import RolloutRequest, turn_seed
 from rl2f_core.types import ActionChoice, Task, Turn, Verdict
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 QUESTION = "Answer with the label of one action."
+REFLECT = "Describe in one or two sentences what matters for the next action."
 
 
 def system_message(environment: Environment, config: RolloutConfig) -> str:
@@ -81,6 +86,25 @@ def action_prompt(
     """Return the tokens of the policy's prompt: state, reflection, labeled actions."""
     listed = "\n".join(f"{choice.label}. {choice.action}" for choice in actions)
     return renderer.initial_prompt("\n\n".join(filter(None, (state, reflection, f"{listed}\n{QUESTION}"))))
+
+
+def reflection_prompt(prompts: PromptBuilder, task: Task, turns: Sequence[Turn]) -> tuple[int, ...]:
+    """Return the tokens of the reflector's prompt: the state without the list of actions."""
+    return prompts.renderer.initial_prompt(f"{state_text(prompts, task, turns)}\n\n{REFLECT}")
+
+
+def replaced_reflection(prompts: PromptBuilder, request: RolloutRequest, verdicts: Sequence[Verdict]) -> str | None:
+    """Return the reflection that a request prescribes for the state after `verdicts`; None for the reflector's."""
+    if request.reflections is not None:
+        return request.reflections[min(len(verdicts), len(request.reflections) - 1)]
+    if not request.corrupt_reflections:
+        return None
+    environment = cast(OracleEnvironment[object], prompts.environment)
+    state = environment.restore(request.task, verdicts)
+    best = environment.oracle_action(request.task, state)
+    others = [action for action in environment.valid_actions(request.task, state) if action != best]
+    rng = random.Random(f"corrupt/{turn_seed(request.seed, len(verdicts))}")
+    return environment.reflection(request.task, state, rng.choice(others or [best]))
 
 
 def with_probabilities(actions: Sequence[ActionChoice], logprobs: Sequence[float]) -> tuple[ActionChoice, ...]:

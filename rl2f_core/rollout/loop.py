@@ -1,8 +1,8 @@
 """The rollout loop: each active dialogue is generating, waits for feedback, or is done.
 
-    start ─► student ─► verifier ─► done
-                ▲           │
-              guard ◄──── teacher
+    start ─► (reflector) ─► student ─► verifier ─► done
+                  ▲                        │
+                guard ◄───────────────── teacher
 
 At most `rollout.max_concurrent` dialogues are active; when one is done, the next starts. With `batching: continuous`,
 each attempt is verified as soon as it is generated, while other dialogues continue. With `static`, all attempts are
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rl2f_core.backends.base import Generation, GenerationRequest, PendingGeneration, SamplingParams
@@ -21,6 +22,7 @@ from rl2f_core.backends.concurrency import CooperativeLock
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.guard import ScreenedHint
 from rl2f_core.rollout.dialogue_builder import DialogueBuilder, build_turn, stop_reason
+from rl2f_core.rollout.enumeration import reflection_prompt, replaced_reflection
 from rl2f_core.rollout.prompting import PromptBuilder
 from rl2f_core.rollout.request import RolloutRequest, StudentPolicy, turn_seed
 from rl2f_core.teachers.base import FeedbackRequest
@@ -66,6 +68,7 @@ class RolloutLoop:
         self.dialogues: list[ActiveDialogue] = []
         self.active: list[ActiveDialogue] = []
         self.generating: dict[PendingGeneration, ActiveDialogue] = {}
+        self.reflecting: dict[PendingGeneration, ActiveDialogue] = {}
         self.num_async = 0
         """Dialogues whose hints are requested in threads."""
         self.answers: list[tuple[ActiveDialogue, ScreenedHint | Exception]] = []
@@ -136,9 +139,10 @@ class RolloutLoop:
             dialogue.stop = stop_reason(dialogue.turns[-1], dialogue.limit, stop_on_correct=self.engine.stop_on_correct)
 
     def _dispatch(self, dialogues: Sequence[ActiveDialogue]) -> None:
-        """Submit unfinished dialogues for generation; finalize the others."""
+        """Submit unfinished dialogues for generation, of a reflection or of the attempt; finalize the others."""
         engine = self.engine
         max_prompt = min(engine.config.max_seq_len, engine.backend.max_model_len) - self.sampling.max_new_tokens
+        dialogues = self._request_reflections(dialogues)
         for dialogue in dialogues:
             if dialogue.stop is None:
                 self._begin_turn(dialogue)
@@ -160,6 +164,32 @@ class RolloutLoop:
             pending = self.session.submit(prompts, self.sampling, adapter)
             self.generating.update(zip(pending, unfinished, strict=True))
 
+    def _request_reflections(self, dialogues: Sequence[ActiveDialogue]) -> list[ActiveDialogue]:
+        """Submit reflections on the current states; return the dialogues that need none, or have one."""
+        config, engine = self.engine.config.reflector, self.engine
+        if config is None:
+            return list(dialogues)
+        limit = min(engine.config.max_seq_len, engine.backend.max_model_len) - config.max_new_tokens
+        waiting: dict[ActiveDialogue, GenerationRequest] = {}
+        for dialogue in dialogues:
+            if dialogue.stop is not None or dialogue.reflection is not None:
+                continue
+            try:
+                dialogue.reflection = replaced_reflection(engine.prompts, dialogue.request, dialogue.verdicts)
+                if dialogue.reflection is None:
+                    prompt = reflection_prompt(engine.prompts, dialogue.request.task, dialogue.turns)
+                    seed = turn_seed(dialogue.request.seed, f"{dialogue.turn}/reflection")
+                    waiting[dialogue] = GenerationRequest(prompt, seed)
+                    if len(prompt) > limit:
+                        dialogue.stop = StopReason.CONTEXT_FULL
+                        del waiting[dialogue]
+            except Exception as error:  # an environment should describe its states; otherwise only this dialogue fails
+                dialogue.fail(error)
+        sampling = replace(self.sampling, max_new_tokens=config.max_new_tokens)
+        pending = self.session.submit([*waiting.values()], sampling, engine.reflector_adapter) if waiting else []
+        self.reflecting.update(zip(pending, waiting, strict=True))
+        return [dialogue for dialogue in dialogues if dialogue not in waiting]
+
     def _begin_turn(self, dialogue: ActiveDialogue) -> None:
         """Write the prompt that lists the valid actions, if prompts do."""
         try:
@@ -169,16 +199,21 @@ class RolloutLoop:
 
     # -- the student -------------------------------------------------------------------------------------------
     def _step_generation(self) -> list[ActiveDialogue]:
-        """Step the generation; return the dialogues that need no asynchronous hint."""
+        """Step the generation; return the dialogues with a new reflection, or that need no asynchronous hint."""
         while self.session.has_unfinished:
             self.session.step()
-            if not (self.static and any(pending.generation is None for pending in self.generating)):
+            pendings = (*self.generating, *self.reflecting)
+            if not (self.static and any(pending.generation is None for pending in pendings)):
                 break
+        reflected = [(p, p.generation) for p in self.reflecting if p.generation is not None]
+        reflections = [(self.reflecting.pop(pending), generation) for pending, generation in reflected]
+        for dialogue, generation in reflections:
+            dialogue.reflection = self.engine.backend.tokenizer.decode(generation.token_ids).strip()
         finished = [(pending, pending.generation) for pending in self.generating if pending.generation is not None]
         attempts = [(self.generating.pop(pending), generation) for pending, generation in finished]
         self._verify_batch(attempts)
         done = [d for d, _ in attempts if d.stop is not None]
-        return done + self._request_hints([d for d, _ in attempts if d.stop is None])
+        return [d for d, _ in reflections] + done + self._request_hints([d for d, _ in attempts if d.stop is None])
 
     def _verify_batch(self, attempts: Sequence[tuple[ActiveDialogue, Generation]]) -> None:
         """Record and verify attempts, after the environment could prefetch their verdicts."""

@@ -37,13 +37,18 @@ class RolloutRequest:
     recorded_hints: tuple[tuple[RecordedHint, ...], ...] = ()
     """By turn, see `FeedbackRequest.recorded`."""
 
+    reflections: tuple[str, ...] | None = None
+    """Reflections by turn, of which the last repeats, instead of the reflector's; None for the reflector's."""
+    corrupt_reflections: bool = False
+    """Replace each reflection by the environment's argument for an action that is not the oracle's."""
+
     def recorded_at(self, turn: int) -> tuple[RecordedHint, ...]:
         """Return the recorded hints for a 0-based turn."""
         return self.recorded_hints[turn] if turn < len(self.recorded_hints) else ()
 
 
-def turn_seed(seed: int, turn: int) -> int:
-    """Derive a 63-bit seed for one turn of a dialogue."""
+def turn_seed(seed: int, turn: int | str) -> int:
+    """Derive a 63-bit seed for one turn of a dialogue, or for a named part of it."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{turn}".encode()).digest()[:8], "big") >> 1
 
 

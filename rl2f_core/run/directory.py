@@ -99,6 +99,27 @@ class RunDir:
         files = self.checkpoints.glob("*@*/adapter_model.safetensors")
         return [file.parent.name for file in sorted(files, key=lambda file: file.stat().st_mtime) if file.is_file()]
 
+    def reflector_folder(self, config: BaseRun) -> Path | None:
+        """Return the folder of the trained reflector of a run here; None without one.
+
+        Raises `ConfigError` if its stage has no checkpoint.
+        """
+        reflector = config.rollout.reflector
+        if reflector is None or (reflector.stage is None and reflector.checkpoint is None):
+            return None
+        if reflector.checkpoint is not None:
+            return Path(reflector.checkpoint)
+        saved = [name.rpartition("@") for name in self.checkpoint_names()]
+        step = max((int(step) for stage, _, step in saved if stage == reflector.stage), default=0)
+        return self.checkpoint(f"{reflector.stage}@{step}")
+
+    def rollout_settings(self, config: BaseRun) -> JsonObject:
+        """Return the rollout settings of this run for another one, which has no stages: with the reflector's folder."""
+        settings, folder = config.rollout.model_dump(), self.reflector_folder(config)
+        if folder is not None:
+            settings["reflector"] |= {"stage": None, "checkpoint": str(folder.resolve())}
+        return settings
+
     def lock(self) -> AbstractContextManager[object]:
         """Lock the run until the returned context ends. Raises `RunError` if another process has the lock."""
         return self.ranks.run_on_main(self._lock) or contextlib.nullcontext()

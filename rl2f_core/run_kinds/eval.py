@@ -75,6 +75,7 @@ def eval_config(targets: Sequence[Target], on: Sequence[str] = ()) -> EvalRun:
     """
     adapters: dict[str, str | None] = {"base": None}
     first: RunConfig | None = None
+    rollout: JsonObject = {}
     multiple_runs = len({str(folder) for folder, _ in targets}) > 1
     for folder, name in targets:
         run_dir = RunDir.open(folder)
@@ -82,7 +83,7 @@ def eval_config(targets: Sequence[Target], on: Sequence[str] = ()) -> EvalRun:
         if not isinstance(config, RunConfig):
             raise ConfigError("Only training runs have checkpoints.", value=str(folder))
         if first is None:
-            first = config
+            first, rollout = config, run_dir.rollout_settings(config)
         elif config.model.name != first.model.name:
             names = [first.model.name, config.model.name]
             raise ConfigError("Cannot compare runs with different base models.", value=names)
@@ -93,7 +94,7 @@ def eval_config(targets: Sequence[Target], on: Sequence[str] = ()) -> EvalRun:
     if first is None:
         raise ConfigError("Nothing to evaluate.", fix="Pass at least one run directory.")
     shared = {k: v for k, v in first.model_dump().items() if k in BaseRun.model_fields}
-    data: JsonObject = {**shared, "name": f"eval {first.name}"[:100], "adapters": adapters}
+    data: JsonObject = {**shared, "rollout": rollout, "name": f"eval {first.name}"[:100], "adapters": adapters}
     if on:
         found = {label: find_environment(name, first.environment) for label, name in _labels(on).items()}
         parts = [{"name": label, "environment": environment} for label, environment in found.items()]

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rl2f_core.config.rollout import ReflectorConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.errors import PreflightError
@@ -38,7 +39,7 @@ class Preflight(Kind[PreflightRun]):
 
     def execute(self, config: PreflightRun, context: RunContext) -> bool:
         """Generate dialogues, report, and raise `PreflightError` if the run is not worth starting."""
-        from rl2f_core.rollout.build import build_backend, build_engine
+        from rl2f_core.rollout.build import build_backend, build_engine, load_reflector
         from rl2f_core.training.curriculum import tracker_for_stage
         from rl2f_core.training.preflight import preflight
         from rl2f_core.training.step import dialogue_events
@@ -57,6 +58,10 @@ class Preflight(Kind[PreflightRun]):
             adapter = "start"
             backend.load_adapter(adapter, Path(initial))
         run = config.for_stage(stage)
+        if config.rollout.reflector is not None and config.rollout.reflector.stage is not None:
+            reflector = ReflectorConfig(max_new_tokens=config.rollout.reflector.max_new_tokens)  # not trained yet
+            run = run.model_copy(update={"rollout": run.rollout.model_copy(update={"reflector": reflector})})
+        load_reflector(run, backend, run_dir)
         engine = build_engine(run, backend)
         course = tracker_for_stage(run, stage, engine)
         report, groups = preflight(

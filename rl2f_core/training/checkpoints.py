@@ -62,19 +62,31 @@ class Checkpoints:
         )
 
     def commit(
-        self, stage: int, step: int, course: CurriculumTracker | None = None, learner: Learner | None = None
+        self,
+        stage: int,
+        step: int,
+        course: CurriculumTracker | None = None,
+        learner: Learner | None = None,
+        method: JsonObject | None = None,
     ) -> JsonObject:
-        """Commit a step and return the position; without a learner the weights are those of the last commit."""
-        position = resume_position(stage, step, course)
+        """Commit a step and return the position; without a learner the weights are those of the last commit.
+
+        `method` is the state of the method.
+        """
+        position = resume_position(stage, step, course, method)
         self.journal.commit(position, None if learner is None else learner.save)
         return position
 
 
-def resume_position(stage: int, step: int, course: CurriculumTracker | None) -> JsonObject:
-    """Return the position of a resume before a 0-based step of a stage that has begun."""
+def resume_position(
+    stage: int, step: int, course: CurriculumTracker | None, method: JsonObject | None = None
+) -> JsonObject:
+    """Return the position of a resume before a 0-based step of a stage that has begun; `method` is its state."""
     position: JsonObject = {"stage": stage, "step": step, "begun": True}
     if course is not None:
         position["curriculum"] = course.state
+    if method:
+        position["method"] = method
     return position
 
 

@@ -91,7 +91,11 @@ class CurriculumTracker:
 
     def environment_of(self, task: Task) -> Environment:
         """Return the environment of a task's level."""
-        return self.engines[(level_of(task.id) or 1) - 1].environment
+        return self.engine_of(task).environment
+
+    def engine_of(self, task: Task) -> RolloutEngine:
+        """Return the engine of a task's level."""
+        return self.engines[(level_of(task.id) or 1) - 1]
 
     def record_step(self, groups: Sequence[Group], *, on_policy: bool) -> tuple[dict[str, float], str]:
         """Count the dialogues of a step and advance to the next level if due.

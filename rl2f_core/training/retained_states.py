@@ -54,7 +54,7 @@ class StateRetainer:
         name, learner = (steps.stage.name, step + 1), steps.trainer.learner
         if name not in self.steps:
             return
-        position = resume_position(steps.index, step, steps.course)
+        position = resume_position(steps.index, step, steps.course, steps.method.state())
         if not self.ranks.is_main_process:
             learner.save(self.folder)
         self.ranks.run_on_main(lambda: self._write_state(self._dir_of(*name), position, learner))

@@ -50,7 +50,8 @@ class StageSteps:
         """Run the steps from the 0-based `start`; False if the trainer's `stop` ended the stage early."""
         for step in range(start, self.stage.steps):
             if self.trainer.stop():
-                self.trainer.checkpoints.commit(self.index, step, self.course, self.trainer.learner)
+                state = self.method.state()
+                self.trainer.checkpoints.commit(self.index, step, self.course, self.trainer.learner, state)
                 return False
             self.trainer.retainer.keep_state(self, step)
             self.run_step(step)
@@ -65,7 +66,8 @@ class StageSteps:
             temperature = now.temperature or self.config.rollout.temperature
 
         # rollouts
-        method.begin_step(StepContext.of(trainer.engine, step, self.stage.steps))
+        engine_of = None if self.course is None else self.course.engine_of
+        method.begin_step(StepContext.of(trainer.engine, step, self.stage.steps, engine_of))
         self.collector.policy = f"{self.stage.name}@{step}"
         self.collector.on_progress = partial(trainer.progress.update, f"{self.stage.name} step {step + 1} rollout")
         if method.on_policy:
@@ -136,7 +138,7 @@ class StageSteps:
         if last or step % self.stage.save_steps == 0:
             checkpoints.save(learner, self.stage.name, step)
         if last or step % self.stage.commit_steps == 0:
-            checkpoints.commit(self.index, step, self.course, learner)
+            checkpoints.commit(self.index, step, self.course, learner, self.method.state())
 
 
 def dialogue_events(

@@ -18,7 +18,7 @@ from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError, PreflightError
 from rl2f_core.leaks.guard import skipped_detectors
 from rl2f_core.methods.base import Method, StepContext
-from rl2f_core.rollout.build import build_backend, build_engine, with_teacher
+from rl2f_core.rollout.build import build_backend, build_engine, load_reflector, with_teacher
 from rl2f_core.rollout.engine import derive_seed
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import LogEvent
@@ -81,7 +81,11 @@ class Trainer:
         """Set engine and learner of a stage that starts at a 0-based step; return its method and curriculum."""
         self.engine = self._engine if stage.teacher is None else with_teacher(self._engine, stage.teacher)
         method = registry.get("method", stage.method.type)(stage.method)
+        if start and "method" in self.position:
+            method.load_state(self.position["method"])
         self._switch_learner(stage)
+        if method.on_policy:
+            load_reflector(self.config, self.backend, self.run_dir)
         method.begin_step(StepContext.of(self.engine, start, stage.steps))
         state = self.position.get("curriculum") if start else None
         return method, tracker_for_stage(self.config.for_stage(stage), stage, self.engine, state)

@@ -32,8 +32,11 @@ def check_method(method: Method) -> None:
 
 def _check(method: Method, history: str) -> None:
     backend = FakeBackend(script=lambda text, rng: wrap_answer(str(rng.randint(1, 4))))
-    config = parse_config({"environment": {"type": "guess_number", "low": 1, "size": 4}, "stages": STAGES,
-                           "rollout": {"max_new_tokens": 400, "prompting": history}})  # fmt: skip
+    labeled = history == "enumerate"
+    environment = {"type": "taxi", "size": 3} if labeled else {"type": "guess_number", "low": 1, "size": 4}
+    stages = [{**STAGES[0], "method": "reflect_sft"}] if labeled else STAGES
+    config = parse_config({"environment": environment, "stages": stages,
+                           "rollout": {"max_new_tokens": 400, "max_seq_len": 4096, "prompting": history}})  # fmt: skip
     stage = StageConfig(name="s", method=method.config, steps=1, tasks_per_step=4, group_size=4)
     engine = build_engine(config, backend)
     method.begin_step(StepContext.of(engine, 0, 1))
@@ -63,7 +66,9 @@ def _check(method: Method, history: str) -> None:
                 1,
             } and not sample.reference_prompt_ids
             assert not method.uniform_weights or (same and sample.policy_loss == "ppo" and sample.min_logprob is None)
-            assert runs(sample, "rl") | runs(sample, "kl") <= attempts and runs(sample, "ce") <= attempts | hints
+            labels = {tuple(encode(choice.label)) for turn in turns for choice in turn.actions}
+            assert runs(sample, "rl") | runs(sample, "kl") <= attempts
+            assert runs(sample, "ce") <= attempts | hints | labels
     assert (rows > 0) == method.updates_weights and method.samples(Group(groups[0].task, ())) == []
     assert all(1 <= method.max_turns(turns) <= turns for turns in (1, 2, 5))
     assert isinstance(method.loss_options(), LossConfig)

@@ -165,6 +165,14 @@ class Taxi(OracleEnvironment[TaxiState], MisleadingHints, Baselines):
             return "dropoff" if state.passenger == IN_TAXI else "pickup"
         return next(action for action in MOVES if left[taxi_map.move(state.cell, action)] < left[state.cell])
 
+    def reflection(self, task: Task, state: TaxiState, action: str) -> str:
+        """Return in which direction the next stop lies; for another action than the oracle's, in that of the action."""
+        where = compass(state.cell, next_stop(map_of(task), state, task.public["destination"]))
+        if action != self.oracle_action(task, state):
+            where = action if action in MOVES else ""
+        name = "destination" if state.passenger == IN_TAXI else "passenger"
+        return f"The {name} is {f'to the {where}' if where else 'here'}. The next action is {action}."
+
     def distance(self, task: Task, state: TaxiState) -> float:
         """Return the actions that the oracle needs, divided by four times the side of the map; at most 1."""
         taxi_map, stops = map_of(task), map_of(task).stops

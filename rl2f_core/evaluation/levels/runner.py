@@ -30,7 +30,7 @@ from rl2f_core.evaluation.levels.report import (
 from rl2f_core.evaluation.report import EvaluatedTasks
 from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.constant_baseline import constant_baseline
-from rl2f_core.rollout.build import build_engine, build_environment
+from rl2f_core.rollout.build import build_engine, build_environment, load_reflector
 from rl2f_core.rollout.engine import RolloutRequest, derive_seed
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
@@ -51,6 +51,7 @@ def evaluate_levels(config: LevelsRun, context: RunContext, backend: Backend) ->
     models = ModelPool(backend, config.backend)
     levels = config.levels()
     pairs = [(checkpoint, level) for checkpoint in config.adapters for level in levels]
+    load_reflector(config, backend, context.run_dir)
     for name, adapter_dir in config.adapters.items():
         if adapter_dir is not None:
             backend.load_adapter(name, Path(adapter_dir))
