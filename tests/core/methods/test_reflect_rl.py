@@ -214,7 +214,9 @@ def executed(config: Any, folder: Path, stop: Any = lambda: False) -> RunDir:
     return run
 
 
-def test_a_run_trains_the_reflector_and_then_the_policy_and_resumes_exactly(tiny: Path, tmp_path: Path) -> None:
+def test_a_run_trains_the_reflector_and_then_the_policy_and_replaces_reflections_in_its_evaluation(
+    tiny: Path, tmp_path: Path
+) -> None:
     config = run_config(tiny)
     whole = executed(config, tmp_path / "whole")
     events = list(read_events(whole.events_path))
@@ -223,10 +225,16 @@ def test_a_run_trains_the_reflector_and_then_the_policy_and_resumes_exactly(tiny
     assert len(played) == 8 and all(t.reflection is not None and t.actions for d in played for t in d.turns)
     assert all(sum(c.probability or 0 for c in t.actions) == pytest.approx(1, abs=1e-3) for t in played[0].turns)
     metrics = [e.values for e in events if isinstance(e, MetricEvent) and e.stage == "rl"]
-    assert metrics[0]["ratio"] == pytest.approx(1, abs=0.05) and metrics[0]["optimizer_updates"] == 3
+    assert metrics[0]["ratio/mean"] == pytest.approx(1, abs=0.05) and metrics[0]["optimizer_updates"] == 3
     assert (whole.evaluation / "report.json").exists()
     conditions = {e.condition for e in dialogues if e.phase == "evaluation"}
     assert conditions == {"hints", "reflection_shuffled", "reflection_dropped", "reflection_corrupted"}
+
+
+@pytest.mark.slow
+def test_a_run_resumes_exactly_with_its_replayed_successes(tiny: Path, tmp_path: Path) -> None:
+    config = run_config(tiny, evaluation={"checkpoints": []})
+    whole = executed(config, tmp_path / "whole")
     steps = iter(range(100))
     part = executed(config, tmp_path / "part", lambda: next(steps) >= 5)  # stop in the stage rl
     assert len(part.checkpoint_names()) < len(whole.checkpoint_names())
