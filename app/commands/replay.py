@@ -14,7 +14,7 @@ from rl2f_core import registry
 from rl2f_core.errors import DataError, RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
-from rl2f_core.types import Hint, Task, Turn
+from rl2f_core.types import ActionChoice, Hint, Task, Turn
 
 if TYPE_CHECKING:
     from rl2f_core.environments.base import Environment
@@ -144,6 +144,10 @@ def _show_turn(turn: Turn) -> None:
         facts.append("cut off by the token limit")
     out().print()
     _print("  ".join(facts), color)
+    if turn.reflection is not None:
+        _print_block("reflection", turn.reflection)
+    if turn.actions:
+        _print_block("actions", "\n".join(map(_action_line, turn.actions)))
     _print_block("student", turn.attempt)
     if turn.verdict.detail:
         _print_block("verifier", turn.verdict.detail, "dim")
@@ -154,6 +158,12 @@ def _show_turn(turn: Turn) -> None:
     if turn.hint_bits is not None:
         determines = ", determines the answer" if turn.determines_answer else ""
         _print_block("information", f"{turn.hint_bits:.2f} bits, {turn.bits_left:.2f} left{determines}", "dim")
+
+
+def _action_line(choice: ActionChoice) -> str:
+    """Return a labeled action and its probability as a bar."""
+    bar = "" if choice.probability is None else f"  {choice.probability:.2f} {'█' * round(20 * choice.probability)}"
+    return f"{choice.label}. {choice.action}{bar}"
 
 
 def _format_terms(turn: Turn) -> str:

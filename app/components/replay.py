@@ -24,6 +24,7 @@ from app.components.transcript import (
     label_chip,
     leak_flag,
     observation_block,
+    reflection_block,
     separated,
     shows_hint,
     sign,
@@ -205,6 +206,7 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
         "article.dv-turn",
         _turn_line(dialogue, turn, previous),
         _reprompt(turn["reprompt"], index, state.folding) if turn["reprompt"] else None,
+        reflection_block(turn, state.folding),
         text_block(turn["attempt"], "student", f"attempt {index + 1}", folding=state.folding),
         el(
             "div.dv-under",
@@ -487,6 +489,8 @@ def transcript_text(dialogue: DialogueDetail) -> str:
     """Return a dialogue as plain text."""
     parts = [f"Task\n{dialogue['prompt']['text']}"]
     for turn in dialogue["turns"]:
+        if turn["reflection"]:
+            parts.append(f"Reflector\n{turn['reflection']}")
         parts.append(f"Student, attempt {turn['index'] + 1}\n{turn['attempt']}")
         if turn["observation"] is not None:
             parts.append(f"Environment\n{turn['observation']}")

@@ -13,6 +13,7 @@ from app.common.diff import Segment
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
 from app.endpoints.transcript import FindingRow, HintDetail, HintValueRow, LabelRow, TurnDetail
+from rl2f_core.types import JsonObject
 
 Source = Literal["student", "teacher", "task"]
 
@@ -339,6 +340,32 @@ def _cut(text: str, first: bool, last: bool) -> str:
     if len(text) <= 60:
         return text
     return f"{'' if first else text[:25]}…{'' if last else text[-25:]}"
+
+
+def reflection_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> Element | None:
+    """Return the reflector's text before an action, and the probabilities of the labeled actions as bars."""
+    if turn["reflection"] is None and not turn["actions"]:
+        return None
+    text = turn["reflection"]
+    label = f"reflection {turn['index'] + 1}"
+    return el(
+        "div.rl-stack.dv-reflection",
+        None if text is None else el("div.dv-line", el("span.dv-who", "Reflector")),
+        None if text is None else text_block(text, label=label, folding=folding),
+        _action_bars(turn["actions"] or (), turn["parsed"]),
+    )
+
+
+def _action_bars(actions: Sequence[JsonObject], chosen: str | None) -> Element | None:
+    """Return one row per labeled action: label, action, bar and probability, if it is known."""
+    rows: list[Node] = []
+    for each in actions:
+        probability, mark = each["probability"], "rl-student" if each["action"] == chosen else "rl-muted"
+        known = probability is not None
+        bar = el("span.rl-bar", el("i", style=f"width: {100 * probability:.1f}%")) if known else el("span")
+        name = el("span.rl-mono", f"{each['label']}. ", inline(each["action"], 80), class_=mark)
+        rows += [name, bar, el("span.rl-num", f"{probability:.2f}" if known else "")]
+    return el("div.rl-turns", rows, role="group", aria_label="action probabilities") if rows else None
 
 
 def observation_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> Element | None:

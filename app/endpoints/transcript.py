@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
+import yaml
 from pydantic import ValidationError
 
 from app.common.context import Context
@@ -22,6 +23,7 @@ from jobs.db.queries.dialogues import DialogueView, TurnView
 from jobs.labels import opened_hints
 from jobs.labels.annotation_queue import HintKey
 from rl2f_core.environments.base import Environment
+from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject, Task, join_reply
 
@@ -191,6 +193,10 @@ class TurnDetail(TypedDict):
     """Reply of a stateful environment to the action; None without a state."""
     done: bool
     """The action ended the episode."""
+    actions: list[JsonObject] | None
+    """Labeled actions of the prompt (`rl2f_core.types.ActionChoice`), if it lists them."""
+    reflection: str | None
+    """The reflector's text in the prompt, if there is a reflector."""
     reward: float
     terms: list[TermRow]
     advantage: float | None
@@ -303,8 +309,6 @@ def findings(turn: TurnView) -> Findings:
 @lru_cache(64)
 def _environment(yaml_text: str) -> Environment | None:
     """Return the environment of a configuration; None if it is not registered or its settings are invalid."""
-    import yaml
-
     from rl2f_core import registry
 
     try:
@@ -316,13 +320,21 @@ def _environment(yaml_text: str) -> Environment | None:
         return None
 
 
+def _system(yaml_text: str, environment: Environment) -> str:
+    """Return the student's system message; prompts that list the valid actions have another one."""
+    rollout = yaml.safe_load(yaml_text).get("rollout") or {}
+    if rollout.get("prompting") == "enumerate" and isinstance(environment, StatefulEnvironment):
+        return environment.rules()
+    return environment.system_prompt()
+
+
 def task_prompt(run: Run, task: TaskRow) -> TaskPrompt:
     """Return the text and the system message of a task."""
     environment = _environment(run.config)
     try:
         if environment is not None and environment.owns_environment(task.environment):
             text = environment.prompt(task.public)
-            return {"text": text, "system": environment.system_prompt(), "rendered": True}
+            return {"text": text, "system": _system(run.config, environment), "rendered": True}
     except _TASK_ERRORS:
         pass
     return {"text": json.dumps(task.public, ensure_ascii=False, indent=2), "system": "", "rendered": False}

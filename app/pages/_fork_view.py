@@ -7,7 +7,16 @@ from collections.abc import Collection, Sequence
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, empty, time_ago
 from app.components.replay import verdict
-from app.components.transcript import finding_lines, fixed, inline, observation_block, shows_hint, signs, text_block
+from app.components.transcript import (
+    finding_lines,
+    fixed,
+    inline,
+    observation_block,
+    reflection_block,
+    shows_hint,
+    signs,
+    text_block,
+)
 from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintScreening
 from app.endpoints.transcript import DialogueDetail, HintDetail, TurnDetail
 
@@ -70,6 +79,8 @@ def turn_view(turn: TurnDetail, *, hint_only: bool = False) -> list[Node]:
     if not hint_only:
         reward = el("span.rl-num.rl-muted", f"r {fixed(turn['reward'])}")
         head = el("div.rl-row.rl-small", el("b.rl-student", f"Student, turn {number}"), verdict(turn), reward)
+        reflection = reflection_block(turn)
+        parts += [reflection] if reflection else []
         parts.append(el("div.fk-turn", head, text_block(turn["attempt"], "student", f"attempt {number}")))
         observation = observation_block(turn)
         parts += [observation] if observation else []

@@ -274,6 +274,10 @@ class Turn(SQLModel, table=True):
     determines_answer: bool = False
     bits_used: float | None = None
     """See `rl2f_core.types.Turn` for these four."""
+    actions: list[dict[str, Any]] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    """Labeled actions of the prompt (`rl2f_core.types.ActionChoice`); None without `prompting: enumerate`."""
+    reflection: str | None = _nullable_text()
+    """The reflector's text in the prompt; None without a reflector."""
     leak_checked: bool = False
     leak_found: bool = False
     tokens: bytes | None = Field(default=None, sa_column=Column(LargeBinary))

@@ -188,6 +188,8 @@ def _turn_row(turn: CoreTurn) -> Row:
         "bits_left": turn.bits_left,
         "determines_answer": turn.determines_answer,
         "bits_used": turn.bits_used,
+        "actions": json.dumps([c.model_dump() for c in turn.actions]) if turn.actions else None,
+        "reflection": _clean(turn.reflection),
         "leak_checked": leak is not None,
         "leak_found": leak is not None and leak.leaked,
         "tokens": pack(turn.token_ids, turn.logprobs) if turn.token_ids else None,

@@ -22,10 +22,11 @@ from rl2f_core.device import trim_memory
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import Environment, distinct_tasks, problem_key
 from rl2f_core.environments.capabilities import members, missing_part
-from rl2f_core.environments.stateful import OracleEnvironment
+from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figure_files import write_figures
 from rl2f_core.evaluation.formatting import interval_text, missing_text, number
+from rl2f_core.evaluation.random_policy import random_policy
 from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport, baseline_findings, build_report
 from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.constant_baseline import describe_comparison
@@ -355,7 +356,10 @@ def compute_report(
             requested=settings.num_tasks if of is environment else 0,
             keys={task.id: problem_key(environment, task) for task in tasks},
         )  # fmt: skip
-        return build_report(of, selected, runner.turns, evaluated, notes, parts)
+        report = build_report(of, selected, runner.turns, evaluated, notes, parts)
+        if not isinstance(of, StatefulEnvironment):
+            return report
+        return report.model_copy(update={"random_policy": random_policy(of, tasks, runner.turns)})
 
     parts = []
     for name, part in environment.sub_environments.items():

@@ -126,6 +126,8 @@ class EvaluationReport(FrozenModel):
     references: tuple[Reference, ...] = ()
     """Reference policies for t = 1 … T; empty if the environment has none."""
     constant_baseline: ConstantBaseline | None = None
+    random_policy: tuple[Interval, ...] = ()
+    """In a stateful environment: tasks solved within t = 1 … T turns by uniformly random valid actions."""
     rows: tuple[CheckpointResult, ...]
     """Checkpoints × conditions."""
     effects: tuple[Effect, ...] = ()
@@ -365,6 +367,8 @@ def _table_by_turn(report: EvaluationReport) -> Table:
             rows.append([name, condition, *map(number, values)])
     if report.constant_baseline is not None:
         rows.append(["best constant answer", "any", *(number(report.constant_baseline.score) for _ in shown)])
+    if report.random_policy:
+        rows.append(["random valid actions", "any", *(interval_text(report.random_policy[t - 1]) for t in shown)])
     return "Solved within t turns (cum_acc/t)", ["checkpoint", "condition", *(f"t = {t}" for t in shown)], rows
 
 
@@ -424,6 +428,9 @@ def findings(report: EvaluationReport) -> list[str]:
                 f"revisions (misled_rate); without reading it, after contentless feedback, in "
                 f"{interval_text(control['misled_rate'])}."
             )
+    if report.random_policy:
+        text = interval_text(report.random_policy[-1])
+        lines.append(f"Uniformly random valid actions solve {text} within {report.turns} turns.")
     return [*lines, *_reference_findings(report), *baseline_findings(report), *_limits(report), *report.notes]
 
 

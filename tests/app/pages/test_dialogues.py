@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from app.endpoints.studio import Studio
 from app.pages._dialogues_browse import DialogueBrowser, PageState, merged_ranges, parse_filter
 from app.pages._dialogues_view import content, error_view, histogram_chart, pager, shortcuts, step_of
 from rl2f_core.errors import ConfigError
+from rl2f_core.types import ActionChoice
 
 PREFIX = "dialogue:train:rl2f/"
 
@@ -206,3 +208,31 @@ def test_the_replay_of_an_episode_shows_observation_action_and_reward(context: C
     assert (first["done"], last["done"]) == (False, True) and "the environment ended the episode" in page
     assert f"Environment\n{observation}" in transcript_text(place.dialogue)
     assert "Teacher" not in page  # an empty hint is not shown beside an observation
+
+
+def test_the_replay_shows_reflection_and_action_probabilities_as_bars(context: Context) -> None:
+    (event,) = taxi_events()
+    first, last = event.dialogue.turns
+    actions = tuple(
+        ActionChoice(label=label, action=action, probability=p)
+        for label, action, p in (("A", "<b>south", 0.25), ("B", "west", 0.75), ("C", "north", None))
+    )
+    first = first.model_copy(update={"actions": actions, "reflection": "The passenger is to the <i>west."})
+    dialogue = event.dialogue.model_copy(update={"turns": (first, last)})
+    taxi = {"type": "taxi", "dangerous": True, "map": "gymnasium"}
+    run = add_run(context.db, context.workspace, "taxi", [event.model_copy(update={"dialogue": dialogue})],
+                  environment=taxi, rollout={"prompting": "enumerate"})  # fmt: skip
+    place = DialogueBrowser(Studio(context)).load(PageState(filter={"run": run.id}, query={"run": str(run.id)}))
+    assert place.dialogue is not None
+    turns = place.dialogue["turns"]
+    assert turns[0]["reflection"] == "The passenger is to the <i>west." and turns[1]["reflection"] is None
+    assert turns[0]["actions"] is not None and turns[0]["actions"][1]["probability"] == 0.75
+    assert turns[1]["actions"] is None
+    page = shown(content(place))
+    assert (
+        page.index("Reflector") < page.index("The passenger is to the <i>west.") < page.index("A. ") < page.index("B. ")
+    )
+    bars = json.dumps(content(place))
+    assert "width: 75.0%" in bars and "width: 25.0%" in bars and bars.count('"width: ') == 2
+    assert "Reply with one action" not in place.dialogue["prompt"]["system"]
+    assert "Reflector\nThe passenger" in transcript_text(place.dialogue)

@@ -105,7 +105,7 @@ def test_a_fork_needs_an_incorrect_attempt() -> None:
 
 def test_the_turns_before_a_fork_show_observations_and_no_empty_hints() -> None:
     turn: Any = {"index": 0, "attempt": "x", "reward": -1.0, "outcome": "0", "parsed": "west", "done": False}
-    turn |= {"observation": "|T: :|", "hint": {"hint": "", "feedback": ""}}
+    turn |= {"observation": "|T: :|", "hint": {"hint": "", "feedback": ""}, "reflection": None, "actions": None}
     shown = json.dumps(view.turn_view(turn))
     assert "|T: :|" in shown and "Environment" in shown and "Teacher" not in shown
     turn |= {"observation": None, "hint": {"hint": "", "feedback": "", "planted": None, "findings": [],
