@@ -91,8 +91,10 @@ def resume_position(
 
 
 def checkpoints_to_evaluate(config: RunConfig) -> list[str]:
-    """Return the checkpoint names of `evaluation.checkpoints`, in order."""
+    """Return the checkpoint names of `evaluation.checkpoints`, in order; the reflector is no policy to evaluate."""
     names: list[str] = []
+    reflector = config.rollout.reflector
+    policies = [s for s in config.stages if s.updates_weights and not (reflector and s.name == reflector.stage)]
     for entry in config.evaluation.checkpoints:
-        names += [f"{s.name}@{s.steps}" for s in config.stages if s.updates_weights] if entry == "stages" else [entry]
+        names += [f"{s.name}@{s.steps}" for s in policies] if entry == "stages" else [entry]
     return list(dict.fromkeys(names))
