@@ -13,7 +13,6 @@ from pathlib import Path
 from app.plots.metric_info import chart_info, metric_info
 from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import solved_by_task
-from rl2f_core.config.evaluation import compared_with
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.benchmarks import benchmark_scores
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
@@ -22,7 +21,7 @@ from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition
 from rl2f_core.evaluation.plotting import Plot, figure
 from rl2f_core.evaluation.report import EvaluationReport, findings
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
-from rl2f_core.metrics.dialogues import OUTCOMES, paired_effect_difference, solve_rate_difference
+from rl2f_core.metrics.dialogues import OUTCOMES, compared_with, paired_effect_difference, solve_rate_difference
 from rl2f_core.stats.intervals import Interval, correct_families, wilson_clustered
 from rl2f_core.types import ConstantBaseline, JsonObject
 

@@ -20,13 +20,6 @@ Condition = Literal[
     "reflection_dropped",
     "reflection_corrupted",
 ]
-REFLECTION_CONDITIONS = ("reflection_shuffled", "reflection_dropped", "reflection_corrupted")
-"""Conditions that replace the reflections and keep the hints; their effect is relative to `hints`."""
-
-
-def compared_with(condition: str) -> str:
-    """Return the condition that an effect is relative to: with replaced reflections `hints`, else `contentless`."""
-    return "hints" if condition in REFLECTION_CONDITIONS else "contentless"
 
 
 class EvaluationConfig(BaseConfig):
@@ -56,7 +49,7 @@ class EvaluationConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_shuffled(self) -> EvaluationConfig:
-        based = [name for name in self.conditions if name == "shuffled" or name in REFLECTION_CONDITIONS]
+        based = [name for name in self.conditions if name == "shuffled" or name.startswith("reflection_")]
         if based and "hints" not in self.conditions:
             raise FieldValueError(
                 f"conditions has {based[0]}, which needs the dialogues under hints; add hints", "conditions"

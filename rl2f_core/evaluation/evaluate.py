@@ -15,7 +15,6 @@ from urllib.parse import quote
 from rl2f_core import registry
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.model_pool import ModelPool
-from rl2f_core.config.evaluation import REFLECTION_CONDITIONS
 from rl2f_core.config.run import BaseRun
 from rl2f_core.datasets.store import DATASETS, manifest_of
 from rl2f_core.device import trim_memory
@@ -30,7 +29,7 @@ from rl2f_core.evaluation.random_policy import random_policy
 from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport, baseline_findings, build_report
 from rl2f_core.file_io import write_atomically
 from rl2f_core.metrics.constant_baseline import describe_comparison
-from rl2f_core.metrics.dialogues import Metrics
+from rl2f_core.metrics.dialogues import REFLECTION_CONDITIONS, Metrics
 from rl2f_core.metrics.teacher_costs import add_costs, costs_text, teacher_costs
 from rl2f_core.rollout.build import build_control, build_engine, load_reflector
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy, derive_seed

@@ -9,6 +9,16 @@ from rl2f_core.stats.intervals import LEVEL, Interval
 MIN_PROBLEMS = 10
 """With fewer problems, a finding is "too few to tell"."""
 INCLUDES_ZERO = "95 % CI includes 0"
+CONDITION_TEXTS = {
+    "resample": "Independent first attempts without dialogue",
+    "shuffled": "Under shuffled hints",
+    "misleading": "Under misleading hints",
+    "no_oracle": "Without an oracle stop",
+    "reflection_shuffled": "With reflections of other problems",
+    "reflection_dropped": "Without reflections",
+    "reflection_corrupted": "With reflections that argue for wrong actions",
+}
+"""Descriptions of conditions in findings."""
 
 Table = tuple[str, list[str], list[list[str]]]
 """Title, header, rows."""

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from rl2f_core.config.evaluation import REFLECTION_CONDITIONS, compared_with
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
 from rl2f_core.evaluation.benchmarks import benchmark_tables
 from rl2f_core.evaluation.formatting import (
+    CONDITION_TEXTS,
     MIN_PROBLEMS,
     Table,
     count_text,
@@ -41,7 +41,9 @@ from rl2f_core.metrics.constant_baseline import (
 )
 from rl2f_core.metrics.dialogues import (
     OUTCOMES,
+    REFLECTION_CONDITIONS,
     Metrics,
+    compared_with,
     effect_difference,
     effects,
     hint_effect,
@@ -392,15 +394,6 @@ def _scores(report: EvaluationReport, checkpoint: str) -> list[tuple[str, Interv
 
 
 # -- findings ------------------------------------------------------------------------------------------------------
-_CONDITION_TEXTS = {
-    "resample": "Independent first attempts without dialogue",
-    "shuffled": "Under shuffled hints",
-    "misleading": "Under misleading hints",
-    "no_oracle": "Without an oracle stop",
-    "reflection_shuffled": "With reflections of other problems",
-    "reflection_dropped": "Without reflections",
-    "reflection_corrupted": "With reflections that argue for wrong actions",
-}
 
 
 def findings(report: EvaluationReport) -> list[str]:
@@ -414,7 +407,7 @@ def findings(report: EvaluationReport) -> list[str]:
             verdict = verdict_text(effect.difference, "hints help", "hints hurt")
             lines.append(f"hint_effect of {effect.checkpoint} is {text}: {verdict}.")
         else:
-            under = _CONDITION_TEXTS.get(effect.condition, f"Under {effect.condition}")
+            under = CONDITION_TEXTS.get(effect.condition, f"Under {effect.condition}")
             other = "with the reflector" if effect.against == "hints" else "contentless"
             verdict = verdict_text(effect.difference, f"better than {other}", f"worse than {other}")
             lines.append(f"{under} ({effect.checkpoint}): {text}: {verdict}.")

@@ -27,7 +27,6 @@ from typing import Literal, cast
 from pydantic import Field
 
 from rl2f_core import registry
-from rl2f_core.backends.base import allowed_next
 from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.fields import BASIC_FIELD
 from rl2f_core.config.run import CheckedMethodConfig, RunConfig
@@ -43,6 +42,7 @@ from rl2f_core.registry import register
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.rollout.enumeration import (
     action_prompt,
+    allowed_tokens,
     label_tokens,
     reflection_prompt,
     shuffled_actions,
@@ -125,7 +125,7 @@ class _SampleWriter:
         for kind, text in (("action_with_reflection", reflection), ("action", None)):
             if kind in self.kinds:
                 prompt = action_prompt(renderer, state_text(self.prompts, task, turns), actions, text)
-                allowed = {len(prompt) + i: allowed_next(choices, label[:i]) for i in range(len(label))}
+                allowed = allowed_tokens(choices, label, len(prompt))
                 samples.append(dataclasses.replace(sft_sample(prompt, label, dialogue), allowed_tokens=allowed))
         return samples
 

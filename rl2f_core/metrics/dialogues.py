@@ -29,10 +29,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rl2f_core.config.evaluation import compared_with
 from rl2f_core.metrics.leaks import leak_observations
 from rl2f_core.stats.intervals import Interval, mean_interval, paired_difference, wilson_clustered
 from rl2f_core.types import Dialogue, FinishReason, FrozenModel, StopReason, Turn
+
+REFLECTION_CONDITIONS = ("reflection_shuffled", "reflection_dropped", "reflection_corrupted")
+"""Conditions that replace the reflections and keep the hints."""
 
 REFLECTION_WORDS: tuple[str, ...] = (
     r"check(?:s|ed|ing)?",
@@ -415,6 +417,11 @@ def hint_effect(hints: Sequence[Dialogue], contentless: Sequence[Dialogue], turn
     It compares any two sets of dialogues, e.g. `shuffled` with `contentless`.
     """
     return solve_rate_difference(solved_by_task(hints, turns), solved_by_task(contentless, turns))
+
+
+def compared_with(condition: str) -> str:
+    """Return the condition that an effect is relative to: with replaced reflections `hints`, else `contentless`."""
+    return "hints" if condition in REFLECTION_CONDITIONS else "contentless"
 
 
 def effects(by_condition: Mapping[str, Sequence[Dialogue]], turns: int) -> dict[str, Interval]:

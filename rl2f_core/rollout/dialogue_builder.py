@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rl2f_core.backends.base import allowed_next
 from rl2f_core.config.rollout import RewardConfig
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.errors import DataError, shorten
 from rl2f_core.leaks.guard import ScreenedHint
 from rl2f_core.rollout.enumeration import (
     action_prompt,
+    allowed_tokens,
     label_tokens,
     shuffled_actions,
     state_text,
@@ -143,8 +143,7 @@ class DialogueBuilder:
         """
         buffer = self._buffers[-1]
         if self.actions:
-            start, choices = len(buffer.tokens), self.choices
-            buffer.allowed_tokens |= {start + i: allowed_next(choices, tokens[:i]) for i in range(len(tokens))}
+            buffer.allowed_tokens |= allowed_tokens(self.choices, tokens, len(buffer.tokens))
             actions = with_probabilities(self.actions, choice_logprobs)
             turn = turn.model_copy(update={"actions": actions, "reflection": self.reflection})
             self.actions, self.reflection = (), None

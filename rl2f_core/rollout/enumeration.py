@@ -21,6 +21,7 @@ import string
 from collections.abc import Sequence
 from typing import cast
 
+from rl2f_core.backends.base import allowed_next
 from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.chat.tokenizer import ChatTokenizer
 from rl2f_core.config.rollout import RolloutConfig
@@ -70,6 +71,11 @@ def shuffled_actions(
 def label_tokens(renderer: ChatRenderer, actions: Sequence[ActionChoice]) -> tuple[tuple[int, ...], ...]:
     """Return the tokens of each label."""
     return tuple(tuple(renderer.tokenizer.encode(choice.label)) for choice in actions)
+
+
+def allowed_tokens(choices: Sequence[Sequence[int]], label: Sequence[int], start: int) -> dict[int, list[int]]:
+    """Return `TrainingSample.allowed_tokens` of a label whose first token is at position `start`."""
+    return {start + i: allowed_next(choices, label[:i]) for i in range(len(label))}
 
 
 def state_text(prompts: PromptBuilder, task: Task, turns: Sequence[Turn]) -> str:
