@@ -386,6 +386,14 @@ def response_tokens(backend: StreamBackend, renderer: ChatRenderer, token_ids: S
     return list(backend.tokenizer.encode(renderer.escape(text)))
 
 
+def with_text_actions(config: BaseRun) -> BaseRun:
+    """Return the settings of a chat: a student that chooses among labeled actions writes them as text instead."""
+    if config.rollout.prompting != "enumerate":
+        return config
+    rollout = config.rollout.model_copy(update={"prompting": "append", "reflector": None})
+    return config.model_copy(update={"rollout": rollout})
+
+
 class InteractiveTask:
     """The next turn of a dialogue on a task, as in training, optionally with a person as the teacher."""
 
@@ -396,7 +404,7 @@ class InteractiveTask:
         from rl2f_core.teachers.scripted import ScriptedTeacher
 
         self.request, self.seed, self.backend = request, seed, backend
-        self.config = BaseRun.model_validate(request.config)
+        self.config = with_text_actions(BaseRun.model_validate(request.config))
         self.task = Task.model_validate(request.task)
         self.turns = [Turn.model_validate(turn) for turn in request.turns]
         has_hints = not missing_part(self.config.environment, (ScriptedHints,))

@@ -13,6 +13,8 @@ from environment_plugins import loaded
 
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
+from rl2f_core.config.presets import preset
+from rl2f_core.counterfactual.config import choose_checkpoints
 from rl2f_core.errors import ConfigError
 from rl2f_core.methods.base import StepContext
 from rl2f_core.methods.reflect_rl import ReflectRL, ReflectSFT
@@ -22,6 +24,7 @@ from rl2f_core.rollout.enumeration import REFLECT
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute
+from rl2f_core.run_kinds.fork import fork_config
 from rl2f_core.training.collector import Collector
 from rl2f_core.training.importance_sampling import with_old_logprobs
 from rl2f_core.types import Group, TrainingSample
@@ -241,3 +244,45 @@ def test_a_run_resumes_exactly_with_its_replayed_successes(tiny: Path, tmp_path:
     part = executed(config, tmp_path / "part")
     a, b = (run.checkpoint("rl@2") / "adapter_model.safetensors" for run in (whole, part))
     assert a.read_bytes() == b.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["sft", "rl", "sft_rl", "reflection", "negatives", "curriculum"])
+def test_two_steps_of_each_row_of_the_ablation_run(tiny: Path, tmp_path: Path, cell: str) -> None:
+    found = preset(f"reflect_rl_small:{cell}").config().model_dump(mode="json")
+    for stage in found["stages"]:
+        stage |= {"steps": 2, "tasks_per_step": 1, "group_size": min(stage["group_size"], 2)}
+        if stage["curriculum"]:
+            stage["curriculum"]["levels"][0]["steps"] = 1
+    config = parse_config(
+        found
+        | {"model": {"name": str(tiny), "device": "cpu", "dtype": "float32"}, "lora": {"rank": 4, "alpha": 8}}
+        | {"evaluation": found["evaluation"] | {"num_tasks": 2}, "preflight": data()["preflight"]}
+    )
+    run = executed(config, tmp_path / cell)
+    report = json.loads((run.evaluation / "report.json").read_text())
+    conditions = {row["condition"] for row in report["rows"]}
+    replaced = {"reflection_shuffled", "reflection_dropped", "reflection_corrupted"}
+    assert conditions == {"hints"} | (replaced if config.rollout.reflector else set())
+    assert not any(row["checkpoint"].startswith("reflector") for row in report["rows"])
+    assert len(report["random_policy"]) == 8 and report["constant_baseline"]["score"] == 0
+    last = config.stages[-1].name  # type: ignore[attr-defined]
+    assert f"{last}@2" in run.checkpoint_names()
+
+
+@pytest.mark.slow
+def test_a_fork_replays_labels_and_reflections_and_continues_with_the_reflector(tiny: Path, tmp_path: Path) -> None:
+    source = executed(run_config(tiny, evaluation={"checkpoints": []}), tmp_path / "source")
+    played = [e for e in read_events(source.events_path) if isinstance(e, DialogueEvent) and e.phase == "train"]
+    event = next(e for e in played if e.stage == "rl" and len(e.dialogue.turns) == 3)
+    checkpoints = choose_checkpoints(source, ["rl@2"])
+    arms = [{"hint": "original"}, {"hint": "contentless"}]
+    config = fork_config(source, "source", event.id, 1, checkpoints, arms, samples=2)
+    assert config.rollout.reflector is not None and config.rollout.reflector.checkpoint is not None
+    fork = executed(config, tmp_path / "fork")
+    branches = [e.dialogue for e in read_events(fork.events_path) if isinstance(e, DialogueEvent)]
+    assert len(branches) == 4
+    for branch in branches:
+        assert [t.actions for t in branch.turns[:2]] == [t.actions for t in event.dialogue.turns[:2]]
+        assert [t.reflection for t in branch.turns[:2]] == [t.reflection for t in event.dialogue.turns[:2]]
+        assert branch.turns[2].reflection is not None and branch.turns[2].actions
