@@ -52,7 +52,8 @@ class EvaluationConfig(BaseConfig):
         based = [name for name in self.conditions if name == "shuffled" or name.startswith("reflection_")]
         if based and "hints" not in self.conditions:
             raise FieldValueError(
-                f"conditions has {based[0]}, which needs the dialogues under hints; add hints", "conditions"
+                f"conditions has {based[0]}, whose texts or comparison come from the dialogues under hints; add hints",
+                "conditions",
             )
         return self
 

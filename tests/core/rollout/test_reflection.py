@@ -164,7 +164,7 @@ def test_a_reflector_needs_enumerated_actions_and_an_earlier_stage() -> None:
         config(rollout={**rollout, "reflector": {"stage": "rl"}})
     with pytest.raises(ConfigError, match="leave one out"):
         config(rollout={**rollout, "reflector": {"stage": "a", "checkpoint": "b"}})
-    with pytest.raises(ConfigError, match="needs the dialogues under hints"):
+    with pytest.raises(ConfigError, match="come from the dialogues under hints"):
         config(evaluation={"conditions": ["contentless", "reflection_dropped"]})
 
 
