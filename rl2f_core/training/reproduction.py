@@ -264,6 +264,9 @@ def _execute(
         copy = RunDir(scratch)
         if (run_dir.path / DATASETS).is_dir():
             shutil.copytree(run_dir.path / DATASETS, copy.path / DATASETS)
+        reflector = run_dir.reflector_folder(config) if position["stage"] else None  # the first stage may train it
+        if reflector is not None and reflector.parent == run_dir.checkpoints:
+            shutil.copytree(reflector, copy.checkpoints / reflector.name)
         sink = _EventList()
         journal = Journal(copy, sink)
         journal.resume_state, journal.state_dir = position, folder

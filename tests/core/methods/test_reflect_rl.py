@@ -27,6 +27,7 @@ from rl2f_core.run.execute import execute
 from rl2f_core.run_kinds.fork import fork_config
 from rl2f_core.training.collector import Collector
 from rl2f_core.training.importance_sampling import with_old_logprobs
+from rl2f_core.training.reproduction import reproduce
 from rl2f_core.types import Group, TrainingSample
 
 KINDS = ("reflection", "action_with_reflection", "action")
@@ -236,8 +237,9 @@ def test_a_run_trains_the_reflector_and_then_the_policy_and_replaces_reflections
 
 @pytest.mark.slow
 def test_a_run_resumes_exactly_with_its_replayed_successes(tiny: Path, tmp_path: Path) -> None:
-    config = run_config(tiny, evaluation={"checkpoints": []})
+    config = run_config(tiny, evaluation={"checkpoints": []}, retain_states=1.0)
     whole = executed(config, tmp_path / "whole")
+    assert reproduce(whole).outcome == "identical"
     steps = iter(range(100))
     part = executed(config, tmp_path / "part", lambda: next(steps) >= 5)  # stop in the stage rl
     assert len(part.checkpoint_names()) < len(whole.checkpoint_names())
