@@ -36,7 +36,9 @@ def questions(folder: Path) -> Path:
 def table(page: Any, style: str) -> list[list[str]]:
     """The cells of a table of the card."""
     script = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-    return page.locator(f"#nr-data .{style} tbody tr").evaluate_all(script)
+    rows = page.locator(f"#nr-data .{style} tbody tr")
+    rows.first.wait_for()
+    return rows.evaluate_all(script)
 
 
 def choose(page: Any, name: str, option: str) -> None:

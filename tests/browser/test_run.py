@@ -294,7 +294,7 @@ def test_tabs_are_links_with_an_address_of_their_own(server: Any, visit: Callabl
     assert not page.locator("#run-charts").is_visible()
     open_tab(page, "Checkpoints")
     assert query(page)["tab"] == "checkpoints"
-    page.locator("#run-checkpoints").get_by_text("rl@3").wait_for()
+    page.locator("#run-checkpoints").get_by_text("rl@3", exact=True).wait_for()
     page.go_back()
     page.locator("#run-yaml .cm-content").wait_for()
     assert query(page)["tab"] == "config" and not page.locator("#run-checkpoints").is_visible()
