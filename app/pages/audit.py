@@ -19,7 +19,7 @@ COLUMNS = ("time", "caller", "action", "arguments", "outcome", "detail")
 WIDTHS: list[str | int] = ["12%", "12%", "14%", "28%", "8%", "26%"]
 DESCRIPTION = (
     "The newest 1,000 actions in the browser and of programs with a token, and those that were refused. "
-    "Queries are not recorded; texts and values of configurations neither."
+    "Queries are not recorded. Of texts and configurations, only lengths and keys are stored."
 )
 
 

@@ -16,7 +16,7 @@ class AuditEntry(SQLModel, table=True):
     action: str = Field(index=True)
     """Name of the endpoint, or `create_token`, `revoke_token`."""
     arguments: str = Field(default="", sa_column=Column(Text, nullable=False))
-    """Summary without texts and values of configurations."""
+    """Numbers and words of at most 32 characters; of longer texts and configurations, only lengths and keys."""
     outcome: str
     """ok, failed or refused."""
     detail: str = Field(default="", sa_column=Column(Text, nullable=False))

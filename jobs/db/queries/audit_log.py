@@ -34,7 +34,7 @@ def add(db: Database, new: AuditEntry) -> None:
 
 
 def recent(db: Database, limit: int = 100, *, search: str = "") -> list[AuditEntry]:
-    """Return the newest entries first; with `search`, those whose caller, action, arguments or detail contain it."""
+    """Return the newest entries first; with `search`, those with it in one of their texts."""
     query = select(AuditEntry).order_by(col(AuditEntry.id).desc()).limit(limit)
     if search:
         columns = (AuditEntry.caller, AuditEntry.action, AuditEntry.arguments, AuditEntry.outcome, AuditEntry.detail)
