@@ -57,7 +57,7 @@ test-browser: setup ## The tests of the pages alone.
 	@CI=true .ci/browser > /dev/null
 	$(TEST) -m browser
 
-test-slow: setup ## The tests that take minutes or need the real model; those on Ray need make setup-ray before.
+test-slow: setup ## The tests that take minutes or need the real model; Ray, trackers and clients need their make setup-… before.
 	$(TEST) -m slow
 
 check: setup ## Lint, format, types, import rules, and that all tests can be collected.

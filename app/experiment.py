@@ -119,7 +119,9 @@ class Experiment:
         folder: str | Path | None = None,
         progress: bool = True,
     ) -> Experiment:
-        """Evaluate a checkpoint and the base model under all conditions, and return the evaluation as an experiment.
+        """Evaluate a checkpoint and the base model, and return the evaluation as an experiment.
+
+        The conditions are `hints` and the default controls, unless the overrides change them.
 
         Args:
             checkpoint: E.g. `rl2f@24`; by default the last checkpoint of every stage.

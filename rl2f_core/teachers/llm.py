@@ -1,7 +1,8 @@
 """Teacher `llm`: a language model that sees a configurable part of the privileged data.
 
 Each style has a prompt template in `data/prompts/`. The styles `judge…` are the judge types of RLTF (arXiv 2602.02482,
-released code) in our own words. A judge thinks first, and the student reads only what follows `Critique:` or `Guide:`.
+released code) in our own words. A judge first writes its reasoning, and the student reads only what follows
+`Critique:` or `Guide:`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class AutoExplore(OracleEnvironment[TreeState], MisleadingHints, Baselines, Leve
         depth: int = Field(1, ge=1, le=3, json_schema_extra=BASIC_FIELD)
         """Directories between the root and the file."""
         breadth: int = Field(3, ge=2, le=8, json_schema_extra=BASIC_FIELD)
-        """Most directories, and most files, of a directory."""
+        """Maximum number of directories, and of files, in a directory."""
         seed: int = 0
         """Seed of the task order."""
 
