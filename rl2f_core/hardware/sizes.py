@@ -102,7 +102,7 @@ def smallest_fast(rows: Sequence[JsonObject], key: str) -> int | None:
 
 def suggestions(report: JsonObject) -> list[JsonObject]:
     """Return settings that follow from a benchmark (`bench.benchmark`): `set` and `why`."""
-    found = [{"set": f"model.dtype={report['dtype']}", "why": "the fastest data type that the device supports"}]
+    found = [{"set": f"model.dtype={report['dtype']}", "why": "the data type of these measurements"}]
     batch = smallest_fast(report["rollout"], "batch")
     if batch is not None:
         why = f"{batch} concurrent sequences reach at least {BEST:.0%} of the highest measured rollout speed"
