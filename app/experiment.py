@@ -38,7 +38,6 @@ from jobs.workspace import Workspace
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.config.loading import load_config, parse_config, validate_config
 from rl2f_core.config.overrides import set_nested
-from rl2f_core.config.presets import preset, presets
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart
@@ -242,9 +241,7 @@ def queue_experiment(
 # -- internals -----------------------------------------------------------------------------------------------------
 def _resolve(config: Source, overrides: Overrides | None) -> BaseRun:
     """Return a configuration with the overrides."""
-    if isinstance(config, str) and config in {each.name for each in presets()}:
-        config = preset(config).config()
-    elif isinstance(config, str | Path):
+    if isinstance(config, str | Path):
         config = load_config(config)
     data = config.model_dump(mode="json") if isinstance(config, BaseRun) else dict(config)
     for path, value in (overrides or {}).items():
