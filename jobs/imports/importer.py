@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.imports.dialogues import CONDITION, STAGE, UNKNOWN, DialogueConverter
@@ -21,7 +19,7 @@ from jobs.imports.rows import Row, read_rows
 from jobs.imports.trl import TRL
 from jobs.imports.verifiers import VerifiersResults, VerifiersTraces
 from jobs.imports.verl import Verl
-from jobs.ingest.ingester import import_run
+from jobs.ingest.ingester import import_run, invalid_reason
 from jobs.queue import run_dirs
 from rl2f_core.config.loading import validate_config
 from rl2f_core.environments.imported import Imported
@@ -150,7 +148,7 @@ def _write_events(run_dir: RunDir, path: Path, reader: RolloutFormat, threshold:
         try:
             events = list(_convert(row, reader, converter))
         except ValueError as error:  # includes RowError and pydantic's ValidationError
-            bad.append(BadRow(row[0], _reason(error)))
+            bad.append(BadRow(row[0], invalid_reason(error)))
             continue
         count += len(events)
         for event in events:
@@ -194,13 +192,6 @@ def _write_report(run_dir: RunDir, source: str, evaluated: Mapping[str, list[Dia
     write_atomically(run_dir.evaluation / "report.json", report.to_json())
     write_atomically(run_dir.evaluation / "report.md", report.to_markdown())
     return {row.checkpoint: row.metrics.flat() for row in report.rows}
-
-
-def _reason(error: ValueError) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _convert(row: Row, reader: RolloutFormat, converter: DialogueConverter) -> Iterator[DialogueEvent]:

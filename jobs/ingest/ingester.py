@@ -97,7 +97,7 @@ def _read(path: Path, offset: int, limit: int) -> _Batch | None:
             item = event_rows.event_to_rows(_parse(line)) if line.strip() else None
             batch.items += [item] if item is not None else []
         except ValueError as error:  # includes pydantic's ValidationError
-            batch.invalid.append((at, _reason(error)))
+            batch.invalid.append((at, invalid_reason(error)))
         at += len(line) + 1
     return batch
 
@@ -112,7 +112,8 @@ def _parse(line: bytes) -> Event:
         return event
 
 
-def _reason(error: ValueError) -> str:
+def invalid_reason(error: ValueError) -> str:
+    """Return the message of an error; of a validation error, the first invalid field and its message."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False, include_input=False)[0]
