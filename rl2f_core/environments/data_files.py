@@ -47,11 +47,7 @@ def scan_records(path: Path) -> Iterator[tuple[int, dict[str, object] | InvalidR
             with open(path, encoding="utf-8-sig", newline="") as file:
                 yield from _scan_csv(path, file)
         else:
-            with (
-                gzip.open(path, "rt", encoding="utf-8")
-                if name.endswith(".gz")
-                else open(path, encoding="utf-8") as file
-            ):
+            with (gzip.open if name.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig") as file:
                 yield from _scan_jsonl(file)
     except UnicodeDecodeError as error:
         raise DataError("The file is not UTF-8 text.", value=str(path), fix="Save it as UTF-8.") from error
