@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rl2f_core.training.memory import TRAINED_BYTES
 from rl2f_core.types import JsonObject
 
 LORA_RANK = 16
@@ -12,8 +13,6 @@ CONTEXT_TOKENS = 2048
 """Tokens of a dialogue in the estimate of the KV cache."""
 CONCURRENT = 16
 """Concurrent dialogues in the estimate of the KV cache."""
-TRAINED_BYTES = 16
-"""Bytes per trained weight: float32 weight, gradient and the two moments of AdamW."""
 USABLE = 0.85
 """Fraction of the memory for weights, optimizer and KV cache; activations and the system need the rest."""
 BEST = 0.9
