@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rl2f_core.errors import ConfigError
@@ -85,21 +87,32 @@ def matmul_ceiling(dtype: str = "float32", device: str = "cpu", seconds: float =
     import torch
 
     resolved, number_type = resolve_device(device, dtype)
-    synchronize = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(resolved.type, lambda: None)
     n = 4096 if resolved.type == "cuda" else 1024
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(n, n, generator=generator).to(resolved, number_type)
     b = torch.randn(n, n, generator=generator).to(resolved, number_type)
     out = a @ b
+    return 2 * n**3 / best_seconds(lambda: torch.mm(a, b, out=out), resolved, seconds) / 1e9
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Return the wall-clock seconds of some work on a device."""
+    import torch
+
+    synchronize = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, lambda: None)
     synchronize()
-    best, end = float("inf"), time.perf_counter() + seconds
-    while True:
-        start = time.perf_counter()
-        torch.mm(a, b, out=out)
-        synchronize()
-        best = min(best, time.perf_counter() - start)
-        if time.perf_counter() >= end:
-            return 2 * n**3 / best / 1e9
+    start = time.perf_counter()
+    work()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def best_seconds(work: Callable[[], object], device: torch.device, limit: float) -> float:
+    """Return the seconds of the fastest repetition of some work; repeats it for `limit` seconds, at least once."""
+    best, end = math.inf, time.perf_counter() + limit
+    while math.isinf(best) or time.perf_counter() < end:
+        best = min(best, seconds_of(work, device))
+    return best
 
 
 def out_of_memory(error: BaseException) -> bool:

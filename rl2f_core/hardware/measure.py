@@ -7,13 +7,12 @@ update of an adapter on frozen weights takes twice that, and 6 per weight of the
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.chat.tokenizer import encode_chat
 from rl2f_core.config.stage import StageConfig
+from rl2f_core.device import best_seconds, seconds_of
 from rl2f_core.processes import peak_memory
 from rl2f_core.types import JsonObject, TrainingSample
 
@@ -35,33 +34,13 @@ QUESTIONS = (
 """Prompts of `greedy_agreement`."""
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
-    import torch
-
-    if device.type in ("cuda", "mps"):
-        (torch.cuda if device.type == "cuda" else torch.mps).synchronize()
-
-
-def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Return the wall-clock seconds of some work on a device."""
-    synchronize(device)
-    start = time.perf_counter()
-    work()
-    synchronize(device)
-    return time.perf_counter() - start
-
-
 def memory_bandwidth(device: torch.device, seconds: float = 0.4) -> float:
     """Measure the bandwidth of copies between two tensors in GB/s, reads plus writes; the best of several copies."""
     import torch
 
     source = torch.ones(2**28 if device.type == "cuda" else 2**25, device=device)
     target = torch.empty_like(source).copy_(source)  # the first copy maps the pages
-    best, end = float("inf"), time.perf_counter() + seconds
-    while best == float("inf") or time.perf_counter() < end:
-        best = min(best, seconds_of(lambda: target.copy_(source), device))
-    return 2 * source.nbytes / best / 1e9
+    return 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device, seconds) / 1e9
 
 
 def weight_counts(model: CausalLM) -> tuple[int, int]:
