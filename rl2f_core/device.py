@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -122,6 +124,16 @@ def out_of_memory(error: BaseException) -> bool:
     text = str(error).lower()
     phrases = ("can't allocate memory", "not enough memory", "out of memory", "cannot allocate memory")
     return isinstance(error, RuntimeError | OSError) and any(phrase in text for phrase in phrases)
+
+
+def free_cached() -> None:
+    """Free unreachable tensors, and return the unused memory of PyTorch to the GPU."""
+    gc.collect()
+    if "torch" in sys.modules:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def trim_memory(free_fraction: float = 0.5) -> bool:

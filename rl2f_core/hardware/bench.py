@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rl2f_core.config.model import ModelConfig
-from rl2f_core.device import matmul_ceiling, out_of_memory
+from rl2f_core.device import free_cached, matmul_ceiling, out_of_memory
 from rl2f_core.hardware import measure, sizes
 from rl2f_core.types import JsonObject
 
@@ -116,12 +115,3 @@ def measured(measurement: Callable[[int], JsonObject], values: Sequence[int], de
             free_cached()
             break
     return found
-
-
-def free_cached() -> None:
-    """Return the unused memory of PyTorch to the GPU."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

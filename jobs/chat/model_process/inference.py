@@ -37,7 +37,7 @@ from rl2f_core.backends.base import Generation, GenerationRequest, SamplingParam
 from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
-from rl2f_core.device import out_of_memory, use_idle_cores
+from rl2f_core.device import free_cached, out_of_memory, use_idle_cores
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import AdapterError, ModelError, RL2FError, RunError
 from rl2f_core.rollout.dialogue_builder import build_turn, stop_reason
@@ -276,7 +276,9 @@ class InferenceEngine:
             job.emit(body)
             self._end(job)
         if body.code in ("memory", "bug"):
-            memory.trim_memory(None if self.running else self._backend)
+            if self._backend is not None and not self.running:
+                self._backend.reset_prefix_cache()
+            free_cached()
 
     # -- loading -----------------------------------------------------------------------------------------------
     def _load(self, job: Job) -> None:
@@ -320,7 +322,7 @@ class InferenceEngine:
         if backend is not None:
             backend.adapters.clear()
             del backend
-            memory.trim_memory(None)
+            free_cached()
 
     # -- starting ----------------------------------------------------------------------------------------------
     def _start(self, job: Job) -> None:

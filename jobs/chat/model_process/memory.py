@@ -1,18 +1,13 @@
-"""Memory check before a model is loaded, and detection of out-of-memory errors."""
+"""Memory check before a model is loaded, and the memory limit of a process."""
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rl2f_core.errors import ModelError
-
-if TYPE_CHECKING:
-    from rl2f_core.backends.base import Backend
 
 BYTES_PER_PARAM = {"float32": 4, "bfloat16": 2, "float16": 2}
 OVERHEAD_FACTOR = 1.2
@@ -68,15 +63,3 @@ def limit_process(limit: int) -> None:
 
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def trim_memory(backend: Backend | None) -> None:
-    """Free the memory of an aborted response."""
-    if backend is not None:
-        backend.reset_prefix_cache()
-    gc.collect()
-    if "torch" in sys.modules:
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
