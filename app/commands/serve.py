@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from jobs.chat.limits import ChatLimits
 from rl2f_core.paths import EXAMPLE_RUNS
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
     from app.common.context import Context
 
@@ -87,7 +88,12 @@ def serve(
 
         if mcp:
             err().print(f"MCP tools are at {url}/mcp; a program needs a token of `rl2f token new`.", markup=False)
-        _run(create_app(context, host, port, password, allow_host or (), mcp=mcp), listener, url, context)
+        messages = (
+            f"RL2F Studio is open at {url}",
+            f"Its data is in {context.workspace.root}",
+            f"Start a run: {url}/new?preset=quickstart  (Ctrl-C stops the server)",
+        )
+        run_server(create_app(context, host, port, password, allow_host or (), mcp=mcp), listener, messages)
     err().print("The server has stopped. Active runs continue.", markup=False)
 
 
@@ -197,17 +203,15 @@ def display_name(host: str) -> str:
     return f"[{name}]" if ":" in name else name
 
 
-def _run(app: FastAPI, listener: socket.socket, url: str, context: Context) -> None:
+def run_server(app: ASGIApp, listener: socket.socket, messages: Sequence[str]) -> None:
+    """Serve until Ctrl-C or SIGTERM; print the messages when the server is ready."""
     import uvicorn
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                console = err()
-                console.print(f"RL2F Studio is open at {url}", markup=False)
-                console.print(f"Its data is in {context.workspace.root}", markup=False)
-                console.print(f"Start a run: {url}/new?preset=quickstart  (Ctrl-C stops the server)", markup=False)
+                err().print("\n".join(messages), markup=False, soft_wrap=True)
 
     config = uvicorn.Config(
         app,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.commands.options import Root, find_run, parse_checkpoint
-from app.commands.serve import SHUTDOWN_SECONDS, display_name, listen, read_secret
+from app.commands.serve import display_name, listen, read_secret, run_server
 from app.common.console import err
 from rl2f_core.errors import ConfigError
 from rl2f_core.run.directory import RunDir
 
 if TYPE_CHECKING:
     from app.model_server.served_models import ServedModels
-    from app.model_server.server import ModelServer
 
 COMMAND = "rl2f serve-model …"
 
@@ -68,7 +66,9 @@ def serve_model(
         err().print(f"Loading {models.base_name} …", markup=False)
         limits = ServerLimits(max_running, max_waiting, context, request_seconds=timeout)
         with contextlib.closing(ModelServer(models, load_backend(models), limits, api_key)) as server:
-            _run(server, listener, url)
+            messages = [f"Serving at {url}  (Ctrl-C stops the server)", *(f"  {name}" for name in models.names)]
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # release resources, as with Ctrl-C
+            run_server(server.app(), listener, messages)
     err().print("The server has stopped.", markup=False)
 
 
@@ -92,30 +92,3 @@ def _backend_name(name: str, models: ServedModels) -> str:
     if name not in (known := ("auto", "hf", "vllm")):
         raise ConfigError("There is no such backend for serving.", value=name, known=known)
     return resolve_backend(registry.get("backend", name).Config(), models.base).config.type
-
-
-def _run(server: ModelServer, listener: socket.socket, url: str) -> None:
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                console = err()
-                console.print(f"Serving at {url}  (Ctrl-C stops the server)", markup=False, soft_wrap=True)
-                for name in server.models.names:
-                    console.print(f"  {name}", markup=False, soft_wrap=True)
-
-    config = uvicorn.Config(
-        server.app(),
-        log_level="warning",
-        access_log=False,
-        ws="none",
-        server_header=False,
-        proxy_headers=False,
-        lifespan="off",
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # release resources, as with Ctrl-C
-    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the server raises the signal again after its end
-        Server(config).run(sockets=[listener])
