@@ -108,3 +108,12 @@ def db(workspace: Workspace, empty_database: bytes) -> Iterator[Database]:
     database.migrate()
     yield database
     database.close()
+
+
+@pytest.fixture
+def corridor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment `corridor` of `environment_plugins`."""
+    from environment_plugins import loaded
+
+    with loaded("corridor", tmp_path, monkeypatch):
+        yield

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from math import log
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environment_plugins import loaded
 
 from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
@@ -32,12 +30,7 @@ from rl2f_core.types import Group, TrainingSample
 
 KINDS = ("reflection", "action_with_reflection", "action")
 Collected = list[tuple[Group, list[TrainingSample]]]
-
-
-@pytest.fixture(autouse=True)
-def corridor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with loaded("corridor", tmp_path, monkeypatch):
-        yield
+pytestmark = pytest.mark.usefixtures("corridor")
 
 
 def data(**changes: Any) -> dict[str, Any]:

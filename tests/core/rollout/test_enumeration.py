@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from environment_plugins import loaded
 from learner_rows import learner
 
 from rl2f_core.backends.base import GenerationRequest, SamplingParams, allowed_next
@@ -32,11 +30,7 @@ from rl2f_core.training.losses import LossConfig, LossNormalizers, TokenBatch, l
 from rl2f_core.training.micro_batch import micro_batch
 from rl2f_core.types import FinishReason, Group, Rollout, StopReason
 
-
-@pytest.fixture(autouse=True)
-def corridor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with loaded("corridor", tmp_path, monkeypatch):
-        yield
+pytestmark = pytest.mark.usefixtures("corridor")
 
 
 def config(**changes: Any) -> Any:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from environment_plugins import loaded
 
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.backends.fake import FakeBackend
@@ -24,12 +21,7 @@ from rl2f_core.rollout.enumeration import REFLECT
 from rl2f_core.types import Dialogue, StopReason
 
 REFLECTED = ["reflection_shuffled", "reflection_dropped", "reflection_corrupted"]
-
-
-@pytest.fixture(autouse=True)
-def corridor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with loaded("corridor", tmp_path, monkeypatch):
-        yield
+pytestmark = pytest.mark.usefixtures("corridor")
 
 
 def config(**changes: Any) -> Any:

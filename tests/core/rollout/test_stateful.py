@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from environment_plugins import loaded
 
 from rl2f_core import registry
 from rl2f_core.backends.fake import FakeBackend
@@ -34,11 +32,7 @@ from rl2f_core.run.execute import execute
 from rl2f_core.training.demonstrations import demonstrate
 from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, LeakReport, Rollout, StopReason, Task, Verdict
 
-
-@pytest.fixture(autouse=True)
-def corridor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with loaded("corridor", tmp_path, monkeypatch):
-        yield
+pytestmark = pytest.mark.usefixtures("corridor")
 
 
 def config(**changes: Any) -> Any:
