@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import httpx
 import pytest
 from export_builders import leaky_events, write_run
 from jobs_helpers import counting, counting_kinds, until
+from web_server import serving_app
 
 from app.common.context import Context
 from jobs.db.engine import Database
@@ -82,8 +82,6 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server without pages, with a recorded run; nothing executes queued runs."""
     pytest.importorskip("mcp")
-    import uvicorn
-
     from app.web import server
 
     workspace = Workspace(tmp_path_factory.mktemp("mcp") / "workspace").create()
@@ -91,17 +89,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     db.migrate()
     write_run(workspace.folder("leaky"), leaky_events())
     reindex(db, workspace)
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
     context = Context(workspace, db, Queue(db, workspace))
-    app = server.create_app(context, "127.0.0.1", port, site_pages=[], mcp=True)
-    running = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=running.run, args=([listener],))
-    thread.start()
-    until(lambda: running.started)
-    yield Site(db, f"http://127.0.0.1:{port}")
-    running.should_exit = True
-    thread.join()
+    with serving_app(lambda port: server.create_app(context, "127.0.0.1", port, site_pages=[], mcp=True)) as url:
+        yield Site(db, url)
     db.close()
 
 

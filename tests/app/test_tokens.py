@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +14,9 @@ from typing import Any
 import httpx
 import pytest
 from export_builders import leaky_events, write_run
+from fastapi import FastAPI
 from stub_routes import QUEUE, add_stub_routes
+from web_server import serving_app
 
 from app.common.context import Context
 from app.web.page_registry import PageInfo
@@ -106,8 +105,6 @@ class EventPage:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server with a recorded run, a finished export, the published endpoints, and one page."""
-    import uvicorn
-
     from app.web import gradio_app, server
 
     folder = tmp_path_factory.mktemp("tokens")
@@ -120,22 +117,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     context = Context(workspace, db, Queue(db, workspace))
     gradio_app.configure_gradio(workspace.root / "cache")
     page = EventPage()
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
     info = PageInfo("", "Runs", page)  # type: ignore[arg-type]  # an object in place of a module
-    app = server.create_app(context, "127.0.0.1", port, site_pages=[info])
-    add_stub_routes(app, context)
-    running = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=running.run, args=([listener],))
-    thread.start()
-    while not running.started:
-        time.sleep(0.02)
-    url = f"http://127.0.0.1:{port}"
-    config = httpx.get(f"{url}/config", headers={"Authorization": f"Bearer {tokens.create(db, ['read'])[1]}"}).json()
-    number = next(each["id"] for each in config["dependencies"] if each["api_name"] == "page_event")
-    yield Site(context, url, run, number, page.calls, folder / "downloads")
-    running.should_exit = True
-    thread.join()
+
+    def make(port: int) -> FastAPI:
+        app = server.create_app(context, "127.0.0.1", port, site_pages=[info])
+        add_stub_routes(app, context)
+        return app
+
+    with serving_app(make) as url:
+        headers = {"Authorization": f"Bearer {tokens.create(db, ['read'])[1]}"}
+        config = httpx.get(f"{url}/config", headers=headers, timeout=60).json()
+        number = next(each["id"] for each in config["dependencies"] if each["api_name"] == "page_event")
+        yield Site(context, url, run, number, page.calls, folder / "downloads")
     db.close()
 
 

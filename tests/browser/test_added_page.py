@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import added_page
 import pytest
+from web_server import serving_app
 
 from app.common.context import Context
 from app.web.page_registry import describe_page
@@ -23,8 +21,6 @@ from jobs.workspace import Workspace
 @pytest.fixture
 def site(tmp_path: Path, recorded: Path) -> Iterator[str]:
     """The address of a server whose only page besides Runs is the added one."""
-    import uvicorn
-
     from app.pages import runs
     from app.web import server
     from app.web.gradio_app import configure_gradio
@@ -35,18 +31,10 @@ def site(tmp_path: Path, recorded: Path) -> Iterator[str]:
     db.migrate()
     reindex(db, workspace)
     configure_gradio(workspace.root / "cache")
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
     pages = [describe_page(runs), describe_page(added_page)]
-    app = server.create_app(Context(workspace, db, Queue(db, workspace)), "127.0.0.1", port, site_pages=pages)
-    running = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=running.run, args=([listener],))
-    thread.start()
-    while not running.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    running.should_exit = True
-    thread.join()
+    context = Context(workspace, db, Queue(db, workspace))
+    with serving_app(lambda port: server.create_app(context, "127.0.0.1", port, site_pages=pages)) as url:
+        yield url
     db.close()
 
 

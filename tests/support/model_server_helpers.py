@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx2
-import uvicorn
+from web_server import serving_app
 
 from app.model_server.served_models import ServedModels, find_models, load_backend
 from app.model_server.server import ModelServer, ServerLimits
@@ -29,15 +27,6 @@ def serving(
 ) -> Iterator[tuple[ModelServer, httpx2.Client]]:
     """Serve models on a free port; yields the server and a client."""
     server = ModelServer(models, load_backend(models), limits, api_key)
-    web = uvicorn.Server(uvicorn.Config(server.app(), log_level="error", lifespan="off", timeout_graceful_shutdown=1))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        try:
-            with httpx2.Client(base_url=url, timeout=120, trust_env=False) as client:
-                yield server, client
-        finally:
-            web.should_exit = True
-            thread.join()
-            server.close()
+    with closing(server), serving_app(lambda port: server.app()) as url:
+        with httpx2.Client(base_url=url, timeout=120, trust_env=False) as client:
+            yield server, client
