@@ -197,6 +197,13 @@ def wrap_answer(answer: str) -> str:
     return f"<answer>{answer}</answer>"
 
 
+def parsed_answers(environment: Environment, attempts: Sequence[tuple[Task, str]]) -> list[tuple[Task, str]]:
+    """Return the answers of the attempts that can be parsed, in normal form."""
+    inner = ((task, environment.extract(attempt)[0]) for task, attempt in attempts)
+    parsed = ((task, None if text is None else environment.parse(task, text)) for task, text in inner)
+    return [(task, answer) for task, answer in parsed if answer is not None]
+
+
 def extract_answer(attempt: str) -> tuple[str | None, str]:
     """Return the text inside the answer block, or None and the reason.
 

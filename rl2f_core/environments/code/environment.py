@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, FILE_REF, ComponentConfig
-from rl2f_core.environments.base import assign_split, new_task, sample_task, wrap_answer
+from rl2f_core.environments.base import assign_split, new_task, parsed_answers, sample_task, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
@@ -255,13 +255,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
 
         Raises `ConfigError` as `describe_data` does.
         """
-        programs = []
-        for task, attempt in attempts:
-            inner, _ = self.extract(attempt)
-            parsed = None if inner is None else self.parse(task, inner)
-            if parsed is not None:
-                programs.append(self._attempt_program(task, parsed))
-        self.sandbox.run(programs)
+        self.sandbox.run([self._attempt_program(task, parsed) for task, parsed in parsed_answers(self, attempts)])
 
     def _outputs(self, task: Task, codes: Sequence[str]) -> list[tuple[Output, ...]]:
         return self.sandbox.run([self._attempt_program(task, code) for code in codes])

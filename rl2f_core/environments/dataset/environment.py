@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from rl2f_core.config.components import LLMConfig
 from rl2f_core.config.fields import BASIC_FIELD, QUESTIONS_REF, ComponentConfig
-from rl2f_core.environments.base import new_task, wrap_answer
+from rl2f_core.environments.base import new_task, parsed_answers, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
@@ -215,9 +215,7 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return self.checker.score(task, parsed)
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
-        inner = ((task, self.extract(attempt)[0]) for task, attempt in attempts)
-        parsed = ((task, None if text is None else self.parse(task, text)) for task, text in inner)
-        self.checker.prefetch([(task, answer) for task, answer in parsed if answer is not None])
+        self.checker.prefetch(parsed_answers(self, attempts))
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Literal
 
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, extract_answer, new_task, wrap_answer
+from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, extract_answer, new_task, parsed_answers, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
@@ -112,13 +112,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
         """Compare the answers of a batch together; `verify` then uses the cached results."""
-        pairs = []
-        for task, attempt in attempts:
-            inner, _ = self.extract(attempt)
-            parsed = None if inner is None else self.parse(task, inner)
-            if parsed is not None:
-                pairs.append(self._pair(task, parsed))
-        compare_answers(pairs, self.time_limit)
+        compare_answers([self._pair(task, parsed) for task, parsed in parsed_answers(self, attempts)], self.time_limit)
 
     def _pair(self, task: Task, parsed: str) -> Pair:
         return Pair(self.gold_answer(task), parsed, task.public["problem"])

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
-from rl2f_core.environments.base import new_task, sample_task, wrap_answer
+from rl2f_core.environments.base import new_task, parsed_answers, sample_task, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
@@ -163,13 +163,10 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
         """Score the answers of a batch together."""
-        answers = []
-        for task, attempt in attempts:
-            inner, _ = self.extract(attempt)
-            parsed = None if inner is None else self.parse(task, inner)
-            if parsed is not None and parsed != self.gold_answer(task):
-                answers.append(self._scoring_job(task, parsed))
-        self.source.scores(answers)
+        answers = parsed_answers(self, attempts)
+        self.source.scores(
+            [self._scoring_job(task, parsed) for task, parsed in answers if parsed != self.gold_answer(task)]
+        )
 
     def _scoring_job(self, task: Task, text: str) -> ScoringJob:
         position = task.privileged.get("position")
