@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gradio as gr
 import yaml
@@ -12,7 +12,7 @@ import yaml
 from app.components.evaluation_view import scroll_table, table_header
 from app.components.nodes import Element, Node, el
 from app.components.view import View
-from app.endpoints.own_data import DataCheck
+from app.endpoints.own_data import DataCheck, Meaning
 from app.endpoints.studio import Studio
 from app.forms.own_data import store
 from app.pages._events import FAST, QUEUED, handler
@@ -20,7 +20,7 @@ from app.pages._new_run_draft import Draft
 from rl2f_core.errors import RL2FError
 
 FILE_TYPES = [".csv", ".jsonl", ".ndjson", ".gz", ".parquet"]
-MEANINGS = ("problem", "answer", "solution", "level", "split", "pattern", "tests")
+MEANINGS: tuple[str, ...] = get_args(Meaning)
 CHECKERS = [
     ("exact: the same text", "exact"),
     ("numeric, with a tolerance", "numeric"),
