@@ -36,7 +36,10 @@ MAX_ANSWER = 4_000
 """Maximum number of characters of an answer that is no program."""
 MAX_SCANNED = 10_000
 """Characters of a hint that are searched for answers."""
+MAX_PATTERN_SIZE = 1_000_000
+"""Characters of a pattern times the product of its repeat counts; `regex` expands nested counts without a limit."""
 _MAX_OBJECTS = 20
+_BRACES = re.compile(r"\{([^{}]*)")
 _SCIENTIFIC = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)[eE]([+-]?\d{1,3})")
 _LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]?")
 _ANY_LETTER = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’])")
@@ -193,9 +196,11 @@ class Pattern(Checker):
     def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
         public, privileged = super().read(problem, answer, more)
         pattern = as_text(more["pattern"])
+        if _expanded_size(pattern) > MAX_PATTERN_SIZE:
+            raise RowError("is too long or repeats too much", "pattern")
         try:
             regex.compile(pattern)
-        except (regex.error, OverflowError, RecursionError) as error:
+        except (regex.error, OverflowError, RecursionError, MemoryError) as error:
             raise RowError(f"is no regular expression: {error}", "pattern") from None
         return public, {**privileged, "pattern": pattern}
 
@@ -204,16 +209,28 @@ class Pattern(Checker):
             match = regex.fullmatch(task.privileged["pattern"], parsed, timeout=self.config.time_limit)
         except TimeoutError:
             return verdict(task, parsed, False, f"no verdict within {self.config.time_limit:g} s")
+        except MemoryError:  # e.g. a pattern that calls itself
+            return verdict(task, parsed, False, "no verdict: the pattern needs too much memory")
         return verdict(task, parsed, match is not None)
 
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         pattern = rf"(?<!\w)(?:{task.privileged['pattern']})(?!\w)"
         try:
             spans = [m.span() for m in regex.finditer(pattern, text[:MAX_SCANNED], timeout=self.config.time_limit)]
-        except (TimeoutError, regex.error):
+        except (TimeoutError, MemoryError, regex.error):
             return super().find_answers(task, text)
         forms = ((start, end, plain_text(text[start:end])) for start, end in spans if start < end)
         return [(start, end, form) for start, end, form in forms if form is not None]
+
+
+def _expanded_size(pattern: str) -> int:
+    """Return an upper bound of the number of nodes of a compiled pattern: its length times all minimum counts."""
+    size = max(len(pattern), 1)
+    for inside in _BRACES.findall(pattern):
+        # a verbose pattern may have a comment inside of the braces
+        digits = re.sub(r"\D", "", inside if "#" in inside else inside.partition(",")[0])
+        size *= max(int(digits[:9] or 1), 1)
+    return size
 
 
 class MathVerify(Checker):
@@ -301,7 +318,7 @@ class JsonFields(Checker):
         found = []
         for key, value in json.loads(task.privileged["answer"]).items():
             shown = re.escape(value if isinstance(value, str) else json.dumps(value))
-            verb = r"[\s\"'`]*(?:is|=|:|equals|should be)?[\s\"'`]*"
+            verb = r"[\s\"'`]*(?:(?:is|=|:|equals|should be)[\s\"'`]*)?"
             said = rf"(?<!\w){re.escape(key)}{verb}(?P<value>{shown}(?!\w)|[\w.+-]+)"
             for match in re.finditer(said, text[:MAX_SCANNED], re.IGNORECASE):
                 correct = same_text(match["value"], value if isinstance(value, str) else json.dumps(value))

@@ -110,6 +110,19 @@ def test_a_regular_expression_that_backtracks_without_end_is_stopped(tmp_path: P
         environment(tmp_path, "regex", {**row, "pattern": "(a"})
 
 
+def test_a_pattern_neither_grows_without_limit_nor_ends_the_check(tmp_path: Path):
+    row = {"problem": "Write letters.", "answer": "aab"}
+    for pattern in (r"(?:a{4000}){4000}", "(?x)(?:a{1#,\n0000}){1 0 0 0}", "a" * 2_000_000):
+        with pytest.raises(DataError, match="Row 1, pattern: is too long or repeats too much"):
+            environment(tmp_path, "regex", {**row, "pattern": pattern})
+    code = {"problem": "Write a code.", "answer": "12345678-1234-1234-1234-123456789abc"}
+    held, task = environment(tmp_path, "regex", {**code, "pattern": r"\d{8}-\d{4}-\d{4}-\d{4}-[\da-f]{12}"})
+    assert held.verify(task, wrap_answer(code["answer"])).correct
+    held, task = environment(tmp_path, "regex", {**row, "pattern": "aab|x(?R)"})
+    endless = task.model_copy(update={"privileged": {**task.privileged, "pattern": "(?R)"}})
+    assert "no verdict" in held.verify(endless, wrap_answer("b")).detail
+
+
 @pytest.mark.parametrize(
     ("checker", "clean", "leaks"),
     [
