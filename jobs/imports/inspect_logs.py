@@ -9,6 +9,7 @@ a number from 1.
 from __future__ import annotations
 
 import json
+import lzma
 import struct
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ from jobs.imports.records import (
     as_answer,
     as_messages,
     as_number,
+    encodable,
     split_prompt,
 )
 from rl2f_core.errors import DataError
@@ -31,8 +33,10 @@ from rl2f_core.types import JsonObject
 ZSTANDARD = 93
 MAX_ENTRY_BYTES = 512_000_000
 """Largest decompressed entry of an archive."""
-UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, OSError, NotImplementedError, RecursionError)
-"""Errors of damaged archives and entries."""
+UNREADABLE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, ValueError, OSError, EOFError, RuntimeError
+)  # fmt: skip
+"""Errors of damaged and encrypted archives and entries; a `RuntimeError` includes too deep and unsupported ones."""
 VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Score of Inspect's letters: correct, partial, incorrect, no answer."""
 HEADER = "eval_header"
@@ -51,7 +55,7 @@ class InspectLog(RolloutFormat):
 
     def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
         """Return the rollout of a sample; the prompt ends before the first generated message."""
-        info, error, recorded = row.get(HEADER, {}), row.get("error"), row.get("messages")
+        info, error, recorded = log_info(row.get(HEADER)), row.get("error"), row.get("messages")
         if not isinstance(recorded, list):
             raise RowError("messages: no list of messages")
         messages = as_messages(recorded, "messages", "user")
@@ -73,8 +77,8 @@ class InspectLog(RolloutFormat):
                 parsed=parsed if isinstance(parsed, str) else None,
                 answer=as_answer(row.get("target")),
                 phase="evaluation",
-                model=info.get("model", ""),
-                level=info.get("task", ""),
+                model=info["model"],
+                level=info["task"],
                 truncated=_stop_reason(row) in ("max_tokens", "model_length"),
                 error=str(error.get("message")) if isinstance(error, dict) else None,
             )
@@ -108,8 +112,9 @@ def read_archive(path: Path) -> Iterator[tuple[str, JsonObject | str]]:
     """
     try:
         with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
-            names = [name for name in archive.namelist() if name.startswith("samples/") and name.endswith(".json")]
-            if "header.json" not in archive.namelist():
+            entries = dict.fromkeys(archive.namelist())  # a name may occur twice; the last entry counts
+            names = [name for name in entries if name.startswith("samples/") and name.endswith(".json")]
+            if "header.json" not in entries:
                 raise DataError(
                     "The log has no header: its evaluation has not ended.", value=path.name, fix="Wait for its end."
                 )
@@ -142,7 +147,7 @@ def _entry(archive: zipfile.ZipFile, file: BinaryIO, name: str) -> JsonObject:
         data = pyarrow.decompress(packed, info.file_size, codec="zstd", asbytes=True)
         if zlib.crc32(data) != info.CRC:
             raise ValueError(f"{name} does not match its checksum")
-    value = json.loads(data)
+    value = encodable(json.loads(data))
     if not isinstance(value, dict):
         raise ValueError(f"{name} contains no object")
     return value

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from rl2f_core.types import JsonObject, Message
+
+MAX_NUMBER = 1e30
+"""Largest reward or weight; sums and squares of larger ones overflow."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class RowError(ValueError):
@@ -61,6 +66,12 @@ class RolloutFormat(ABC):
     @abstractmethod
     def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
         """Return the rollouts of a row, usually one. Raises `RowError` naming the wrong column."""
+
+
+def encodable(value: Any) -> Any:
+    """Return a JSON value in which lone surrogates, which cannot be encoded, are question marks."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-8", "replace")) if _SURROGATE.search(text) else value
 
 
 def as_messages(value: object, column: str, role: Literal["user", "assistant"]) -> list[Message]:
@@ -120,7 +131,7 @@ def _valid(text: str) -> str:
 
 
 def as_number(value: object, column: str) -> float | None:
-    """Return a number; None for a missing or non-finite one. Raises `RowError` for anything else."""
+    """Return a number; None for a missing or non-finite one. Raises `RowError` for anything else, and a huge one."""
     if value is None:
         return None
     if not isinstance(value, int | float):
@@ -129,6 +140,8 @@ def as_number(value: object, column: str) -> float | None:
         number = float(value)
     except OverflowError:
         return None
+    if math.isfinite(number) and abs(number) > MAX_NUMBER:
+        raise RowError(f"{column}: {value!r:.60} is too large")
     return number if math.isfinite(number) else None
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jobs.imports.inspect_logs import HEADER, log_info, read_archive
+from jobs.imports.records import encodable
 from rl2f_core.environments.data_files import InvalidRow, scan_records
 from rl2f_core.errors import DataError
 from rl2f_core.types import JsonObject
@@ -27,15 +29,19 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _records(path: Path) -> Iterator[Row]:
-    unit = "row" if path.suffix == ".parquet" else "line"
+    is_parquet = path.suffix == ".parquet"
     for number, row in scan_records(path):
-        yield f"{unit} {number}", row.reason if isinstance(row, InvalidRow) else row
+        where = f"{'row' if is_parquet else 'line'} {number}"
+        if isinstance(row, InvalidRow):
+            yield where, row.reason
+        else:
+            yield where, row if is_parquet else encodable(row)
 
 
 def _inspect_json(path: Path) -> Iterator[Row]:
     """Yield the samples of an Inspect log in the format `json`."""
     try:
-        log = json.loads(path.read_bytes())
+        log: Any = encodable(json.loads(path.read_bytes()))
         samples = log["samples"]
         header = log_info(log["eval"])
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:

@@ -23,6 +23,9 @@ from jobs.imports.records import (
 )
 from rl2f_core.types import JsonObject
 
+MAX_MESSAGES = 100_000
+"""Messages of all branches of a trace; a few nodes can have very many long branches."""
+
 
 class VerifiersResults(RolloutFormat):
     """Verifiers' results."""
@@ -109,12 +112,17 @@ def _branches(trace: JsonObject) -> Iterator[tuple[list[Any], list[Any]]]:
     for number, parent in enumerate(parents):
         if parent is not None and not (isinstance(parent, int) and 0 <= parent < number):
             raise RowError(f"nodes.{number}.parent: {parent!r:.60} is no earlier node")
+    total = 0
     for leaf in sorted(set(range(len(nodes))) - {parent for parent in parents if parent is not None}):
         path: list[JsonObject] = []
         at: int | None = leaf
         while at is not None:
-            path.insert(0, nodes[at])
+            path.append(nodes[at])
             at = parents[at]
+        path.reverse()
+        total += len(path)
+        if total > MAX_MESSAGES:
+            raise RowError(f"nodes: the branches have more than {MAX_MESSAGES:,} messages")
         first = next((k for k, node in enumerate(path) if node.get("sampled")), None)
         if first is not None:
             yield split_prompt([node["message"] for node in path], first)

@@ -276,6 +276,46 @@ def test_a_damaged_or_unfinished_log_of_inspect_is_refused(db: Database, workspa
     assert_nothing_imported(db, workspace)
 
 
+def test_an_encrypted_or_doubled_sample_of_inspect_gives_no_other_error(
+    db: Database, workspace: Workspace, tmp_path: Path
+):
+    sample = json.dumps({"messages": [assistant("4", source="generate")], "target": "4", "scores": {}})
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("header.json", "{}")
+        for name in "aab":
+            archive.writestr(f"samples/{name}.json", sample)
+    _, events = imported(db, workspace, tmp_path / "log.eval")
+    assert [event.dialogue.id for event in events] == ["samples/a.json", "samples/b.json"]
+    data = bytearray((tmp_path / "log.eval").read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.rindex(mark) + flags] |= 1  # encrypted
+    (tmp_path / "secret.eval").write_bytes(data)
+    with pytest.raises(ImportRowsError, match=r"samples/b\.json: unreadable: .*encrypted"):
+        import_file(db, workspace, tmp_path / "secret.eval")
+
+
+def test_texts_without_an_encoding_are_kept_with_question_marks(db: Database, workspace: Workspace, tmp_path: Path):
+    row = {"prompt": "a", "completion": "b", "reward": 1.0, "task": "\ud800", "error": {"message": "\udfff \U0001f600"}}
+    _, (event,) = imported(db, workspace, write_lines(tmp_path / "results.jsonl", [row]))
+    assert (event.task.level, event.dialogue.error) == ("?", "? \U0001f600")
+    row = {"step": 1, "prompt": "a", "completion": "b", "\ud800": 1.0, "advantage": 0.0}
+    _, (event,) = imported(db, workspace, write_lines(tmp_path / "trl.jsonl", [row]))
+    assert [term.name for term in event.dialogue.turns[0].rewards] == ["?"]
+
+
+def test_huge_rewards_and_very_many_branches_are_refused(db: Database, workspace: Workspace, tmp_path: Path):
+    message = {"message": assistant("a"), "sampled": True}
+    chain = [{**message, "parent": k - 1 if k else None} for k in range(1000)]
+    leaves = [{**message, "parent": 999} for _ in range(101)]
+    rows = [{"nodes": [*chain, *leaves], "task": {}},
+            {"nodes": chain[:1], "task": {}, "rewards": {"r": {"score": 1e308, "weight": 2}}}]  # fmt: skip
+    with pytest.raises(ImportRowsError) as caught:
+        import_file(db, workspace, write_lines(tmp_path / "traces.jsonl", rows))
+    assert [row.reason for row in caught.value.bad] == [
+        "nodes: the branches have more than 100,000 messages", "rewards.r.score: 1e+308 is too large"]  # fmt: skip
+    assert_nothing_imported(db, workspace)
+
+
 ODD = (None, True, 3, -1.5, float("nan"), 10**400, "", "\ud800", [], [3], [[]], {}, {"a": 1}, [{"role": "user"}])
 
 
@@ -297,7 +337,8 @@ def variants(value: Any) -> Iterator[Any]:
      "error": {"error": "e"}, "is_truncated": True},
     json.loads(TRACES.read_text()),
     {"messages": [assistant("4", source="generate", tool_calls=[{}])], "target": ["4"], "error": {"message": "e"},
-     "scores": {"m": {"value": "C", "answer": "4"}}, "output": {"choices": [{"stop_reason": "stop"}]}},
+     "eval_header": {"model": "m"}, "scores": {"m": {"value": "C", "answer": "4"}},
+     "output": {"choices": [{"stop_reason": "stop"}]}},
     {"messages": [user("a"), assistant("b", reasoning_content="c")], "answer": "b", "reward": 1, "step": 1},
 ], ids=["trl", "verl", "verifiers", "traces", "inspect", "messages"])  # fmt: skip
 def test_odd_values_give_a_dialogue_or_a_reason(row: dict[str, Any]):
