@@ -15,11 +15,11 @@ from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError
 from jobs.db.queries import audit_log
-from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.errors import ConfigError, DataError, RL2FError
 
 CALLER: ContextVar[str] = ContextVar("caller", default="browser")
 """Who calls endpoints in this context: `browser`, or `token NAME`."""
-NAME = re.compile(r"[\w@.:+-]{0,32}")
+NAME = re.compile(r"[\w@.:+-]{0,31}")
 """Texts that are recorded, such as names of checkpoints and presets. Tokens and keys of services are longer."""
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def _summarize(value: object) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the cause of a failure; messages about configurations and unexpected errors may quote values."""
-    if isinstance(error, RL2FError) and not isinstance(error, ConfigError):
+    """Return the cause of a failure; messages about configurations, data and unexpected errors may quote values."""
+    if isinstance(error, RL2FError) and not isinstance(error, ConfigError | DataError):
         return error.what
     return type(error).__name__

@@ -72,7 +72,10 @@ def test_a_failure_is_recorded_with_its_reason_and_without_given_values(studio: 
         studio.launch.launch_run(preset="quickstart", overrides={"alerts.webhok": HOOK})
     with pytest.raises(RL2FError):
         studio.runs.pause_queue(HOOK)  # type: ignore[call-arg]
-    stop, launch, pause = log(studio)
+    with pytest.raises(RL2FError, match="private"):
+        studio.runs.import_rollouts("a.jsonl", '{"messages": [{"role": "private"}]}')
+    stop, launch, pause, rows = log(studio)
+    assert rows[3:] == ("failed", "ImportRowsError")
     assert stop[1:4] == ("stop_run", "run_id=77", "failed") and "no run" in stop[4].lower()
     assert launch[2:] == ("preset=quickstart, overrides={alerts.webhok}", "failed", "ConfigError")
     assert pause[1:] == ("pause_queue", "", "failed", "ArgumentError")
@@ -88,7 +91,8 @@ def test_an_unexpected_error_is_recorded_by_its_type_only(context: Context, stud
     ("value", "summary"),
     [
         ("rl2f@24", "rl2f@24"),
-        ("x" * 32, "x" * 32),
+        ("x" * 31, "x" * 31),
+        ("x" * 32, "32 characters"),
         ("rl2f_" + "x" * 43, "48 characters"),
         ("a note", "6 characters"),
         (HOOK, "31 characters"),
