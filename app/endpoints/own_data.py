@@ -10,13 +10,13 @@ from pydantic import Field
 
 from app.common.context import Context
 from app.endpoints.endpoint import endpoint
-from app.endpoints.types import ShortText, validated
+from app.endpoints.types import ShortText, check_file_name, validated
 from app.forms.own_data import store, stored_files
 from jobs.db.errors import NotFoundError
 from rl2f_core.config.loading import to_yaml
 from rl2f_core.environments.dataset.environment import CheckerName, Dataset
 from rl2f_core.environments.dataset.summary import read_header, suggest_checker, summarize
-from rl2f_core.errors import DataError, shorten
+from rl2f_core.errors import shorten
 from rl2f_core.types import JsonObject
 
 MAX_BAD_ROWS = 200
@@ -83,10 +83,8 @@ class OwnDataEndpoints:
             name: Name of the file with the ending .csv, .jsonl or .ndjson.
             text: Its content. The page uploads larger files, and Parquet.
         """
-        if Path(name).name != name or "\0" in name:
-            raise DataError("A file name has no folders.", value=name, fix="Pass the name alone.")
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / name
+            path = Path(folder) / check_file_name(name)
             path.write_text(text, encoding="utf-8", errors="replace")
             return store(self._context.workspace, path).name
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from app.common.context import Context
 from app.endpoints.endpoint import endpoint
-from app.endpoints.types import RunId, RunIds, ShortText
+from app.endpoints.types import RunId, RunIds, ShortText, check_file_name
 from jobs.db.models import Run
 from jobs.db.queries import job_log, metrics, notes, runs, scheduled_runs
 from jobs.db.queries.runs import RunFilter
@@ -259,7 +259,7 @@ class RunListEndpoints:
             format: verl, verifiers, verifiers_traces, inspect, trl or messages; empty detects it.
             threshold: Sum of the rewards from which a rollout without a verdict counts as correct.
         """
-        name = Path(file_name).name
+        name = check_file_name(Path(file_name).name)
         if Path(name).suffix not in TEXT_SUFFIXES:
             fix = "Convert the file, or import it with `rl2f import` on the server."
             raise DataError("The file type is not supported.", value=name, known=TEXT_SUFFIXES, fix=fix)

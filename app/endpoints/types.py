@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from rl2f_core.config.loading import format_validation_error
-from rl2f_core.errors import ConfigError
+from rl2f_core.errors import ConfigError, DataError
 
 RunId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 RunIds = Annotated[list[RunId], Field(max_length=1000)]
@@ -48,6 +48,13 @@ def file_ref(path: Path) -> FileRef:
         "size": path.stat().st_size,
         "meta": {"_type": "gradio.FileData"},
     }
+
+
+def check_file_name(name: str) -> str:
+    """Return the name of a file; raise `DataError` if it has folders, or cannot be a name."""
+    if name in ("", "..") or Path(name).name != name or "\0" in name or len(name.encode()) > 255:
+        raise DataError("A file name has no folders, and at most 255 bytes.", value=name, fix="Pass the name alone.")
+    return name
 
 
 def validated(model: type[Model], data: dict[str, Any]) -> Model:

@@ -100,7 +100,8 @@ class McpServer:
         from mcp_types import CallToolResult, TextContent
 
         text, is_error = await run_in_threadpool(self._call, _token(context), params.name, params.arguments or {})
-        return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
+        encodable = text.encode("utf-8", "replace").decode()  # a file of a user may have lone surrogates
+        return CallToolResult(content=[TextContent(text=encodable)], is_error=is_error)
 
     def _call(self, token: ApiToken, name: str, arguments: JsonObject) -> tuple[str, bool]:
         """Return the result of an endpoint as text, or an error message and True."""
@@ -115,12 +116,13 @@ class McpServer:
             result = function(**arguments)
             if inspect.isgenerator(result):  # each update of a stream contains the whole state
                 result = deque(result, maxlen=1).pop()
+            text = result if isinstance(result, str) else to_json(result, inf_nan_mode="null").decode()
         except RL2FError as error:
             return str(error), True
         except Exception:
             _log.exception("The tool %s failed", name)
             return "Something went wrong in the server. Its log has the details; please report it.", True
-        return result if isinstance(result, str) else to_json(result, inf_nan_mode="null").decode(), False
+        return text, False
 
 
 def input_schema(function: Callable[..., Any]) -> JsonObject:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -13,6 +14,9 @@ from rl2f_core.errors import DataError
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet", ".jsonl.gz")
 """Endings of the files that can be read."""
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class InvalidRow(NamedTuple):
@@ -79,7 +83,12 @@ def _scan_jsonl(file: TextIO) -> Iterator[tuple[int, dict[str, object] | Invalid
         except (ValueError, RecursionError) as error:
             yield number, InvalidRow(f"is not JSON: {error}", line[:160])
             continue
-        yield number, item if isinstance(item, dict) else InvalidRow("is no object", line[:160])
+        if not isinstance(item, dict):
+            yield number, InvalidRow("is no object", line[:160])
+        elif any(_SURROGATE.search(key) for key in item):
+            yield number, InvalidRow("has a column whose name is no valid Unicode text", line[:160])
+        else:
+            yield number, item
 
 
 def _scan_csv(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, object] | InvalidRow]]:

@@ -214,7 +214,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    return "" if _is_missing(value) else as_text(value)
+    return "" if _is_missing(value) else as_text(value).encode("utf-8", "replace").decode()
 
 
 def _distinct(questions: Sequence[Question], columns: Mapping[str, str]) -> tuple[list[Question], list[BadRow], int]:

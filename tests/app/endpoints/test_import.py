@@ -41,6 +41,8 @@ def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) 
     ("a.jsonl", json.dumps({**ROW, "output": 3}), "line 1: output: no text"),
     ("a.parquet", "PAR1", "not supported"),
     ("a.json", "{}", "must be an Inspect log"),
+    ("a\0.jsonl", "{}", "no folders"),
+    ("a" * 290 + ".jsonl", "{}", "at most 255 bytes"),
 ])  # fmt: skip
 def test_invalid_files_are_refused_without_a_trace(context: Context, name: str, content: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):

@@ -55,6 +55,14 @@ def test_another_content_never_replaces_a_file(own: OwnDataEndpoints, context: C
     assert (context.workspace.data / first).read_text() == TEXT
 
 
+def test_a_check_returns_only_texts_that_can_be_sent(own: OwnDataEndpoints) -> None:
+    lines = [json.dumps({"problem": f"What is {n} plus 1?", "answer": n + 1, "note": "\ud800"}) for n in range(20)]
+    found = own.check_data_file(own.add_data_file("a.jsonl", "\n".join([*lines, '{"\\udc00": 1}'])))
+    assert json.dumps(found, ensure_ascii=False).encode()
+    assert found["preview"][0] == ["What is 0 plus 1?", "1", "?"]
+    assert found["bad_rows"][0]["reason"] == "has a column whose name is no valid Unicode text"
+
+
 def test_every_checker_can_be_chosen_in_the_page(own: OwnDataEndpoints) -> None:
     row = {"problem": "def f(n):", "answer": "def f(n): return n", "pattern": "def.*",
            "tests": [{"input": "1", "output": "1"}]}  # fmt: skip
@@ -77,6 +85,10 @@ def test_every_checker_can_be_chosen_in_the_page(own: OwnDataEndpoints) -> None:
         ("a.parquet", "no parquet", "Parquet file cannot be read"),
         ("a.jsonl", "{broken\n", "no rows with columns"),
         ("../a.csv", TEXT, "has no folders"),
+        ("..", TEXT, "has no folders"),
+        ("", TEXT, "has no folders"),
+        ("é" * 130 + ".csv", TEXT, "at most 255 bytes"),
+        ("a.jsonl", '{"\\ud800": 1}', "no rows with columns"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_and_nothing_is_stored(
