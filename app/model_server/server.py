@@ -13,13 +13,14 @@ import json
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 DISCONNECT_CHECK_SECONDS = 0.2
 
 AnyRequest = TypeVar("AnyRequest", ChatRequest, CompletionRequest)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class ModelServer:
         self.max_model_len = min(self.limits.max_model_len, backend.max_model_len)
         self.scheduler = Scheduler(backend, self.limits.max_running, self.limits.max_waiting)
         self.started = int(time.time())
+        self._encoding = asyncio.Lock()
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -170,9 +173,10 @@ class ModelServer:
     async def chat_completions(self, http: Request) -> Response:
         """Respond to a conversation."""
         request = await self._read(http, ChatRequest)
+        self._check_choices(request.n)
         messages = [message.as_message() for message in request.messages]
         try:
-            prompt = encode_chat(self.tokenizer, messages)
+            prompt = await self._encode(lambda: encode_chat(self.tokenizer, messages))
         except ModelError as error:
             raise ApiError(error.what, param="messages") from error
         room = self._check_prompt(prompt, "messages")
@@ -185,7 +189,10 @@ class ModelServer:
         request = await self._read(http, CompletionRequest)
         if not request.prompts:
             raise ApiError("There is no prompt.", param="prompt")
-        prompts = [tuple(self.tokenizer.encode(p)) if isinstance(p, str) else p for p in request.prompts]
+        self._check_choices(len(request.prompts) * request.n)
+        prompts = await self._encode(
+            lambda: [tuple(self.tokenizer.encode(p)) if isinstance(p, str) else p for p in request.prompts]
+        )
         for prompt in prompts:
             self._check_prompt(prompt, "prompt")
         sampling = self._sampling(request, request.max_tokens, request.logprobs, score_prompt=request.echo)
@@ -239,6 +246,17 @@ class ModelServer:
             "parent": None if is_base else self.models.base_name, "max_model_len": self.max_model_len,
         }  # fmt: skip
 
+    def _check_choices(self, count: int) -> None:
+        """Raise `ApiError` if the server never accepts so many sequences at once."""
+        most = self.limits.max_running + self.limits.max_waiting
+        if count > most:
+            raise ApiError(f"A request can have at most {most} choices in total.", param="n")
+
+    async def _encode(self, encode: Callable[[], T]) -> T:
+        """Encode prompts in another thread, since long ones take seconds; those of one request at a time."""
+        async with self._encoding:
+            return await run_in_threadpool(encode)
+
     def _check_prompt(self, prompt: Sequence[int], param: str) -> int:
         """Return how many tokens fit after a prompt. Raises `ApiError` for an invalid one."""
         if not prompt:
@@ -270,9 +288,6 @@ class ModelServer:
                 code="context_length_exceeded",
                 param="messages" if isinstance(request, ChatRequest) else "prompt",
             )
-        most = self.limits.max_running + self.limits.max_waiting
-        if len(prompts) * request.n > most:
-            raise ApiError(f"A request can have at most {most} choices in total.", param="n")
         tokenizer, loop = self.tokenizer, asyncio.get_running_loop()
         builder = ResponseBuilder(request, prompts, lambda ids: tokenizer.hf.decode(list(ids)))
         active = ActiveRequest(request, builder, time.monotonic() + self.limits.request_seconds)
@@ -320,7 +335,8 @@ class ModelServer:
         except BaseException:
             active.cancel()
             raise
-        return JSONResponse(active.builder.whole(outputs))
+        # many logprobs take seconds
+        return await run_in_threadpool(lambda: JSONResponse(active.builder.whole(outputs)))
 
 
 def choice_seed(seed: int, choice: int) -> int:

@@ -67,6 +67,7 @@ def is_idle(site: Site) -> bool:
         (COMPLETIONS, {"prompt": "x", "temperature": -1}, None, "temperature"),
         (COMPLETIONS, {"prompt": "x", "top_p": 0}, None, "top_p"),
         (COMPLETIONS, {"prompt": "x", "n": 3}, None, "n"),
+        (COMPLETIONS, {"prompt": ["x " * 3000] * 3}, None, "n"),
         (COMPLETIONS, {"prompt": "x", "stop": [""]}, None, "stop"),
         (COMPLETIONS, {"prompt": "x", "logit_bias": {"5": -100}}, "unsupported_parameter", "logit_bias"),
         (COMPLETIONS, {"prompt": "x", "guided_regex": "a*"}, "unsupported_parameter", "guided_regex"),
