@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
 
 from rl2f_core.errors import DataError, DiskFullError
@@ -22,8 +23,8 @@ def disk_full_error(path: Path) -> DiskFullError:
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:
-    """Write a complete file or nothing: a temporary sibling, flushed, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a complete file or nothing: a temporary sibling of this thread, flushed, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
