@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
+import zlib
 from pathlib import Path
 
 from jobs.workspace import Workspace
@@ -14,6 +16,8 @@ from rl2f_core.file_io import write_atomically
 
 MAX_FILE_BYTES = 20 * 2**20
 """Maximum size of an uploaded file."""
+MAX_UNPACKED_BYTES = 10 * MAX_FILE_BYTES
+"""Maximum decompressed size of an uploaded .gz file."""
 MAX_STEM = 60
 
 
@@ -38,6 +42,8 @@ def store(workspace: Workspace, source: Path) -> Path:
             f"The file has {size / 2**20:.1f} MiB; an upload has at most {MAX_FILE_BYTES / 2**20:g} MiB.",
             fix="Name the file in the YAML of a run on the command line.",
         )
+    if suffix.endswith(".gz"):
+        _check_unpacked_size(source)
     read_header(source)
     content = source.read_bytes()
     stem = re.sub(r"[^A-Za-z0-9_]+", "-", name[: -len(suffix)])[:MAX_STEM].strip("-") or "data"
@@ -45,3 +51,17 @@ def store(workspace: Workspace, source: Path) -> Path:
     if not path.is_file():
         write_atomically(path, content)
     return path
+
+
+def _check_unpacked_size(path: Path) -> None:
+    """Raise `DataError` if a .gz file is damaged, or larger than `MAX_UNPACKED_BYTES` when it is decompressed."""
+    size = 0
+    try:
+        with gzip.open(path) as file:
+            while size <= MAX_UNPACKED_BYTES and (part := file.read(2**20)):
+                size += len(part)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"The file cannot be read: {error}.", value=path.name) from error
+    if size > MAX_UNPACKED_BYTES:
+        raise DataError(f"The file has more than {MAX_UNPACKED_BYTES / 2**20:g} MiB when it is decompressed.",
+                        value=path.name, fix="Upload a smaller file.")  # fmt: skip

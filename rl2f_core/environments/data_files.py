@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -55,7 +56,7 @@ def scan_records(path: Path) -> Iterator[tuple[int, dict[str, object] | InvalidR
                 yield from _scan_jsonl(file)
     except UnicodeDecodeError as error:
         raise DataError("The file is not UTF-8 text.", value=str(path), fix="Save it as UTF-8.") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"The file cannot be read: {reason}.", value=str(path)) from error
 

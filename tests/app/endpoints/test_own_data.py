@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +17,7 @@ from app.forms import own_data, run_form
 from app.forms.allowlist import check_questions, list_questions
 from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.workspace import Workspace
+from rl2f_core.environments.data_files import scan_records
 from rl2f_core.environments.dataset.environment import CheckerName
 from rl2f_core.errors import DataError
 
@@ -105,6 +108,32 @@ def test_a_file_above_the_limit_is_refused(workspace: Workspace, tmp_path: Path)
     with pytest.raises(DataError, match=r"20\.0 MiB; an upload has at most 20 MiB"):
         own_data.store(workspace, tmp_path / "a.csv")
     assert own_data.stored_files(workspace) == []
+
+
+def test_an_upload_that_grows_too_much_or_is_damaged_is_refused(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_data, "MAX_UNPACKED_BYTES", 2_000_000)
+    packed = gzip.compress(b" " * 5_000_000)
+    damaged = bytearray(gzip.compress(TEXT.encode()))
+    damaged[15:25] = b"\xff" * 10
+    for content, said in ((packed, "MiB when it is decompressed"), (damaged, "cannot be read")):
+        (tmp_path / "a.jsonl.gz").write_bytes(content)
+        with pytest.raises(DataError, match=said):
+            own_data.store(workspace, tmp_path / "a.jsonl.gz")
+    with pytest.raises(DataError, match="cannot be read"):
+        list(scan_records(tmp_path / "a.jsonl.gz"))
+    assert own_data.stored_files(workspace) == []
+
+
+def test_the_same_file_can_be_stored_by_several_requests_at_once(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TEXT * 2000)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            paths = set(pool.map(lambda _: own_data.store(workspace, tmp_path / "a.csv"), range(8)))
+            (path,) = paths
+            assert path.read_text() == TEXT * 2000
+            path.unlink()
 
 
 def test_a_read_only_server_stores_nothing(own: OwnDataEndpoints, context: Context) -> None:
