@@ -298,9 +298,10 @@ def test_texts_without_an_encoding_are_kept_with_question_marks(db: Database, wo
     row = {"prompt": "a", "completion": "b", "reward": 1.0, "task": "\ud800", "error": {"message": "\udfff \U0001f600"}}
     _, (event,) = imported(db, workspace, write_lines(tmp_path / "results.jsonl", [row]))
     assert (event.task.level, event.dialogue.error) == ("?", "? \U0001f600")
-    row = {"step": 1, "prompt": "a", "completion": "b", "\ud800": 1.0, "advantage": 0.0}
-    _, (event,) = imported(db, workspace, write_lines(tmp_path / "trl.jsonl", [row]))
-    assert [term.name for term in event.dialogue.turns[0].rewards] == ["?"]
+    rows = [{"step": 1, "prompt": "a", "completion": "b", "r": 1.0, "advantage": 0.0}]
+    rows.append({**rows[0], "\ud800": 1.0})
+    with pytest.raises(DataError, match="no valid Unicode text"):
+        imported(db, workspace, write_lines(tmp_path / "trl.jsonl", rows))
 
 
 def test_huge_rewards_and_very_many_branches_are_refused(db: Database, workspace: Workspace, tmp_path: Path):
