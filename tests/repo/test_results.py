@@ -17,8 +17,7 @@ from rl2f_core.stats.intervals import Interval
 
 ROOT = Path(__file__).resolve().parents[2]
 LEGACY = {
-    "methods/fresh-arithmetic",
-    "methods/fresh-secret_code", "small/kk_7b", "small/levels",
+    "small/kk_7b", "small/levels",
     "small/logic_rl-curriculum", "small/logic_rl-mixed", "small/mixture", "small/rl2f_replication",
     "small/sml-multi_turn", "small/sml-single_turn", "small/sml-single_turn_16",
 }  # fmt: skip
