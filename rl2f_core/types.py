@@ -81,7 +81,7 @@ class Verdict(FrozenModel):
     observation: str | None = None
     """Reply of a stateful environment to an action, which the student reads before the hint; None without a state."""
     reward: float | None = None
-    """Reward of the step in a stateful environment; None without a state."""
+    """Reward of the step in a stateful environment, or of a rubric of `verifiers`; None otherwise."""
     done: bool = False
     """The step ended the episode of a stateful environment."""
 

@@ -97,10 +97,10 @@ class BaseRun(BaseConfig):
                 "rollout.reflector needs rollout.prompting: enumerate and resources.rollout_workers: 0",
                 *("rollout", "reflector"),
             )
-        if self.reward.preset == "environment" and not all(kind.stateful for kind in kinds):
+        if self.reward.preset == "environment" and not all(kind.has_rewards for kind in kinds):
             raise FieldValueError(
-                f"reward.preset environment needs a stateful environment, which {self.environment.type!r} is not; "
-                "choose another preset",
+                f"reward.preset environment needs a stateful environment or verifiers, which {self.environment.type!r} "
+                "is not; choose another preset",
                 *("reward", "preset"),
             )
         return self

@@ -44,6 +44,8 @@ class Environment(ABC):
     """The nested configuration, with a `type` literal that is the registered name."""
     stateful: ClassVar[bool] = False
     """Attempts are actions that change a state; see `stateful.StatefulEnvironment`."""
+    has_rewards: ClassVar[bool] = False
+    """Verdicts have a `reward`, for `reward.preset: environment`."""
 
     def __init__(self, config: ComponentConfig) -> None:
         self.config = config

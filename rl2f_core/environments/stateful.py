@@ -49,6 +49,7 @@ class StatefulEnvironment(Environment, Generic[StateT]):
     """
 
     stateful = True
+    has_rewards = True
     invalid_reward: ClassVar[float] = 0.0
     """Reward of an invalid action."""
 

@@ -14,7 +14,7 @@ def turn_rewards(
     Presets: `binary` is 1 if correct, otherwise 0. `format` is correct + 0.1 · (well-formed − 1): 1 / 0 / −0.1 (RLTF,
     arXiv 2602.02482). `logic_rl` is well-formed ±1 plus correct +2, incorrect −1.5, unparsable −2 (arXiv 2502.14768).
     Its answer term requires a good format, so the totals are 3 / −0.5 / −1 / −3. `environment` is the reward of the
-    step in a stateful environment, with weight `environment_weight`.
+    step in a stateful environment, or of the rubric in `verifiers`, with weight `environment_weight`.
 
     `progress` is the decrease of the distance since the last attempt, d_{k−1} − d_k; an unparsable attempt has
     distance 1. Its sum over a dialogue telescopes, so detours earn nothing. `repeat` is −1 for repeating an incorrect

@@ -84,7 +84,7 @@ rl2f_core.counterfactual: backends config environments errors evaluation file_io
 rl2f_core.datasets: config environments errors file_io run types
 rl2f_core.device: errors types
 rl2f_core.distributed: device errors
-rl2f_core.environments: config errors file_io llms model_store paths registry text types
+rl2f_core.environments: config errors file_io llms model_store paths processes registry text types
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats teachers types
 rl2f_core.file_io: errors

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from rl2f_core.errors import RunError
+from rl2f_core.processes import kill_group
 
 START_SECONDS = 120.0
 """Time limit of a worker's imports, long enough for a busy machine."""
@@ -78,7 +79,7 @@ def code_command() -> tuple[list[str], dict[str, str]]:
 class _Worker:
     """One process."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], own_group: bool = False) -> None:
         if sys.platform == "win32":
             raise RunError("Windows has no sandbox for this environment.", fix="Run the experiment in WSL.")
         self.process = subprocess.Popen(
@@ -88,7 +89,9 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             env=environment,
             cwd=tempfile.gettempdir(),
+            start_new_session=own_group,
         )
+        self.own_group = own_group
         self.imported: set[str] = set()
 
     def ask(self, job: Job, limit: float) -> Reply:
@@ -123,7 +126,9 @@ class _Worker:
         return Reply(reply.get("value"), reply.get("error", ""))
 
     def end(self) -> None:
-        """Kill the process and wait for it."""
+        """Kill the process, with its group if it is its own, and wait for it."""
+        if self.own_group:
+            kill_group(self.process.pid)
         self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
@@ -139,6 +144,8 @@ class WorkerPool:
         size: Maximum number of workers; None is the number of processors, at most 4.
         command: Returns the command line and the environment variables of a worker.
         jobs_per_worker: Jobs in a batch that justify one more worker.
+        own_group: Start each worker in a process group of its own, which ends with it. Such a worker must end when its
+            pipe closes, also during a job.
     """
 
     def __init__(
@@ -146,10 +153,12 @@ class WorkerPool:
         size: int | None = None,
         command: Callable[[], tuple[list[str], dict[str, str]]] = judge_command,
         jobs_per_worker: int = JOBS_PER_WORKER,
+        own_group: bool = False,
     ) -> None:
         self.size = size or max(1, min(4, os.cpu_count() or 1))
         self._command = command
         self._jobs_per_worker = jobs_per_worker
+        self._own_group = own_group
         self._idle: list[_Worker] = []
         self._slots = threading.Semaphore(self.size)
         self._lock = threading.Lock()
@@ -180,7 +189,7 @@ class WorkerPool:
         with self._slots:
             with self._lock:
                 worker = self._idle.pop() if self._idle else None
-            worker = worker or _Worker(*self._command())
+            worker = worker or _Worker(*self._command(), self._own_group)
             reply = worker.ask(job, limit)
             if reply.lost:
                 worker.end()
@@ -204,15 +213,15 @@ _pools: dict[tuple[int, str], WorkerPool] = {}
 
 def pool() -> WorkerPool:
     """The pool of this process for math-verify and reasoning-gym."""
-    return _pool_of("judge", WorkerPool)
+    return pool_of("judge", WorkerPool)
 
 
 def code_pool() -> WorkerPool:
     """The pool of this process for untrusted functions."""
-    return _pool_of("code", lambda: WorkerPool(command=code_command, jobs_per_worker=1))
+    return pool_of("code", lambda: WorkerPool(command=code_command, jobs_per_worker=1))
 
 
-def _pool_of(name: str, make: Callable[[], WorkerPool]) -> WorkerPool:
+def pool_of(name: str, make: Callable[[], WorkerPool]) -> WorkerPool:
     """Return a pool of this process; a forked child cannot share its pipes."""
     key = (os.getpid(), name)
     if key not in _pools:

@@ -111,7 +111,7 @@ def test_an_episode_without_an_end_uses_all_turns() -> None:
 def test_the_reward_of_the_environment_has_a_weight() -> None:
     engine = engine_of("right", "right", reward={"preset": "environment", "environment_weight": 0.05})
     assert [t.reward for t in run(engine).dialogue.turns] == [-0.05, 0.5]
-    with pytest.raises(ConfigError, match="needs a stateful environment, which 'secret_code' is not"):
+    with pytest.raises(ConfigError, match="needs a stateful environment or verifiers, which 'secret_code' is not"):
         config(environment="secret_code")
 
 
