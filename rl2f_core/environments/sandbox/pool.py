@@ -122,7 +122,10 @@ class _Worker:
                     response += chunk
         except OSError:
             return Reply(error="the worker process crashed", lost=True)
-        reply = json.loads(response)
+        try:
+            reply = json.loads(response)
+        except ValueError:
+            return Reply(error="the worker process sent no JSON", lost=True)
         return Reply(reply.get("value"), reply.get("error", ""))
 
     def end(self) -> None:

@@ -97,7 +97,7 @@ class Verifiers(Environment):
             raise DataError(f"The {split} split has no tasks.", value=self.config.taskset, fix=fix)
         epoch, offset = divmod(index, len(positions))
         position = positions[order(len(positions), f"{self.config.seed}/{split}/{epoch}")[offset]]
-        return self._task(position).model_copy(update={"split": split, "id": f"{self.name}/{split}/{index}"})
+        return self._task(position).model_copy(update={"split": split, "id": f"{self.name}/{self.config.taskset}/{split}/{index}"})
 
     def _task(self, position: int) -> Task:
         found = self.source.tasks[position]

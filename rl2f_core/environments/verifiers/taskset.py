@@ -69,6 +69,7 @@ class Taskset:
         reply = self._workers().ask("load", load_limit, **self._spec)
         self._load_seconds = time.monotonic() - start
         if reply.error:
+            self._workers().close()
             missing = "No module named 'verifiers'" in reply.error
             raise ConfigError(
                 f"Taskset {name} cannot be used: {shorten(reply.error, 500)}.",
@@ -84,7 +85,7 @@ class Taskset:
     def _workers(self) -> pool.WorkerPool:
         """Return the worker of this process and taskset; it starts on demand."""
         make = functools.partial(pool.WorkerPool, 1, _command, own_group=True)
-        return pool.pool_of(f"verifiers {sorted(self._spec.items())}", make)
+        return pool.pool_of(f"verifiers {python()} {sorted(self._spec.items())}", make)
 
     def score(self, reply: Reply, limit: float) -> Score:
         """Return the score of one reply within `limit` seconds."""

@@ -59,7 +59,7 @@ def test_every_environment_gives_verified_rows_from_its_worked_solutions_or_says
 ):
     """All of them in one mixture, from the data set to a step of imitation."""
     names = {part["environment"]["type"] for part in SOLVED}
-    for name in set(registry.names("environment")) - names - {"mixture", "gymnasium", "imported"}:
+    for name in set(registry.names("environment")) - names - {"mixture", "gymnasium", "imported", "verifiers"}:
         with pytest.raises(ValueError, match=f"{name} has no worked solutions; use source student or llm"):
             run_of(tiny, {"type": name})
     with pytest.raises(ValueError, match="stage 'data': secret_code has no worked solutions"):
