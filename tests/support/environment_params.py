@@ -12,8 +12,8 @@ from rl2f_core.types import Task, Verdict
 WORKERS = ("math", "gsm_symbolic", "reasoning_gym", "code")
 """Environments that judge in worker processes: their tests share one test process, which starts the workers once."""
 NAMES = [name for name in registry.names("environment") if name not in ("gymnasium", "imported", "verifiers")]
-"""Environments with tasks of their own and without an optional package; `test_gymnasium.py` and `test_verifiers.py` test
-the others."""
+"""Environments with tasks of their own and without an optional package; `test_gymnasium.py` and `test_verifiers.py`
+test the others."""
 ENVIRONMENTS = [
     pytest.param(name, marks=pytest.mark.xdist_group("workers")) if name in WORKERS else name for name in NAMES
 ]

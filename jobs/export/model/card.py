@@ -180,6 +180,8 @@ def data_licenses(environment: JsonObject) -> list[tuple[str, str]]:
         return [(f"tasks of {kind}", OWN_LICENSE)]
     if kind == "reasoning_gym":
         return [(f"tasks of reasoning-gym, {environment.get('name', '')}".rstrip(", "), "Apache-2.0")]
+    if kind == "verifiers":
+        return [(f"taskset {environment['taskset']} of verifiers", UNKNOWN_LICENSE)]
     if kind == "auto_explore":
         return [("functions of Python's standard library", "PSF License Version 2")]
     if kind == "dataset":

@@ -24,6 +24,9 @@ from rl2f_core.types import SPLITS, Split, Task, TaskData, Verdict
 NOT_SETTINGS = ("id", "task", "system_prompt")
 """Fields of a taskset's configuration that can name files, programs and addresses."""
 
+ROUNDING = 1e-6
+"""Tolerance of `correct_from`, because a reward is a sum of weighted terms."""
+
 
 @register("environment")
 class Verifiers(Environment):
@@ -60,7 +63,9 @@ class Verifiers(Environment):
         @classmethod
         def _check_settings(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
             if taken := sorted(set(value) & set(NOT_SETTINGS)):
-                raise ValueError(f"{', '.join(taken)} cannot be set here; taskset names it, settings_file has the others")
+                raise ValueError(
+                    f"{', '.join(taken)} cannot be set here; taskset names it, settings_file has the others"
+                )
             return value
 
     config: Config
@@ -97,7 +102,9 @@ class Verifiers(Environment):
             raise DataError(f"The {split} split has no tasks.", value=self.config.taskset, fix=fix)
         epoch, offset = divmod(index, len(positions))
         position = positions[order(len(positions), f"{self.config.seed}/{split}/{epoch}")[offset]]
-        return self._task(position).model_copy(update={"split": split, "id": f"{self.name}/{self.config.taskset}/{split}/{index}"})
+        return self._task(position).model_copy(
+            update={"split": split, "id": f"{self.name}/{self.config.taskset}/{split}/{index}"}
+        )
 
     def _task(self, position: int) -> Task:
         found = self.source.tasks[position]
@@ -143,7 +150,7 @@ class Verifiers(Environment):
         score = self.source.score(_reply(task, parsed), self.config.time_limit)
         if score.error:
             return Verdict(correct=False, score=0.0, parsed=parsed, reward=0.0, detail=f"no reward: {score.error}")
-        correct = score.reward >= self.config.correct_from
+        correct = score.reward >= self.config.correct_from - ROUNDING
         partial = max(0.0, score.reward / self.config.correct_from)
         terms = ", ".join(f"{name} {value}" for name, value in score.terms.items())
         return Verdict(

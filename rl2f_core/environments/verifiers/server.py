@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import random
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from rl2f_core import registry
@@ -63,7 +64,7 @@ def _message(environment: Environment, task: Task, verdicts: list[Verdict]) -> s
     return "\n\n".join(filter(None, (verdicts[-1].observation, hint))) or CONTENTLESS
 
 
-JOBS = {"tasks": list_tasks, "verify": verify}
+JOBS: dict[str, Callable[..., Any]] = {"tasks": list_tasks, "verify": verify}
 
 
 def answer(line: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class TextTask(NamedTuple):
 class Reply(NamedTuple):
     """A reply to a task: the task's position and key, and the text."""
 
-    index: int
+    position: int
     key: str
     text: str
 
@@ -126,7 +126,9 @@ def python() -> Path:
     named = os.environ.get(PYTHON)
     found = shutil.which(named or DEFAULT_PYTHON)
     if found is None:
-        raise ConfigError("There is no Python with the package verifiers.", value=named or str(DEFAULT_PYTHON), fix=SETUP)
+        raise ConfigError(
+            "There is no Python with the package verifiers.", value=named or str(DEFAULT_PYTHON), fix=SETUP
+        )
     return Path(found)
 
 

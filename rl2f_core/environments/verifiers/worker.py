@@ -20,6 +20,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def load(**spec: Any) -> list[dict[str, Any]]:
 
 
 def score(replies: list[dict[str, Any]], limit: float, **spec: Any) -> list[dict[str, Any]]:
-    """Score replies, each an object with `index`, `key` and `text`, at the same time."""
+    """Score replies, each an object with `position`, `key` and `text`, at the same time."""
     tasks = read_tasks(**spec)
 
     async def score_all() -> list[dict[str, Any]]:
@@ -113,14 +114,14 @@ def score(replies: list[dict[str, Any]], limit: float, **spec: Any) -> list[dict
     return RUNNER.run(score_all())
 
 
-async def score_reply(tasks: list[Any], index: int, key: str, text: str, limit: float) -> dict[str, Any]:
+async def score_reply(tasks: list[Any], position: int, key: str, text: str, limit: float) -> dict[str, Any]:
     """Return the reward of a reply and its terms, or the error."""
     import verifiers.v1 as vf
     from verifiers.v1.state import state_cls
 
-    if not 0 <= index < len(tasks) or tasks[index].key != key:
+    if not 0 <= position < len(tasks) or tasks[position].key != key:
         return {"error": "the taskset has changed: it does not have this task"}
-    task = tasks[index]
+    task = tasks[position]
     messages = [*messages_of(task), vf.AssistantMessage(content=text)]
     trace = vf.Trace(
         task=vf.TraceTask(type=type(task).__name__, data=task.data, key=key, hash=task.hash),
@@ -145,7 +146,7 @@ async def score_reply(tasks: list[Any], index: int, key: str, text: str, limit: 
     return {"reward": trace.reward, "terms": terms}
 
 
-JOBS = {"warm": warm, "load": load, "score": score}
+JOBS: dict[str, Callable[..., Any]] = {"warm": warm, "load": load, "score": score}
 
 
 def answer(line: str) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -61,7 +63,8 @@ for line in sys.stdin:
         if any("crash" in each["text"] for each in args["replies"]):
             os._exit(1)
         rewards = [len(each["text"]) / 4 - 1 for each in args["replies"]]
-        reply = {{"value": [{{"reward": r, "terms": {{"length": r}}}} if r < 9 else {{"error": "too long"}} for r in rewards]}}
+        good = [{{"reward": r, "terms": {{"length": r}}}} for r in rewards]
+        reply = {{"value": [each if each["reward"] < 9 else {{"error": "too long"}} for each in good]}}
     print(json.dumps(reply), flush=True)
 '''
 
@@ -139,7 +142,9 @@ def test_tasks_of_a_taskset_keep_the_contract(worker: Path) -> None:
     environment = made()
     assert_contract(environment)
     sizes = {split: len(found) for split, found in environment.positions.items()}
-    assert sum(sizes.values()) == 40 and environment.describe_data().startswith(f"verifiers:any: tasks: {sizes['train']} tr")
+    assert sum(sizes.values()) == 40 and environment.describe_data().startswith(
+        f"verifiers:any: tasks: {sizes['train']} tr"
+    )
     task = environment.task("train", 0)
     position = task.privileged["position"]
     assert (environment.system_prompt(), environment.prompt(task.public)) == ("Be brief.", f"Question {position}?")
@@ -174,6 +179,7 @@ def test_a_verdict_has_the_reward_and_partial_credit(worker: Path) -> None:
     assert verdicts[1].detail == "reward 0.5 (length 0.5)" and verdicts[4].detail == "no reward: too long"
     lenient = made(correct_from=0.5).verify(task, texts[1])
     assert lenient.correct and lenient.score == 1
+    assert made(correct_from=1 + 1e-9).verify(task, texts[2]).correct  # a sum of weighted rewards is rounded
 
 
 def test_attempts_are_scored_in_batches_and_only_once(worker: Path) -> None:
@@ -203,7 +209,7 @@ def test_a_worker_that_breaks_the_protocol_is_reported(worker: Path, name: str, 
 
 def test_a_worker_that_hangs_is_killed_with_its_children(worker: Path) -> None:
     start = time.monotonic()
-    with pytest.raises(ConfigError, match="no verdict within 0.6 s"):
+    with pytest.raises(ConfigError, match=r"no verdict within 0\.6 s"):
         made("hangs", load_limit=0.6).task("train", 0)
     assert time.monotonic() - start < 20
     pids = [int(pid) for pid in (worker / "pids").read_text().split()]
@@ -223,7 +229,9 @@ def test_the_server_returns_prompts_but_no_privileged_data() -> None:
     held: Any = registry.get("environment", "arithmetic")
     environment = held(held.Config(digits=1))
     tasks = ask("tasks", "arithmetic", {"count": 3}, '{"digits": 1}', "test")["value"]
-    assert [task["prompt"] for task in tasks] == [environment.prompt(environment.task("test", k).public) for k in range(3)]
+    assert [task["prompt"] for task in tasks] == [
+        environment.prompt(environment.task("test", k).public) for k in range(3)
+    ]
     assert {key for task in tasks for key in task} == {"id", "system", "prompt"}
 
 
@@ -253,17 +261,18 @@ def test_the_server_sums_the_rewards_of_a_stateful_environment() -> None:
 
 @pytest.mark.parametrize(
     ("job", "environment", "settings", "error"),
-    [("tasks", "nothing", "{}", "Unknown environment.*arithmetic"), ("tasks", "arithmetic", '{"x": 1}', "x: unknown key"),
+    [("tasks", "nothing", "{}", "Unknown environment.*arithmetic"),
+     ("tasks", "arithmetic", '{"x": 1}', "x: unknown key"),
      ("play", "arithmetic", "{}", "KeyError"), ("tasks", "arithmetic", "{", "JSONDecodeError")],
 )  # fmt: skip
-def test_the_server_replies_to_bad_requests_with_the_error(job: str, environment: str, settings: str, error: str) -> None:
-    import re
-
+def test_the_server_replies_to_bad_requests_with_the_error(
+    job: str, environment: str, settings: str, error: str
+) -> None:
     assert re.search(error, ask(job, environment, {"count": 1}, settings)["error"])
 
 
 # -- with the package ----------------------------------------------------------------------------------------------
-TASKSET = '''
+TASKSET = """
 import time
 from pathlib import Path
 import verifiers.v1 as vf
@@ -322,10 +331,11 @@ class SumsTaskset(vf.Taskset[SumsTask, SumsConfig]):
             text = prompt.format(k, k + 1)
             image = [vf.UserMessage(content=[vf.ImageUrlContentPart(image_url=vf.ImageUrlSource(url="data:x"))])]
             data = {"image": image, "nothing": None}.get(self.config.form, text)
-            yield kind(SumsData(prompt=data, system_prompt="Answer in \\\\boxed{}.", answer=str(2 * k + 1)), self.config.task)
+            made = SumsData(prompt=data, system_prompt="Answer in \\\\boxed{}.", answer=str(2 * k + 1))
+            yield kind(made, self.config.task)
 
 __all__ = ["SumsTaskset"]
-'''
+"""
 ENV = TASKSET.replace('__all__ = ["SumsTaskset"]', '''
 class Game(vf.Env[vf.SingleAgentEnvConfig]):
     async def run(self, task, agents):
@@ -359,7 +369,7 @@ def test_a_taskset_of_verifiers_is_an_environment_with_its_rubric(sums: Path) ->
     assert [(v.reward, v.correct) for v in verdicts] == [
         (pytest.approx(1.0), True), (pytest.approx(0.8), False), (pytest.approx(0.2), False), (0.0, False),
     ]  # fmt: skip
-    assert verdicts[1].detail == "reward 0.8 (right 0.8, brief 0.0)" and verdicts[1].score == pytest.approx(0.8)
+    assert verdicts[1].detail == "reward 0.8 (brief 0.0, right 0.8)" and verdicts[1].score == pytest.approx(0.8)
 
 
 @pytest.mark.slow
@@ -379,10 +389,12 @@ def test_a_rubric_that_raises_or_hangs_gives_no_reward_and_the_next_reply_is_sco
 @pytest.mark.parametrize(
     ("taskset", "settings", "error"),
     [("rl2f-test-nothing", {}, "not found"), ("rl2f-test-game", {}, "environment Game"),
-     ("rl2f-test-sums", {"form": "container"}, "needs a runtime"), ("rl2f-test-sums", {"form": "setup"}, "needs a runtime"),
+     ("rl2f-test-sums", {"form": "container"}, "needs a runtime"),
+     ("rl2f-test-sums", {"form": "setup"}, "needs a runtime"),
      ("rl2f-test-sums", {"form": "runtime"}, "runtime for the reward ran"),
      ("rl2f-test-sums", {"form": "none"}, "has no reward"), ("rl2f-test-sums", {"form": "image"}, "not text"),
-     ("rl2f-test-sums", {"form": "nothing"}, "has no prompt"), ("rl2f-test-sums", {"log": "/etc/passwd"}, "log are paths"),
+     ("rl2f-test-sums", {"form": "nothing"}, "has no prompt"),
+     ("rl2f-test-sums", {"log": "/etc/passwd"}, "log are paths"),
      ("rl2f-test-sums", {"sise": 3}, "sise"), ("rl2f-test-sums", {"size": 0}, "has no tasks")],
 )  # fmt: skip
 def test_tasksets_that_need_more_than_text_are_refused(
@@ -407,8 +419,9 @@ def test_a_settings_file_may_configure_tasks_and_paths(sums: Path) -> None:
 def test_a_run_trains_on_a_taskset_with_the_reward_of_its_rubric(sums: Path, tiny: Path) -> None:
     config = parse_config(
         {"environment": {"type": "verifiers", "taskset": "rl2f-test-sums"}, "teacher": "contentless", "stages": STAGES,
-         "model": {"name": str(tiny)}, "reward": {"preset": "environment"}, "rollout": {"max_new_tokens": 12, "max_turns": 2},
-         "evaluation": {"checkpoints": []}, "preflight": {"ignore_failure": True}, "leak_detection": {"detectors": ["exact"]}}
+         "model": {"name": str(tiny)}, "reward": {"preset": "environment"},
+         "rollout": {"max_new_tokens": 12, "max_turns": 2}, "evaluation": {"checkpoints": []},
+         "preflight": {"ignore_failure": True}, "leak_detection": {"detectors": ["exact"]}}
     )  # fmt: skip
     run_dir = RunDir.create(sums / "run", config)
     assert execute(config, run_dir, JsonlSink(run_dir.events_path), lambda: False).status == "succeeded"
@@ -423,11 +436,10 @@ def test_a_run_trains_on_a_taskset_with_the_reward_of_its_rubric(sums: Path, tin
 @pytest.mark.slow
 @needs_verifiers
 def test_the_worker_ends_with_its_parent_during_a_job(sums: Path) -> None:
-    import subprocess
-
     code = (
         "import sys; from rl2f_core.environments.verifiers.environment import Verifiers as V\n"
-        "e = V(V.Config(taskset='rl2f-test-sums')); t = e.task('train', 0); print('ready', flush=True); e.verify(t, 'hang')"
+        "e = V(V.Config(taskset='rl2f-test-sums')); t = e.task('train', 0)\n"
+        "print('ready', flush=True); e.verify(t, 'hang')"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
     assert parent.stdout is not None and parent.stdout.readline() == "ready\n"

@@ -1,7 +1,7 @@
 """Environments of RL2F Studio as a taskset of verifiers, e.g. to train on with prime-rl.
 
-It runs in the Python environment of verifiers and imports only the standard library, verifiers and its dependency openai.
-The environments run in a process of the Python that has RL2F Studio: the option `python`, or the variable `RL2F_PYTHON`.
+It runs in the Python environment of verifiers, and imports only the standard library, verifiers and its dependencies.
+The environments run in a process of the Python with RL2F Studio: the option `python`, or the variable `RL2F_PYTHON`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Server:
     def _start(self) -> subprocess.Popen[bytes]:
         if shutil.which(self.python) is None:
             raise RuntimeError(
-                f"there is no Python with RL2F Studio: {self.python!r}. Set RL2F_PYTHON to the file, e.g. .venv/bin/python"
+                f"there is no Python with RL2F Studio: {self.python!r}. Set RL2F_PYTHON, e.g. to .venv/bin/python"
             )
         variables = {key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}
         return subprocess.Popen(
