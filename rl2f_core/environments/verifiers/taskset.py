@@ -89,9 +89,7 @@ class Taskset:
 
     def score(self, reply: Reply, limit: float) -> Score:
         """Return the score of one reply within `limit` seconds."""
-        if reply not in self._scores:
-            self._run([reply], limit)
-        return self._scores[reply]
+        return self._scores.get(reply) or self._run([reply], limit)[0]
 
     def prefetch(self, replies: Sequence[Reply], limit: float) -> None:
         """Score replies in batches. If a batch gets no result, `score` scores its replies one by one."""
@@ -99,17 +97,19 @@ class Taskset:
         for start in range(0, len(new), MAX_BATCH):
             self._run(new[start : start + MAX_BATCH], limit)
 
-    def _run(self, replies: Sequence[Reply], limit: float) -> None:
+    def _run(self, replies: Sequence[Reply], limit: float) -> list[Score]:
+        """Score replies in one job and cache the results; those of several replies are empty if the job fails."""
         if len(self._scores) > pool.MAX_CACHED:
             self._scores.clear()
         arguments = {**self._spec, "replies": [reply._asdict() for reply in replies]}
         # a worker that replaced a lost one reads the tasks first
         result = self._workers().ask("score", limit + self._load_seconds, **arguments)
         if result.error and len(replies) > 1:
-            return
+            return []
         found = [{"error": result.error}] if result.error else result.value
-        for reply, score in zip(replies, found, strict=True):
-            self._scores[reply] = Score(score.get("reward", 0.0), score.get("terms", {}), score.get("error", ""))
+        scores = [Score(each.get("reward", 0.0), each.get("terms", {}), each.get("error", "")) for each in found]
+        self._scores.update(zip(replies, scores, strict=True))
+        return scores
 
 
 @functools.lru_cache(16)
