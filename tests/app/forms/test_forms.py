@@ -132,6 +132,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
         ("classifier", "path"): "detectors", ("dataset", "path"): "questions",
             ("train_detector", "out"): "files", ("code", "path"): "files",
         ("alerts", "webhook"): "endpoints", ("mlflow", "uri"): "endpoints",
+            ("verifiers", "settings_file"): "files",
             ("reflector", "checkpoint"): "checkpoints",
     }  # fmt: skip
     for place in (("eval", "adapters"), ("fork", "checkpoints"), ("hint_value", "checkpoints")):
