@@ -106,7 +106,7 @@ class Taskset:
         result = self._workers().ask("score", limit + self._load_seconds, **arguments)
         if result.error and len(replies) > 1:
             return []
-        found = [{"error": result.error}] if result.error else result.value
+        found: list[dict[str, Any]] = [{"error": result.error}] if result.error else result.value
         scores = [Score(each.get("reward", 0.0), each.get("terms", {}), each.get("error", "")) for each in found]
         self._scores.update(zip(replies, scores, strict=True))
         return scores

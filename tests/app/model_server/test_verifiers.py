@@ -70,7 +70,7 @@ def evaluate(folder: Path, url: str, *options: str, **variables: str) -> list[di
     program = str(python().with_name("vf-eval"))
     more = ["--no-push", "--no-rich", "--output-dir", str(folder), "--run.dir", "run", "--model", "trained@rl@2",
             "--client.base-url", url, "--client.api-key-var", "NO_KEY", "--sampling.max-tokens", "6",
-            "--sampling.temperature", "1.0"]  # fmt: skip
+            "--sampling.temperature", "0"]  # fmt: skip
     env = {**os.environ, "RL2F_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "HOME": str(folder), **variables}
     done = subprocess.run(
         [program, "rl2f-taskset", *more, *options], env=env, cwd=folder, text=True, capture_output=True, timeout=300
@@ -84,7 +84,7 @@ def test_rewards_of_rollouts_by_verifiers_equal_those_of_our_verifier(endpoint: 
     (tmp_path / "parity.py").write_text(PARITY)
     traces = evaluate(
         tmp_path, endpoint, "--env.taskset.environment", "parity", "--env.taskset.settings", '{"start": 100}',
-        "--env.taskset.num-tasks", "6", "--env.turns", "3", "-r", "2", RL2F_PLUGINS=str(tmp_path / "parity.py"),
+        "--env.taskset.num-tasks", "12", "--env.turns", "2", RL2F_PLUGINS=str(tmp_path / "parity.py"),
     )  # fmt: skip
     assert len(traces) == 12 and all(trace["ok"] for trace in traces), traces[0]["errors"]
     rewards = []
@@ -94,7 +94,7 @@ def test_rewards_of_rollouts_by_verifiers_equal_those_of_our_verifier(endpoint: 
         assert [m["content"] for m in messages[:2]] == ["Write anything.", f"Number {number}."]
         attempts = [m.get("content") or "" for m in messages if m["role"] == "assistant"]
         verdicts = [is_correct(number, attempt) for attempt in attempts]
-        assert verdicts[:-1] == [False] * (len(attempts) - 1) and (verdicts[-1] or len(attempts) == 3)
+        assert verdicts[:-1] == [False] * (len(attempts) - 1) and (verdicts[-1] or len(attempts) == 2)
         assert {m["content"] for m in messages[3::2]} <= {CONTENTLESS}
         rewards.append(trace["rewards"]["verifier"]["score"])
         assert rewards[-1] == float(verdicts[-1]) == trace["metrics"]["solved"]
