@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,16 @@ def rl2f_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["RL2F_HOME"]
     else:
         os.environ["RL2F_HOME"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def command_line() -> Iterator[None]:
+    """The parsed definition of the command line, which `CliRunner` otherwise makes for each call in 50 ms."""
+    import typer.testing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from rl2f_core import registry
 from rl2f_core.config import matrix
 from rl2f_core.config.loading import dump_yaml, find_config, load_config
 from rl2f_core.errors import ConfigError
+from rl2f_core.text.yaml_loader import load_yaml
 
 app = typer.Typer(no_args_is_help=True, help="Inspect run configurations.", rich_markup_mode=None)
 Config = Annotated[Path, typer.Argument(help="YAML file or preset.")]
@@ -36,7 +37,7 @@ def show(config: Config, sets: Sets = None) -> None:
 def cells(config: Config) -> None:
     """List the configurations in a file with a matrix, one per line, as arguments of the other commands."""
     try:
-        data = yaml.safe_load(find_config(config).read_text(encoding="utf-8"))
+        data = load_yaml(find_config(config).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"The configuration file cannot be read: {error}.", value=str(config)) from error
     for name in matrix.cells(data) if matrix.is_matrix(data) else [""]:

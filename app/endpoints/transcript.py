@@ -25,6 +25,7 @@ from jobs.labels.annotation_queue import HintKey
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import RL2FError
+from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject, Task, join_reply
 
 T = TypeVar("T")
@@ -312,7 +313,7 @@ def _environment(yaml_text: str) -> Environment | None:
     from rl2f_core import registry
 
     try:
-        part = yaml.safe_load(yaml_text)["environment"]
+        part = load_yaml(yaml_text)["environment"]
         part = {"type": part} if isinstance(part, str) else part
         component = registry.get("environment", part["type"])
         return component(component.Config.model_validate(part))
@@ -322,7 +323,7 @@ def _environment(yaml_text: str) -> Environment | None:
 
 def _system(yaml_text: str, environment: Environment) -> str:
     """Return the student's system message; prompts that list the valid actions have another one."""
-    rollout = yaml.safe_load(yaml_text).get("rollout") or {}
+    rollout = load_yaml(yaml_text).get("rollout") or {}
     if rollout.get("prompting") == "enumerate" and isinstance(environment, StatefulEnvironment):
         return environment.rules()
     return environment.system_prompt()

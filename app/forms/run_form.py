@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from app.forms import yaml_text
@@ -26,6 +25,7 @@ from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.model_store.store import built_in
 from rl2f_core.paths import CONFIGS
+from rl2f_core.text.yaml_loader import load_yaml
 
 PRESETS = CONFIGS
 DEFAULT_PRESET = "quickstart"
@@ -129,7 +129,7 @@ def presets() -> list[Preset]:
 @lru_cache(maxsize=256)
 def runs_on_cpu(preset: Preset) -> bool:
     """Return whether a preset trains a built-in model, which needs no GPU."""
-    model = yaml.load(preset.text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).get("model")
+    model = load_yaml(preset.text).get("model")
     name = model.get("name") if isinstance(model, Mapping) else model
     return name is None or name in built_in()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import io
 import math
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
+
+from rl2f_core.text.yaml_loader import loader_of
 
 MAX_CHARACTERS = 200_000
 MAX_VALUES = 20_000
@@ -46,9 +49,16 @@ def read(text: str) -> Document:
     """Parse a text; raises `YamlProblem` for invalid syntax, a duplicate key or too many values."""
     if len(text) > MAX_CHARACTERS:
         raise YamlProblem(f"The text has {len(text):,} characters; a configuration has at most {MAX_CHARACTERS:,}.")
+    try:
+        return _read(text, loader_of(text))
+    except YamlProblem:
+        return _read(text, yaml.SafeLoader)  # its messages are clearer than libyaml's
+
+
+def _read(text: str, parser: Any) -> Document:
     loader = None
     try:
-        loader = yaml.SafeLoader(text)
+        loader = parser(text)
         node = loader.get_single_node()
         if node is None:
             return Document(None)
@@ -172,7 +182,17 @@ def _updated(node: Any, old: Any, value: Any, editor: YAML) -> Any:
 
 def _new(value: Any, editor: YAML) -> Any:
     """Return a value as a node that is written in the notation of `dump`."""
-    return value if value is None or isinstance(value, int) else editor.load(dump(value))
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float) or (isinstance(value, str) and len(value) <= 100):
+        return _scalar(value)
+    return editor.load(dump(value))
+
+
+@functools.lru_cache(maxsize=4096)
+def _scalar(value: str | float) -> Any:
+    """Return a number or a short text as a node; loading one takes 1 ms, and a form has dozens."""
+    return _editor().load(dump(value))
 
 
 def _update_map(node: CommentedMap, old: Mapping[Any, Any], values: Mapping[Any, Any], editor: YAML) -> None:

@@ -19,6 +19,7 @@ from jobs.db.models import Metric, Run
 from jobs.db.queries import metrics, outcomes, runs
 from rl2f_core import registry
 from rl2f_core.errors import DataError, UnknownNameError
+from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
 T = TypeVar("T")
@@ -187,7 +188,7 @@ def _id(run: Run) -> int:
 
 def _read(text: str) -> JsonObject:
     try:
-        data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = load_yaml(text)
     except yaml.YAMLError:
         return {}
     return data if isinstance(data, dict) else {}

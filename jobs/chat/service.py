@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import yaml
-
 from jobs.chat import dialogue_log, interactive_task, tree
 from jobs.chat.checkpoints import PERSON, ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
 from jobs.chat.limits import ChatLimits
@@ -36,6 +34,7 @@ from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
 from rl2f_core.rollout.dialogue_builder import stop_reason
 from rl2f_core.rollout.engine import derive_seed, turn_seed
+from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import Hint, JsonObject, StopReason, Task, Turn
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class ChatService:
         if kind == "preset":
             return preset(name).config()
         if kind == "run" and re.fullmatch(r"[1-9][0-9]{0,11}", name):
-            return parse_config(yaml.safe_load(runs.get(self.db, int(name)).config))
+            return parse_config(load_yaml(runs.get(self.db, int(name)).config))
         raise ConfigError("Unknown source of a task.", value=source, known=["run:NUMBER", "preset:NAME"])
 
     def change(self, chat_id: int, *, title: str | None = None, changes: JsonObject | None = None) -> Chat:

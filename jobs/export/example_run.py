@@ -27,6 +27,7 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.paths import ROOT
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import CheckpointEvent, DialogueEvent, encode, read_events
+from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
 MAX_BYTES = 1_950_000
@@ -128,7 +129,7 @@ def _size(lines: Lines) -> int:
 def _small_files(source: RunDir, model: str) -> dict[str, bytes]:
     """Return the content of all files but the events, without private data."""
     try:
-        data = yaml.safe_load(source.config_path.read_text(encoding="utf-8"))
+        data = load_yaml(source.config_path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"The run's configuration cannot be read: {error}.", value=str(source.config_path)) from error
     for dotted, value in _leaves(data):

@@ -14,8 +14,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from jobs.export.example_run import check_private, machine_paths
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.errors import DataError, RunError
@@ -23,6 +21,7 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.paths import ROOT
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import MetricEvent, StatusEvent, read_events
+from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
 REPORT_FOLDERS = ("evaluation", "counterfactual")
@@ -123,7 +122,7 @@ def _rounded(value: float | None) -> float | None:
 
 def _portable_config(source: RunDir) -> str:
     """Return the configuration with relative paths, and the base model by its name."""
-    data = yaml.safe_load(source.config_path.read_text(encoding="utf-8"))
+    data = load_yaml(source.config_path.read_text(encoding="utf-8"))
     data["model"]["name"] = re.sub("^/.*/", "", data["model"]["name"])
     return dump_yaml(parse_config(_relative(data, source.path.resolve())))
 

@@ -18,6 +18,7 @@ from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import Dialogue, Hint, JsonObject, LeakReport, RewardTerm, Task, Turn
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class WorkspaceSource(Source):
     def __init__(self, db: Database, workspace: Workspace, run: Run) -> None:
         self.db, self.run = db, run
         try:
-            config = parse_config(yaml.safe_load(run.config))
+            config = parse_config(load_yaml(run.config))
         except (RL2FError, yaml.YAMLError):
             config = None
         super().__init__(str(run.id), run.name, RunDir(workspace.folder(run.folder)), config)

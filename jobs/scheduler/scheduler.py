@@ -31,6 +31,7 @@ from jobs.scheduler import retention
 from jobs.scheduler.job_logger import JobLogger
 from jobs.workspace import Workspace
 from rl2f_core.errors import RL2FError, RunError
+from rl2f_core.text.yaml_loader import load_yaml
 
 MISFIRE_GRACE_SECONDS = 60.0
 """Delay after which a scheduled run counts as missed."""
@@ -207,7 +208,7 @@ class Scheduler:
 
 def _evaluates(run: Run, path: str) -> bool:
     try:
-        return path in yaml.safe_load(run.config)["adapters"].values()
+        return path in load_yaml(run.config)["adapters"].values()
     except (yaml.YAMLError, KeyError, TypeError, AttributeError):
         return False
 

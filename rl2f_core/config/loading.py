@@ -16,6 +16,7 @@ from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, shorten
 from rl2f_core.paths import CONFIGS
+from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -45,7 +46,7 @@ def validate_config(config_type: type[ConfigT], data: object) -> ConfigT:
 def parse_yaml(text: str) -> BaseRun:
     """Parse the YAML text of a config. Raises `ConfigError` naming each invalid field."""
     try:
-        data = yaml.safe_load(text)
+        data = load_yaml(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"The configuration is not valid YAML: {error}.") from error
     return parse_config(data)
@@ -92,7 +93,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> BaseRun:
         path = Path(file)
     path = find_config(path)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         fix = "Give a YAML file or the name of a preset, such as quickstart."
         raise ConfigError("The configuration file does not exist.", value=str(path), fix=fix) from error
@@ -121,7 +122,7 @@ def apply_override(data: JsonObject, override: str) -> JsonObject:
     if not sign or not dotted:
         raise ConfigError("An override has the form a.b=value.", value=override)
     try:
-        value = yaml.safe_load(text)
+        value = load_yaml(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError("The override's value is not YAML.", value=override) from error
     return set_nested(data, dotted, value, override)

@@ -7,13 +7,12 @@ from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 
-import yaml
-
 from rl2f_core.config.loading import parse_yaml, to_yaml
 from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.paths import CONFIGS
+from rl2f_core.text.yaml_loader import load_yaml
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def preset(name: str) -> Preset:
 def _of_file(path: Path, changed: int) -> tuple[Preset, ...]:
     text = path.read_text(encoding="utf-8")
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
-    about, data = " ".join(line.lstrip("# ").strip() for line in comment), yaml.safe_load(text)
+    about, data = " ".join(line.lstrip("# ").strip() for line in comment), load_yaml(text)
     if not is_matrix(data):
         return (Preset(path.stem, about, path, text),)
     return tuple(

@@ -174,7 +174,7 @@ def serve(
 
     def start(workspace: Path | None = None, port: int | None = None, args: tuple[str, ...] = ()) -> Server:
         root = workspace or tmp_path_factory.mktemp("workspace")
-        run = _with_recorded(root, recorded)
+        run = _add_recorded(root, recorded)
         port = port or free_port()
         log = tmp_path_factory.mktemp("server") / "log.txt"
         with open(log, "wb") as output:
@@ -221,8 +221,8 @@ def real(start_server: Callable[..., Any], server_environment: dict[str, str], s
         server_environment["RL2F_HOME"] = before
 
 
-def _with_recorded(root: Path, recorded: Path) -> int:
-    """Put the recorded run into a workspace that does not have it; its id there."""
+def _add_recorded(root: Path, recorded: Path, name: str = "recorded", seed: int = 0) -> int:
+    """Put a copy of the recorded run with another seed into a workspace that does not have it; return its id there."""
     from jobs.db.engine import Database
     from jobs.db.queries import runs
     from jobs.ingest.ingester import reindex
@@ -232,10 +232,14 @@ def _with_recorded(root: Path, recorded: Path) -> int:
     db = Database(workspace.database_url())
     try:
         db.migrate()
-        if not workspace.folder("recorded").exists():
-            shutil.copytree(recorded, workspace.folder("recorded"))
-            reindex(db, workspace)
-        run = runs.find(db, folder="recorded")
+        if not workspace.folder(name).exists():
+            shutil.copytree(recorded, workspace.folder(name))
+            config = workspace.folder(name) / "config.yaml"
+            text = config.read_text()
+            assert "\nseed: 0\n" in text
+            config.write_text(text.replace("\nseed: 0\n", f"\nseed: {seed}\n"))
+            reindex(db, workspace, [name])
+        run = runs.find(db, folder=name)
         assert run is not None and run.id is not None
         return run.id
     finally:
@@ -250,9 +254,15 @@ def server(serve: Callable[..., Server]) -> Iterator[Server]:
     made.stop()
 
 
-@pytest.fixture(scope="module")
-def replay(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """A server of the module's own: run 1 has training dialogues, 24 hints of which 6 are flagged; run 2 odd ones."""
+@pytest.fixture(scope="session")
+def add_copy(recorded: Path) -> Callable[..., int]:
+    """`add_copy(server, name, seed=0)`: put a copy of the recorded run into a server's workspace; returns its id."""
+    return lambda server, name, seed=0: _add_recorded(server.workspace, recorded, name, seed)
+
+
+@pytest.fixture(scope="session")
+def replay(serve: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for tests that add runs. Run 1: training dialogues, 24 hints of which 6 are flagged; run 2: odd ones."""
     from replay_data import add_run, odd_events, training_events
 
     from jobs.db.engine import Database
@@ -264,7 +274,9 @@ def replay(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPat
     add_run(db, workspace, "small", training_events())
     add_run(db, workspace, "odd", odd_events())
     db.close()
-    return start_server(workspace.root)
+    made = serve(workspace.root)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

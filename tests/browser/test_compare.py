@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,28 +19,10 @@ HOSTILE = (
 
 
 @pytest.fixture(scope="module")
-def pair(start_server: Callable[..., Any], recorded: Path) -> Any:
+def pair(replay: Any, add_copy: Callable[..., int]) -> Any:
     """A server with the recorded run and a copy of it under another seed; `second` is the copy's number."""
-    from jobs.db.engine import Database
-    from jobs.db.queries import runs
-    from jobs.ingest.ingester import reindex
-    from jobs.workspace import Workspace
-
-    server = start_server()
-    workspace = Workspace(server.workspace)
-    folder = workspace.folder("recorded-seed-1")
-    shutil.copytree(recorded, folder)
-    config = folder / "config.yaml"
-    text = config.read_text()
-    assert "\nseed: 0\n" in text
-    config.write_text(text.replace("\nseed: 0\n", "\nseed: 1\n"))
-    db = Database(workspace.database_url())
-    reindex(db, workspace, [folder.name])
-    found = runs.find(db, folder=folder.name)
-    db.close()
-    assert found is not None
-    server.second = found.id
-    return server
+    replay.second = add_copy(replay, "recorded-seed-1", seed=1)
+    return replay
 
 
 @pytest.fixture

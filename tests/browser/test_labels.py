@@ -176,7 +176,7 @@ def test_markup_in_a_hint_and_its_labels_stays_text(show: Callable[..., Any], re
     made = event("odd/markup", [turn(0, HOSTILE, None, leak), turn(1, HOSTILE, None, leak)], 4, "odd/markup")
     changed = {"public": {"question": HOSTILE}, "privileged": {"code": HOSTILE}}
     made = made.model_copy(update={"task": made.task.model_copy(update=changed)})
-    run = add_run(database, Workspace(replay.workspace), "markup", [made]).id or 0
+    run = add_run(database, Workspace(replay.workspace), "markup-labels", [made]).id or 0
     others = [HOSTILE[:60], f"{HOSTILE[:50]} two"]
     for annotator, label in zip(others, ("leak", "no_leak"), strict=True):
         label_queries.put(database, run, made.id, 1, annotator, LabelAnswer(label, 0, 9, note=HOSTILE))

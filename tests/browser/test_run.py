@@ -202,34 +202,34 @@ def test_notes_are_text_whatever_they_hold(server: Any, visit: Callable[..., Any
 EVIL = """<img src=x onerror="window.pwned=1">${window.pwned=1}{{7*7}}<script>window.pwned=1</script>"""
 
 
-def poison(workspace: Path) -> None:
-    """Put `EVIL` into every text that the page shows of the recorded run."""
-    folder = workspace / "runs" / "recorded"
+def poison(workspace: Path, run: int) -> None:
+    """Put `EVIL` into every text that the page shows of a copy of the recorded run."""
+    folder = workspace / "runs" / "poisoned"
     (folder / "log.txt").write_text(f"{EVIL}\n")
     (folder / "meta.json").write_text(json.dumps({"machine": EVIL, "packages": {EVIL: EVIL}}))
     report = folder / "evaluation" / "report.json"
     report.write_text(json.dumps({**json.loads(report.read_text()), "title": EVIL}))
     changes = {
         "run": "name = :evil, detail = :evil, environment = :evil, model = :evil, status = 'failed', "
-        "config = '# ' || :evil || char(10) || config",
-        "stage": "name = name || :evil, method = :evil",
-        "metric": "stage = stage || :evil WHERE number >= 0",
-        "checkpoint": "name = name || :evil, stage = :evil",
-        "log": "text = :evil || char(10) || :evil",
+        "config = '# ' || :evil || char(10) || config WHERE id = :run",
+        "stage": "name = name || :evil, method = :evil WHERE run_id = :run",
+        "metric": "stage = stage || :evil WHERE number >= 0 AND run_id = :run",
+        "checkpoint": "name = name || :evil, stage = :evil WHERE run_id = :run",
+        "log": "text = :evil || char(10) || :evil WHERE run_id = :run",
     }
     with closing(sqlite3.connect(workspace / "rl2f.sqlite")) as db:
         for table, change in changes.items():
-            db.execute(f"UPDATE {table} SET {change}", {"evil": EVIL})
-        db.execute("INSERT INTO note (run_id, author, text, time) SELECT id, ?, ?, 1 FROM run", [EVIL, EVIL])
-        db.execute("INSERT INTO tag (run_id, tag) SELECT id, ? FROM run", [EVIL])
+            db.execute(f"UPDATE {table} SET {change}", {"evil": EVIL, "run": run})
+        db.execute("INSERT INTO note (run_id, author, text, time) VALUES (?, ?, ?, 1)", [run, EVIL, EVIL])
+        db.execute("INSERT INTO tag (run_id, tag) VALUES (?, ?)", [run, EVIL])
         db.commit()
 
 
 def test_markup_and_templates_are_text_on_every_tab(
-    start_server: Callable[..., Any], patient: Callable[..., Any]
+    replay: Any, add_copy: Callable[..., int], patient: Callable[..., Any]
 ) -> None:
-    server = start_server()
-    poison(server.workspace)
+    run = add_copy(replay, "poisoned")
+    poison(replay.workspace, run)
     page = patient()
     shown = {
         "overview": ["#run-head h1", ".rl-alert", ".rl-stages", ".rl-checkpoints", ".rl-note", ".rl-tags"],
@@ -239,7 +239,7 @@ def test_markup_and_templates_are_text_on_every_tab(
         "log": ["#run-output .rl-notes", "#run-output .rl-follow pre"],
     }
     for tab, places in shown.items():
-        page.goto(f"{server.url}/run?run={server.run}&tab={tab}")
+        page.goto(f"{replay.url}/run?run={run}&tab={tab}")
         for place in places:
             expect(page.locator(place).first).to_contain_text(EVIL, timeout=WAIT)
         if tab == "overview":

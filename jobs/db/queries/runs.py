@@ -37,6 +37,7 @@ from jobs.db.queries import hint_values, rescores, run_queue
 from jobs.db.search import clean, split_terms
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.text.yaml_loader import load_yaml
 
 SORTS = ("created", "name", "reward", "ended", "environment")
 T = TypeVar("T")
@@ -159,7 +160,7 @@ def planned_stages(run: Run) -> list[Stage]:
     try:
         return [
             Stage(run_id=run.id, index=i, name=str(s["name"]), method=_type(s["method"]), steps=int(s["steps"]))
-            for i, s in enumerate(yaml.safe_load(run.config)["stages"])
+            for i, s in enumerate(load_yaml(run.config)["stages"])
         ]
     except (yaml.YAMLError, KeyError, TypeError, ValueError):
         return []

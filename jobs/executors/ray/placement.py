@@ -10,11 +10,10 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import yaml
-
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RL2FError
+from rl2f_core.text.yaml_loader import load_yaml
 
 Bundle = Mapping[str, float]
 """Resources of one process by Ray's names: CPU, GPU."""
@@ -137,4 +136,4 @@ def format_resources(resources: Bundle) -> str:
 
 @functools.lru_cache(256)
 def _parse_bundles(config: str, has_gpus: bool) -> list[Bundle]:
-    return resource_bundles(parse_config(yaml.safe_load(config)), has_gpus)
+    return resource_bundles(parse_config(load_yaml(config)), has_gpus)
