@@ -16,7 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from rl2f_core.text.yaml_loader import loader_of
+from rl2f_core.text.yaml_loader import with_loader
 
 MAX_CHARACTERS = 200_000
 MAX_VALUES = 20_000
@@ -49,10 +49,7 @@ def read(text: str) -> Document:
     """Parse a text; raises `YamlProblem` for invalid syntax, a duplicate key or too many values."""
     if len(text) > MAX_CHARACTERS:
         raise YamlProblem(f"The text has {len(text):,} characters; a configuration has at most {MAX_CHARACTERS:,}.")
-    try:
-        return _read(text, loader_of(text))
-    except YamlProblem:
-        return _read(text, yaml.SafeLoader)  # its messages are clearer than libyaml's
+    return with_loader(text, functools.partial(_read, text))
 
 
 def _read(text: str, parser: Any) -> Document:

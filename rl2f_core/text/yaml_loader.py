@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import yaml
+
+T = TypeVar("T")
 
 MAX_INDICATORS = 2_000
 """Maximum number of characters that can open a level of nesting; libyaml's binding overflows the stack at some 10,000
@@ -12,10 +16,16 @@ levels."""
 MAX_LEVELS = 100
 
 
-def loader_of(text: str) -> Any:
-    """Return the loader for a text: libyaml's, or PyYAML's if the text could be deeply nested or libyaml is missing."""
-    few = sum(map(text.count, "[{-?:")) <= MAX_INDICATORS
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader) if few else yaml.SafeLoader
+def with_loader(text: str, parse: Callable[[Any], T]) -> T:
+    """Return `parse(loader)` with the loader of libyaml.
+
+    If libyaml is missing, the text could be deeply nested, or `parse` raises, the loader is PyYAML's, whose errors
+    quote the text.
+    """
+    if hasattr(yaml, "CSafeLoader") and sum(map(text.count, "[{-?:")) <= MAX_INDICATORS:
+        with contextlib.suppress(Exception):
+            return parse(yaml.CSafeLoader)
+    return parse(yaml.SafeLoader)
 
 
 def load_yaml(text: str) -> Any:
@@ -23,16 +33,14 @@ def load_yaml(text: str) -> Any:
 
     Raises `yaml.YAMLError` for invalid YAML, with an excerpt of the text, and `RecursionError` for deep nesting.
     """
-    loader = loader_of(text)
-    if loader is not yaml.SafeLoader:
-        try:
-            value = yaml.load(text, loader)
-        except (yaml.YAMLError, ValueError):
-            pass  # PyYAML's errors quote the text
-        else:
-            if _has_few_levels(value):
-                return value
-    return yaml.safe_load(text)
+
+    def parse(loader: Any) -> Any:
+        value = yaml.load(text, loader)
+        if loader is not yaml.SafeLoader and not _has_few_levels(value):
+            raise RecursionError  # PyYAML decides
+        return value
+
+    return with_loader(text, parse)
 
 
 def _has_few_levels(value: Any) -> bool:

@@ -30,41 +30,43 @@ app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.experiment: commands common plots static_pages jobs.db jobs.export jobs.queue jobs.workspace rl2f_core.config
     rl2f_core.errors rl2f_core.evaluation rl2f_core.run rl2f_core.run_kinds rl2f_core.types
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.imports jobs.ingest jobs.labels
-    jobs.queue jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config
-    rl2f_core.counterfactual rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors
-    rl2f_core.evaluation rl2f_core.file_io rl2f_core.hardware rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store
-    rl2f_core.paths rl2f_core.registry rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.training
-    rl2f_core.types model_server static_pages web rl2f_core.text
+    jobs.queue jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
+    rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
+    rl2f_core.file_io rl2f_core.hardware rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths
+    rl2f_core.registry rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.text rl2f_core.training
+    rl2f_core.types
+    model_server static_pages web
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
     rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.run rl2f_core.stats rl2f_core.types
 app.components: common endpoints plots rl2f_core.evaluation rl2f_core.types
-app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labels jobs.queue jobs.run_kinds
-    jobs.worker plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
-    rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry rl2f_core.rollout
-    rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.types rl2f_core.text
+app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labels jobs.queue jobs.run_kinds jobs.worker
+    plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
+    rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
+    rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.text rl2f_core.types
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io
     rl2f_core.leaks rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.stats rl2f_core.teachers rl2f_core.training rl2f_core.text
+    rl2f_core.stats rl2f_core.teachers rl2f_core.text rl2f_core.training
 app.model_server: jobs.export rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.errors
     rl2f_core.model_store rl2f_core.run rl2f_core.types web
 app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
     rl2f_core.errors rl2f_core.types
 app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
-    rl2f_core.run rl2f_core.stats rl2f_core.types rl2f_core.text
+    rl2f_core.run rl2f_core.stats rl2f_core.text rl2f_core.types
 app.static_pages: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.registry rl2f_core.run rl2f_core.types
 app.web: common components endpoints forms jobs.chat jobs.db jobs.export pages rl2f_core.errors
     rl2f_core.model_store rl2f_core.paths rl2f_core.types
-jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.environments
-    rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.rollout rl2f_core.run
-    rl2f_core.teachers rl2f_core.types workspace rl2f_core.text
-jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.types rl2f_core.text
-jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.processes rl2f_core.run worker workspace
-    rl2f_core.text
-jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.registry rl2f_core.rollout rl2f_core.run
-    rl2f_core.types workspace rl2f_core.text
+jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device
+    rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths
+    rl2f_core.rollout rl2f_core.run rl2f_core.teachers rl2f_core.text rl2f_core.types workspace
+jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.text rl2f_core.types
+jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.processes rl2f_core.run rl2f_core.text
+    worker
+    workspace
+jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
+    rl2f_core.evaluation rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.registry
+    rl2f_core.rollout rl2f_core.run rl2f_core.text rl2f_core.types workspace
 jobs.imports: db ingest queue rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.run rl2f_core.run_kinds rl2f_core.types workspace
 jobs.ingest: db labels rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
@@ -73,12 +75,12 @@ jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.regi
     worker workspace
 jobs.run_kinds: export labels rl2f_core.config rl2f_core.file_io rl2f_core.leaks rl2f_core.registry rl2f_core.run
     rl2f_core.run_kinds
-jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds workspace rl2f_core.text
+jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds rl2f_core.text workspace
 jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.processes rl2f_core.run run_kinds
 rl2f_core: config errors
 rl2f_core.backends: chat config device errors model_store modeling processes registry types
 rl2f_core.chat: errors types
-rl2f_core.config: errors paths registry types rl2f_core.text
+rl2f_core.config: errors paths registry text types
 rl2f_core.counterfactual: backends config environments errors evaluation file_io leaks metrics rollout run stats
     teachers types
 rl2f_core.datasets: config environments errors file_io run types
