@@ -84,6 +84,7 @@ def test_the_stop_key_ends_a_response_and_keeps_it(chat: Callable[..., Any]) -> 
     assert all(len(text) > 5 for text in responses(page))
 
 
+@pytest.mark.slow
 def test_responses_continue_without_the_tab_and_are_followed_again(chat: Callable[..., Any]) -> None:
     page = chat("Go on.", tokens=1800, temperature=5.0, wait=False)
     page.wait_for_selector(".ch-streaming", timeout=SLOW)
@@ -156,6 +157,7 @@ def test_a_message_is_branched_and_both_branches_can_be_seen(chat: Callable[...,
     assert "First words." in page.locator(".ch-message[data-role=user]").inner_text()
 
 
+@pytest.mark.slow
 def test_a_response_is_regenerated_and_the_chat_continues_from_the_shown_one(chat: Callable[..., Any]) -> None:
     page = chat("One.")
     first = page.locator(".ch-message[data-role=assistant]").first
@@ -172,6 +174,7 @@ def test_a_response_is_regenerated_and_the_chat_continues_from_the_shown_one(cha
     assert responses(page)[0] == original and len(responses(page)) == 4
 
 
+@pytest.mark.slow
 def test_responses_are_rated_and_a_second_click_removes_the_rating(chat: Callable[..., Any]) -> None:
     page = chat("Judge this.")
     tie = page.get_by_label("a tie")
@@ -249,6 +252,7 @@ def test_a_person_plays_a_stateful_task_with_the_buttons_of_its_actions(visit: V
     page.wait_for_selector(".tx-block")
 
 
+@pytest.mark.slow
 def test_a_persons_hint_that_leaks_is_told(visit: Visit, server: Any) -> None:
     page = visit(f"/chat?play=1&checkpoints=base&source=run:{server.run}&index=3")
     page.click("#chat-send:has-text('Start task')")

@@ -119,6 +119,7 @@ def test_only_what_differs_in_the_configurations_is_shown(pair: Any, compare: Ca
     assert [text.split() for text in rows] == [["seed", "0", "1"]]
 
 
+@pytest.mark.slow
 def test_seeds_become_one_line_when_ticked(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare(f"?runs={pair.run},{pair.second}")
     lines(page, "reward", 2)

@@ -232,6 +232,7 @@ def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Call
     assert labels_of(replay, event) == []
 
 
+@pytest.mark.slow
 def test_a_label_counts_that_is_chosen_while_the_name_is_still_typed(show: Callable[..., Any], replay: Any) -> None:
     event = STEP.format(2, 0, 3)
     page = show(run=SMALL, dialogue=event)
@@ -243,6 +244,7 @@ def test_a_label_counts_that_is_chosen_while_the_name_is_still_typed(show: Calla
     assert ("eve", "unsure") in [found[:2] for found in labels_of(replay, event)]
 
 
+@pytest.mark.slow
 def test_another_phase_resets_the_filters_of_the_one_before(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, phase="evaluation", stage="evaluation", checkpoint="rl@3", condition="hints")
     choose(page, "phase", "train")
@@ -250,6 +252,7 @@ def test_another_phase_resets_the_filters_of_the_one_before(show: Callable[..., 
     page.wait_for_selector(".dl-row")
 
 
+@pytest.mark.slow
 def test_another_stage_resets_the_filters_that_exclude_it(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, phase="evaluation", stage="evaluation", checkpoint="rl@3", condition="hints")
     choose(page, "stage", "rl2f")
@@ -257,6 +260,7 @@ def test_another_stage_resets_the_filters_that_exclude_it(show: Callable[..., An
     page.wait_for_selector(".dl-row")
 
 
+@pytest.mark.slow
 def test_notes_are_kept_and_shown_as_they_are(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, dialogue=STEP.format(1, 1, 1))
     page.get_by_label("note", exact=True).wait_for()
@@ -333,6 +337,7 @@ def test_in_a_narrow_window_list_and_dialogue_are_two_views(
     assert re.search(r"run=1\b", page.url)
 
 
+@pytest.mark.slow
 def test_the_copied_link_is_the_address(show: Callable[..., Any], new_page: Callable[..., Any]) -> None:
     page = new_page(permissions=["clipboard-read", "clipboard-write"])
     show(page, run=SMALL, dialogue=STEP.format(1, 0, 2), turn=2)
@@ -343,6 +348,7 @@ def test_the_copied_link_is_the_address(show: Callable[..., Any], new_page: Call
     assert query(page)["turn"] == "2"
 
 
+@pytest.mark.slow
 def test_keys_during_a_slow_answer_are_performed_in_order(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
     wait_for(page, dialogue=STEP.format(1, 0, 0))
@@ -366,6 +372,7 @@ def test_keys_during_a_slow_answer_are_performed_in_order(show: Callable[..., An
     expect(page.locator(".dv-turn[data-current]")).to_have_attribute("data-turn", "1")
 
 
+@pytest.mark.slow
 def test_keys_work_after_an_action_failed(show: Callable[..., Any], console: Any) -> None:
     console.allow("status of 500")
     page = show(run=SMALL)
@@ -387,6 +394,7 @@ def test_a_filter_is_one_request(show: Callable[..., Any]) -> None:
     assert len(sent) == 1
 
 
+@pytest.mark.slow
 def test_a_message_names_the_end_of_the_list(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, dialogue=STEP.format(3, 1, 3))
     page.wait_for_selector(".dv-turn")
@@ -397,6 +405,7 @@ def test_a_message_names_the_end_of_the_list(show: Callable[..., Any]) -> None:
     expect(page.locator(".dl-message")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_narrow_window_says_why_the_list_is_empty(show: Callable[..., Any], new_page: Callable[..., Any]) -> None:
     page = show(new_page(390, 844), run=SMALL, search="zebra")
     expect(page.get_by_text("No dialogue matches these filters").locator("visible=true")).to_have_count(1)

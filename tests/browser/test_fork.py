@@ -155,6 +155,7 @@ def assert_inert(page: Any) -> None:
     expect(page.locator(".rl-view :is(img, script, a[href^=javascript])")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_without_a_dialogue_the_page_says_how_to_open_one(visit: Callable[..., Any]) -> None:
     page = visit("/fork")
     page.get_by_text("What if the hint had been different?").wait_for()

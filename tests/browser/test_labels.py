@@ -153,6 +153,7 @@ def test_words_are_marked_by_dragging(show: Callable[..., Any], replay: Any) -> 
     assert stored(replay, LEAKS) == [("drag", "leak", None, None, "", False)]
 
 
+@pytest.mark.slow
 def test_an_emoji_counts_as_one_character(show: Callable[..., Any], replay: Any) -> None:
     page = show(run=ODD, annotator="emoji")
     at(page, "dialogue:train:odd/hostile")
@@ -210,6 +211,7 @@ def test_markup_in_a_hint_and_its_labels_stays_text(show: Callable[..., Any], re
     assert_inert(page)
 
 
+@pytest.mark.slow
 def test_markup_in_a_mistake_of_the_benchmark_stays_text(show: Callable[..., Any], home: Path) -> None:
     page = show(view="benchmark")
     page.wait_for_selector(".bd-bench")
@@ -241,6 +243,7 @@ def test_the_benchmark_recommends_a_cascade_within_the_typed_budget(show: Callab
     expect(speed).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_hints_of_controls_are_shown_only_on_request(show: Callable[..., Any], replay: Any, database: Database) -> None:
     run = evaluated(database, Workspace(replay.workspace)).id
     page = show(run=run, annotator="own")
@@ -309,6 +312,7 @@ def test_an_end_and_an_empty_queue_say_what_to_do(show: Callable[..., Any]) -> N
     assert "No hints here" in page.inner_text(".rl-empty")
 
 
+@pytest.mark.slow
 def test_an_unknown_hint_is_reported_plainly(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, annotator="anna", dialogue="dialogue:nowhere", turn=0)
     page.wait_for_selector(".rl-empty[role=alert]")

@@ -171,6 +171,7 @@ def test_form_and_yaml_follow_each_other(open_form: Visit) -> None:
     summary(page, "ready")
 
 
+@pytest.mark.slow
 def test_broken_yaml_says_the_line_and_keeps_the_text(open_form: Visit) -> None:
     page = open_form()
     good = text_of(page)
@@ -236,6 +237,7 @@ def test_what_was_not_started_survives_a_reload_and_can_be_discarded(open_form: 
     assert page.locator(".nr-notice").count() == 0
 
 
+@pytest.mark.slow
 def test_a_past_run_is_cloned_and_a_missing_one_is_said(open_form: Visit, server: Any, console: Any) -> None:
     page = open_form(f"?clone={server.run}")
     expect(field(page, "name")).to_have_value("recorded")
@@ -281,6 +283,7 @@ def test_a_file_is_loaded_and_keeps_its_comments_when_the_form_is_edited(
     assert yaml.safe_load(text_of(page)) == wanted
 
 
+@pytest.mark.slow
 def test_paths_are_refused_in_the_form_and_through_the_yaml(open_form: Visit) -> None:
     page = open_form()
     offered = field(page, "model.name").locator("option").all_inner_texts()

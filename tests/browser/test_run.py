@@ -90,6 +90,7 @@ def test_a_finished_run_answers_four_questions_and_shows_its_curves(server: Any,
     assert "hint_effect of" in page.locator(".rl-findings").inner_text()
 
 
+@pytest.mark.slow
 def test_plots_off_the_screen_are_drawn_when_they_get_there(
     server: Any, patient: Callable[..., Any], visit: Callable[..., Any]
 ) -> None:
@@ -133,6 +134,7 @@ def test_any_series_is_found_by_its_words_and_stays_with_the_address(server: Any
     expect(options).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_x_and_smoothing_are_chosen_and_stand_in_the_address(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}&smooth=0")
     node = plot(page, "reward")
@@ -186,6 +188,7 @@ def test_a_run_is_watched_from_the_queue_to_its_end_without_a_reload(
     assert page.locator("#run-head button[data-action]").all_inner_texts() == ["Delete"]
 
 
+@pytest.mark.slow
 def test_notes_are_text_whatever_they_hold(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}")
     text = '<img src=x onerror="window.pwned=1"> **bold**'
@@ -287,6 +290,7 @@ def test_the_page_fits(
         no_overflow(page)
 
 
+@pytest.mark.slow
 def test_tabs_are_links_with_an_address_of_their_own(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}&tab=config")
     page.locator("#run-yaml .cm-content").get_by_text("guess_number").first.wait_for()
@@ -305,6 +309,7 @@ def test_tabs_are_links_with_an_address_of_their_own(server: Any, visit: Callabl
     assert dialogues.get_attribute("href") == f"/dialogues?run={server.run}"
 
 
+@pytest.mark.slow
 def test_a_question_mark_explains_a_metric_with_its_formula(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}")
     plot(page, "reward")

@@ -121,6 +121,7 @@ def test_tags_and_notes_are_kept_and_markup_in_them_is_text(visit: Visit, add: C
     assert page.title() == "Runs · RL2F Studio"
 
 
+@pytest.mark.slow
 def test_markup_in_an_imported_name_and_reason_is_text(visit: Visit, queue: Queue) -> None:
     texts = dict.fromkeys(("name", "detail", "model", "environment"), HOSTILE)
     run = runs.add(queue.db, Run(kind="eval", status="failed", folder="imported", **texts))
@@ -132,6 +133,7 @@ def test_markup_in_an_imported_name_and_reason_is_text(visit: Visit, queue: Queu
     runs.remove(queue.db, run.id or 0)
 
 
+@pytest.mark.slow
 def test_the_dialog_of_tags_and_notes_is_operated_by_keyboard_alone(visit: Visit, add: Callable[..., Any]) -> None:
     add("typed", start=False)
     page = visit("/?search=typed")
@@ -181,6 +183,7 @@ def test_the_dialog_of_tags_and_notes_is_operated_by_keyboard_alone(visit: Visit
     row(page, "typed").get_by_text("short-lived").wait_for(state="detached")
 
 
+@pytest.mark.slow
 def test_typing_a_search_adds_one_entry_to_the_history(visit: Visit, add: Callable[..., Any]) -> None:
     add("apple", start=False)
     page = visit("/")
@@ -296,6 +299,7 @@ def test_runs_are_chosen_and_opened_by_keyboard_alone(server: Any, visit: Visit)
     page.wait_for_url(re.compile(rf"/run\?run={server.run}"))
 
 
+@pytest.mark.slow
 def test_another_tab_is_told_what_this_one_did(
     visit: Visit, new_page: Callable[..., Any], console: Any, add: Callable[..., Any]
 ) -> None:
@@ -349,6 +353,7 @@ def test_an_open_page_outlives_the_server(start_server: Callable[..., Any], page
     again.stop()
 
 
+@pytest.mark.slow
 def test_a_new_user_sees_three_steps_until_they_are_done(server: Any, visit: Visit) -> None:
     page = visit("/")
     steps = page.get_by_role("region", name="first steps")
@@ -386,6 +391,7 @@ def test_the_end_of_a_run_is_notified_on_request(visit: Visit, new_page: Callabl
     runs.remove(queue.db, run.id or 0)
 
 
+@pytest.mark.slow
 def test_columns_sort_the_list(visit: Visit, add: Callable[..., Any]) -> None:
     for name in ("zebra one", "alpha one"):
         add(name, start=False)
