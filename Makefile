@@ -55,10 +55,10 @@ run: setup ## Get the model and open the app at 127.0.0.1, PORT=7860.
 	$(BIN)/rl2f models get smollm2-135m
 	$(BIN)/rl2f serve --port $(PORT)
 
-test: setup ## The tests that need neither a GPU nor minutes; those of the pages too, where there is a Chromium.
+test: setup ## The tests that need neither a GPU nor minutes; the main path of each page too, where there is a Chromium.
 	@marks=$$(.ci/browser) && set -x && $(TEST) -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "$$marks"
 
-test-browser: setup ## The tests of the pages alone.
+test-browser: setup ## All tests of the pages, those marked slow too.
 	@CI=true .ci/browser > /dev/null
 	$(TEST) -m browser
 
