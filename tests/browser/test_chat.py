@@ -267,6 +267,7 @@ def test_a_persons_hint_that_leaks_is_told(visit: Visit, server: Any) -> None:
     ended(page)
 
 
+@pytest.mark.slow
 def test_a_chat_is_found_renamed_and_deleted_after_a_confirmation(chat: Callable[..., Any]) -> None:
     page = chat("A needle in the hay.")
     page.get_by_label("More").click()

@@ -91,6 +91,7 @@ def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, co
     assert ".00 [−" in row.inner_text() and "too few to tell" in row.inner_text()
 
 
+@pytest.mark.slow
 def test_markup_in_the_name_of_a_run_is_text(pair: Any, compare: Callable[..., Any]) -> None:
     def rename(name: str) -> None:
         with closing(sqlite3.connect(pair.workspace / "rl2f.sqlite")) as db, db:

@@ -169,6 +169,7 @@ def test_the_page_opens_on_the_students_own_attempts(show: Callable[..., Any]) -
     expect(page.get_by_role("link", name="Dialogues").and_(page.locator("[aria-current=page]"))).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_a_bar_of_the_rewards_opens_its_dialogues(show: Callable[..., Any]) -> None:
     page = show(run=SMALL, dialogue=STEP.format(2, 0, 0))
     page.wait_for_selector(".dv-turn")
@@ -199,6 +200,7 @@ def test_the_group_stands_side_by_side(show: Callable[..., Any], no_overflow: Ca
     wait_for(page, view=None, dialogue=STEP.format(2, 1, 0))
 
 
+@pytest.mark.slow
 def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Callable[..., Any], replay: Any) -> None:
     event = STEP.format(2, 0, 3)
     page = show(run=SMALL, dialogue=event)

@@ -126,6 +126,7 @@ def test_hints_are_labeled_blind_and_by_keyboard_alone(show: Callable[..., Any],
     page.wait_for_selector(".lb-message:has-text('Choose first')")
 
 
+@pytest.mark.slow
 def test_words_are_marked_by_dragging(show: Callable[..., Any], replay: Any) -> None:
     page = show(run=SMALL, annotator="drag", selection="flagged")
     assert "not blind" in page.inner_text(".lb-meter")

@@ -215,6 +215,7 @@ def test_stages_are_added_duplicated_moved_and_removed(open_form: Visit) -> None
     assert [stage["name"] for stage in yaml.safe_load(text_of(page))["stages"]] == ["rl2f-2", "rl2f", "rl2f-3"]
 
 
+@pytest.mark.slow
 def test_what_was_not_started_survives_a_reload_and_can_be_discarded(open_form: Visit) -> None:
     page = open_form("?preset=guess_number")
     field(page, "seed").fill("77")
@@ -318,6 +319,7 @@ def test_a_preflight_shows_its_verdict_and_the_histogram(open_form: Visit, tiny_
     page.wait_for_selector("#nr-result .nr-verdict")
 
 
+@pytest.mark.slow
 def test_a_run_is_scheduled_and_the_next_three_times_are_shown(
     open_form: Visit, tiny_config: dict[str, Any], queue: Any
 ) -> None:

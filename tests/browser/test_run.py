@@ -168,6 +168,7 @@ def test_plots_take_the_colours_of_the_theme_at_once(server: Any, visit: Callabl
     assert page.evaluate(wanted) != before and node.evaluate(line) != light
 
 
+@pytest.mark.slow
 def test_a_run_is_watched_from_the_queue_to_its_end_without_a_reload(
     queue: Any, visit: Callable[..., Any], tiny_config: dict[str, Any]
 ) -> None:

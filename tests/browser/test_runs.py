@@ -318,6 +318,7 @@ def test_another_tab_is_told_what_this_one_did(
     second.get_by_text("No runs match").wait_for()
 
 
+@pytest.mark.slow
 def test_a_schedule_is_shown_with_its_next_time_switched_and_deleted(visit: Visit, queue: Queue) -> None:
     from jobs.db.queries import scheduled_runs
 
