@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.slow
 ENABLED = "selector => [...document.querySelectorAll(selector)].filter(each => !each.disabled).length"
 RUNS = "a.runs-new, [data-action=notes], [data-action=delete], a[href*='/new?clone']"
 LABELS = "[data-action=label], [data-action=save_next], [data-action=undo]"
