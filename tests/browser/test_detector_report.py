@@ -27,6 +27,7 @@ def truth(replay: Any) -> Truth:
     return made
 
 
+@pytest.mark.slow
 def test_a_sample_is_labeled_and_reported_and_a_disagreement_replayed_by_keyboard_alone(
     replay: Any, page: Any, truth: Truth, no_overflow: Callable[[Any], None]
 ) -> None:

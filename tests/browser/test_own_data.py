@@ -99,6 +99,7 @@ def small(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**config, "name": "own-data", "stages": stages, "evaluation": {"checkpoints": []}, **changes}
 
 
+@pytest.mark.slow
 def test_an_uploaded_file_is_checked_and_used_in_the_form(
     page: Any, server: Any, tmp_path: Path, no_overflow: Callable[[Any], None]
 ) -> None:

@@ -54,6 +54,7 @@ def test_the_matrix_ceiling_is_a_plausible_speed() -> None:
     assert 0.1 < matmul_ceiling("float32", "cpu", seconds=0.05) < 1e6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc keeps freed memory")
 def test_fragmented_free_memory_is_returned_if_little_is_available() -> None:
     code = """if True:

@@ -69,6 +69,7 @@ def test_a_bare_folder_is_exported_without_a_database(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "sets"]
 
 
+@pytest.mark.slow
 def test_a_run_of_the_workspace_comes_with_peoples_labels(tmp_path: Path, workspace: Workspace) -> None:
     done = rl2f(
         *("export", "1", "--out", tmp_path / "sets", "--labels", "human", "--labeled-only"),

@@ -265,6 +265,7 @@ def test_a_model_outside_the_known_ones_is_refused(launch: LaunchEndpoints, cont
         launch.launch_run(preset="quickstart", overrides={"model.name": name})
 
 
+@pytest.mark.slow
 def test_an_adapter_that_is_no_checkpoint_of_a_run_is_refused(
     launch: LaunchEndpoints, context: Context, workspace: Workspace, tmp_path: Path
 ) -> None:

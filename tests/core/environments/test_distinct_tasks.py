@@ -37,6 +37,7 @@ def test_tasks_are_distinct_problems_and_begin_with_the_first_positions(name, se
     assert distinct_tasks(environment, "test", count) == tasks
 
 
+@pytest.mark.slow
 def test_a_split_with_fewer_problems_gives_all_of_them():
     """Two-person puzzles: 13 of 150 were distinct."""
     environment = make("knights_knaves", people=2)

@@ -63,6 +63,7 @@ def run(config: Any, folder: Path) -> tuple[dict[tuple[str, int], dict[str, floa
     return metrics, [e for e in events if isinstance(e, DialogueEvent)]
 
 
+@pytest.mark.slow
 def test_each_method_and_a_made_up_one_train_to_the_end_of_a_run(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

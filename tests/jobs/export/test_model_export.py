@@ -334,6 +334,7 @@ def command(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, env=env)
 
 
+@pytest.mark.slow
 def test_the_command_pushes_all_files_in_one_commit(run: Path, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path), "RL2F_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin"}
     with serve_hub("hf_secret") as hub:

@@ -46,6 +46,7 @@ def iso(seconds: float) -> str:
 
 
 # -- real time -------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_run_is_made_at_its_time_worked_on_and_ended_without_anyone_asking(
     queue: Queue, scheduler: Scheduler
 ) -> None:

@@ -131,6 +131,7 @@ class Counted:
         return ("elsewhere:cuda", "") if self.places >= 0 else (None, "All places are taken.")
 
 
+@pytest.mark.slow
 def test_a_run_waits_with_its_reason_until_there_is_room_elsewhere_and_light_runs_stay_here(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "workspace")
     there = Elsewhere(workspace)
