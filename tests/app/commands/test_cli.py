@@ -289,6 +289,7 @@ for split in ("train", "validation", "test"):
 """
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_readme_is_picked_up_by_every_command(tmp_path: Path, config: Path) -> None:
     source = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert source is not None and sum(bool(line.strip()) for line in source[1].splitlines()) <= 45

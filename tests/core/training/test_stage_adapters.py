@@ -58,6 +58,7 @@ def test_gradient_is_clipped_only_with_a_maximum_norm(tiny: Path) -> None:
 
 
 # -- the adapter of a stage --------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_stages_from_the_base_train_adapters_of_their_own_rank(speaker: Path, tmp_path: Path) -> None:
     small, large = {"rank": 2, "alpha": 4}, {"rank": 6, "alpha": 12}
     data = staged(speaker, {"lora": large}, {"init_from": "base"}, {"name": "more"}, lora=small)

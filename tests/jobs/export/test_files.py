@@ -247,6 +247,7 @@ def test_an_export_is_replaced_only_when_asked_and_only_by_a_whole_one(tmp_path:
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_a_stopped_export_leaves_nothing_and_can_be_started_again(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", leaky_events(tasks=BATCH, siblings=2))
     heard: list[float] = []

@@ -138,6 +138,7 @@ queue.add(counting())
         ("after its row", True),
     ],
 )
+@pytest.mark.slow
 def test_a_process_that_dies_while_adding_a_run_leaves_no_partial_run(queue: Queue, moment: str, kept: bool) -> None:
     dying = python(DYING, str(queue.workspace.root), moment)
     assert dying.wait(60) == 9, dying.communicate()[1]

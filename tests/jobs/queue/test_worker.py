@@ -105,6 +105,7 @@ def test_a_worker_that_died_after_the_runs_last_word_is_resumed_to_success(tmp_p
     assert read is not None and read.status == "succeeded" and run_dir.events_path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_second_worker_on_the_same_run_touches_nothing(tmp_path: Path) -> None:
     run_dir = a_run(tmp_path / "run", count=600, seconds=0.1)
     first = work(run_dir.path, 1)
