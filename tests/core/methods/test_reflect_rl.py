@@ -242,7 +242,7 @@ def test_a_run_resumes_exactly_with_its_replayed_successes(tiny: Path, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", ["household", "auto_explore"])
+@pytest.mark.parametrize("world", ["taxi", "auto_explore"])
 @pytest.mark.parametrize("rows", ["plain", "reflection", "negatives"])
 def test_two_steps_of_each_row_of_the_ablation_run(tiny: Path, tmp_path: Path, world: str, rows: str) -> None:
     found = preset(f"reflect_rl_small:{world}-{rows}").config().model_dump(mode="json")
