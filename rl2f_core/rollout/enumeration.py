@@ -89,8 +89,12 @@ def state_text(prompts: PromptBuilder, task: Task, turns: Sequence[Turn]) -> str
 def action_prompt(
     renderer: ChatRenderer, state: str, actions: Sequence[ActionChoice], reflection: str | None = None
 ) -> tuple[int, ...]:
-    """Return the tokens of the policy's prompt: state, reflection, labeled actions."""
-    listed = "\n".join(f"{choice.label}. {choice.action}" for choice in actions)
+    """Return the tokens of the policy's prompt: state, reflection, labeled actions.
+
+    The label follows its action (`north: B`), unlike the published list. A small causal model then learns in few
+    steps to answer with the label: attention finds the action and copies the next token.
+    """
+    listed = "\n".join(f"{choice.action}: {choice.label}" for choice in actions)
     return renderer.initial_prompt("\n\n".join(filter(None, (state, reflection, f"{listed}\n{QUESTION}"))))
 
 

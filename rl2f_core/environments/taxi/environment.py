@@ -127,12 +127,16 @@ class Taxi(OracleEnvironment[TaxiState], MisleadingHints, Baselines):
         return f"{GOALS[self.config.goal]}\n{taxi_map.draw(state.cell)}\n{status}"
 
     def _status(self, taxi_map: TaxiMap, state: TaxiState, destination: int) -> str:
-        """Return what the map does not show."""
+        """Return the positions in words: a small model does not find them on the map."""
         stop = f", at {STOPS[taxi_map.stops.index(state.cell)]}" if state.cell in taxi_map.stops else ""
-        passenger = "in the taxi" if state.passenger == IN_TAXI else f"at {STOPS[state.passenger]}"
-        target = "" if self.config.goal == "pickup" else f" The destination is {STOPS[destination]}."
-        where = f"The taxi is in row {state.row + 1}, column {state.column + 1}{stop}."
-        return f"{where} The passenger is {passenger}.{target}"
+        inside = state.passenger == IN_TAXI
+        passenger = "in the taxi" if inside else f"at {self._stop(taxi_map, state.passenger)}"
+        target = "" if self.config.goal == "pickup" else f" The destination is {self._stop(taxi_map, destination)}."
+        return f"The taxi is in {place(state.cell)}{stop}. The passenger is {passenger}.{target}"
+
+    @staticmethod
+    def _stop(taxi_map: TaxiMap, stop: int) -> str:
+        return f"{STOPS[stop]}, in {place(taxi_map.stops[stop])}"
 
     # -- episode -----------------------------------------------------------------------------------------------
     def initial(self, task: Task) -> TaxiState:
@@ -206,6 +210,11 @@ class Taxi(OracleEnvironment[TaxiState], MisleadingHints, Baselines):
 def map_of(task: Task) -> TaxiMap:
     """Return the map of a task."""
     return TaxiMap(tuple(task.public["map"]))
+
+
+def place(cell: Cell) -> str:
+    """Return row and column, counted from 1."""
+    return f"row {cell[0] + 1}, column {cell[1] + 1}"
 
 
 def compass(start: Cell, end: Cell) -> str:

@@ -83,9 +83,9 @@ def test_each_state_has_the_three_kinds_of_samples_with_the_oracle_as_target() -
             best = environment.oracle_action(group.task, state)
             reflection = environment.reflection(group.task, state, best)
             (about, said), (with_it, label), (without, plain) = (texts(engine, s) for s in samples[3 * k : 3 * k + 3])
-            assert said == reflection and REFLECT in about and "A. " not in about and reflection not in about
-            assert f"\n{label}. {best}\n" in with_it and f"\n\n{reflection}\n\nA. " in with_it
-            assert f"\n{plain}. {best}\n" in without and reflection not in without
+            assert said == reflection and REFLECT in about and ": A" not in about and reflection not in about
+            assert f"\n{best}: {label}\n" in with_it and f"\n\n{reflection}\n\n" in with_it
+            assert f"\n{best}: {plain}\n" in without and reflection not in without
             assert [*samples[3 * k + 1].allowed_tokens.values()] == [[ord(c) for c in "ABCDEF"]]
             assert not samples[3 * k].allowed_tokens
             checked += 1
@@ -114,7 +114,7 @@ def test_a_negative_example_corrects_a_wrong_step_of_the_oracles_path_and_trains
             assert path[:-1] == plan[: len(path) - 1] and path[-1] != plan[len(path) - 1]
             assert said.startswith(f"The last action, {path[-1]}, was a mistake. The passenger is ")
             best = said.split("The next action is ")[1].rstrip(".")
-            assert said in prompt and f"\n{label}. {best}\n" in prompt
+            assert said in prompt and f"\n{best}: {label}\n" in prompt
             assert sum(action.ce_weights) == 1
             checked += 1
     assert checked >= 3

@@ -50,7 +50,7 @@ def engine_of(action: str, **changes: Any) -> RolloutEngine:
     """A student that always chooses the label of one action."""
 
     def script(text: str, rng: Any) -> str:
-        return next(line[0] for line in text.splitlines() if line[1:] == f". {action}")
+        return next(line[-1] for line in text.splitlines() if line[:-1] == f"{action}: ")
 
     return build_engine(config(**changes), FakeBackend(script=script))
 
@@ -73,7 +73,7 @@ def test_each_turn_has_a_prompt_with_the_state_and_its_labeled_actions() -> None
     )
     second = rollout.sequences[1]
     prompt = decode([t for t, s in zip(second.token_ids, second.student_mask, strict=True) if not s])
-    listed = "\n".join(f"{c.label}. {c.action}" for c in dialogue.turns[1].actions)
+    listed = "\n".join(f"{c.action}: {c.label}" for c in dialogue.turns[1].actions)
     assert "Find the flag. You are at 3.\nActions so far: right.\nYou are at 4.\n\n" + listed in prompt
     label = next(c.label for c in dialogue.turns[1].actions if c.action == "right")
     assert decode(dialogue.turns[1].token_ids) == label and decode(second.token_ids[-1:]) == label
@@ -97,7 +97,7 @@ def test_only_the_actions_of_the_state_have_a_label() -> None:
 def test_the_prompt_contains_the_hint_of_a_teacher() -> None:
     engine = engine_of("right", teacher="scripted")
     run(engine)
-    assert "You are at 4.\n\nThe flag is ahead of you.\n\nA." in engine.backend.seen[-1]  # type: ignore[attr-defined]
+    assert "You are at 4.\n\nThe flag is ahead of you.\n\n" in engine.backend.seen[-1]  # type: ignore[attr-defined]
 
 
 def test_labels_are_letters_of_one_token_or_numbers_of_equal_length() -> None:

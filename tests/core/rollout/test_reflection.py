@@ -63,7 +63,7 @@ def follower(reflection: str = "The next action is {best}.") -> Any:
             return reflection.format(best="right" if cell < 5 else "left")
         last = text.rsplit("<|im_start|>user", 1)[1]
         wanted = last.split("The next action is ")[1].split(".")[0] if "The next action is " in last else "left"
-        labels = {line[3:]: line[0] for line in last.splitlines() if line[1:3] == ". "}
+        labels = {line[:-3]: line[-1] for line in last.splitlines() if line[-3:-1] == ": "}
         return labels.get(wanted, "A")
 
     return script
@@ -91,8 +91,9 @@ def test_the_reflector_reads_the_state_without_actions_and_the_policy_reads_its_
     assert dialogue.stop_reason is StopReason.SOLVED
     assert backend.used == [(True, "reflector", 60), (False, "policy", 4)] * 2
     prompt_of_reflector, policy = backend.seen[2:4]
-    assert "You are at 4.\n\n" + REFLECT in prompt_of_reflector and "A. " not in prompt_of_reflector
-    assert "You are at 4.\n\nThe next action is right.\n\nA. " in policy
+    assert "You are at 4.\n\n" + REFLECT in prompt_of_reflector and ": A" not in prompt_of_reflector
+    _, _, listed = policy.partition("You are at 4.\n\nThe next action is right.\n\n")
+    assert listed.partition("\n")[0].endswith(": A")
 
 
 def test_a_reflector_without_checkpoint_is_the_base_model() -> None:
