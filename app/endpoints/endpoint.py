@@ -89,7 +89,6 @@ def _argument_error(function: Callable[..., Any], error: ValidationError) -> Arg
     if loc and isinstance(first["loc"][0], int) and first["loc"][0] < len(names):
         loc[0] = names[first["loc"][0]]
     what = f"{function.__name__}: argument {'.'.join(loc)}: {first['msg']}."
-    known = names[1:] if first["type"] == "unexpected_keyword_argument" else None
-    return ArgumentError(
-        what, value=shorten(repr(first["input"]), 100), known=known, fix="Correct the argument and call it again."
-    )
+    known = names[1:] if first["type"] in ("unexpected_keyword_argument", "missing_argument") else None
+    value = None if first["type"] == "missing_argument" else shorten(repr(first["input"]), 100)
+    return ArgumentError(what, value=value, known=known, fix="Correct the argument and call it again.")

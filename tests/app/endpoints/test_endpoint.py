@@ -53,6 +53,15 @@ def test_an_invalid_argument_is_named_with_its_value(arguments: dict[str, object
     assert caught.value.what.startswith(message)
 
 
+def test_a_missing_argument_is_named_without_the_object_of_the_endpoint() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        Group().find(limit=3)  # type: ignore[call-arg]
+    assert str(caught.value) == (
+        "find: argument word: Missing required argument. Known: word, order, limit. "
+        "Fix: Correct the argument and call it again."
+    )
+
+
 def test_an_invalid_argument_of_a_stream_is_an_argument_error() -> None:
     with pytest.raises(ArgumentError, match="argument until"):
         list(Group().count("x"))  # type: ignore[arg-type]
