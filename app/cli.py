@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Annotated, Any
 
@@ -59,9 +60,26 @@ class ErrorHandlingGroup(TyperGroup):
             if not is_remote_error(error):  # the process that failed prints it
                 fail(str(error))
             raise typer.Exit(2) from error
+        except ModuleNotFoundError as error:
+            extra = None if ctx.params.get("debug") else extra_with(error.name or "")
+            if extra is None:
+                raise
+            from app.common.console import fail
+
+            fail(f"The package {error.name} is not installed. Fix: pip install 'rl2f[{extra}]'")
+            raise typer.Exit(2) from error
         except BrokenPipeError as error:  # the reader of the output (head, less) ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from error
+
+
+def extra_with(module: str) -> str | None:
+    """Return the extra of this package that installs a module, or None."""
+    from importlib.metadata import requires
+
+    package = re.escape(module.partition(".")[0])
+    found = (re.match(rf"{package}\b.*extra == ['\"](\w+)['\"]", line) for line in requires("rl2f") or ())
+    return next((match[1] for match in found if match), None)
 
 
 app = typer.Typer(

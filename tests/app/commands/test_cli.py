@@ -95,6 +95,14 @@ def test_debug_shows_where_an_error_came_from_wherever_it_stands() -> None:
         assert done.returncode == 1 and "Traceback" in done.stderr and "load_config" in done.stderr
 
 
+def test_a_package_that_is_not_installed_is_named_with_the_extra_that_installs_it(monkeypatch: Any) -> None:
+    monkeypatch.delitem(sys.modules, "app.web.security", raising=False)
+    monkeypatch.setitem(sys.modules, "starlette.concurrency", None)  # an import of it raises ModuleNotFoundError
+    done = run("serve")
+    assert done.exit_code == 2
+    assert "The package starlette.concurrency is not installed. Fix: pip install 'rl2f[app]'" in done.stderr
+
+
 def broken(**changes: Any) -> str:
     return yaml.safe_dump(BASE | changes)
 
