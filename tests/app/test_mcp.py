@@ -20,6 +20,7 @@ import httpx
 import pytest
 from export_builders import leaky_events, write_run
 from jobs_helpers import counting, counting_kinds, until
+from thread_calls import call_in_thread
 from web_server import serving_app
 
 from app.common.context import Context
@@ -71,7 +72,7 @@ class Site:
 
                     return await program(client, call)
 
-        return asyncio.run(talk())
+        return call_in_thread(asyncio.run, talk())
 
     def log(self) -> list[tuple[str, str, str, str]]:
         """Return caller, action, outcome and detail of all entries, oldest first."""

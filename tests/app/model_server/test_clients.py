@@ -21,6 +21,7 @@ import httpx2
 import psutil
 import pytest
 from conftest import USER_HOME
+from thread_calls import call_in_thread
 
 from rl2f_core.paths import EXAMPLE_RUNS, ROOT
 
@@ -96,8 +97,8 @@ def test_the_asynchronous_client_gets_the_same_answer_in_a_batch(endpoint: Endpo
             )
         return [answer.choices[0].message.content for answer in answers]
 
-    together = asyncio.run(ask(8))
-    assert together == asyncio.run(ask(2)) * 4
+    together = call_in_thread(asyncio.run, ask(8))
+    assert together == call_in_thread(asyncio.run, ask(2)) * 4
 
 
 def test_32_requests_together_have_four_times_the_throughput_of_one_at_a_time(endpoint: Endpoint) -> None:
@@ -144,7 +145,8 @@ def test_lm_eval_scores_and_generates_through_completions(
     write = {**source, "task": "write", "output_type": "generate_until", "doc_to_target": "{{choices[answer]}}",
              "generation_kwargs": {"until": ["\n", ","], "max_gen_toks": 8},
              "metric_list": [{"metric": "exact_match"}]}  # fmt: skip
-    results = lm_eval.simple_evaluate(
+    results = call_in_thread(
+        lm_eval.simple_evaluate,
         model="local-completions",
         model_args={"model": MODEL, "base_url": f"{endpoint.url}/completions", "tokenizer": str(endpoint.folder),
                     "num_concurrent": 3, "max_retries": 1},
@@ -169,7 +171,8 @@ def test_inspect_evaluates_a_chat_task(endpoint: Endpoint, tmp_path: Path, monke
         dataset=[Sample(input=f"Say the word {word}.", target="e") for word in ("tree", "bee", "seed")],
         scorer=includes(),
     )
-    (log,) = inspect_ai.eval(
+    (log,) = call_in_thread(
+        inspect_ai.eval,
         task, model=f"openai-api/studio/{MODEL}", log_dir=str(tmp_path), display="none",
         max_tokens=16, temperature=0.0, seed=1, logprobs=True, top_logprobs=1,
     )  # fmt: skip
