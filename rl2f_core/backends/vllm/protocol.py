@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rl2f_core.backends.base import Generation, SamplingParams
 from rl2f_core.errors import ConfigError, RL2FError, RunError, shorten
@@ -27,6 +27,8 @@ MIN_TEMPERATURE = 0.01
 """Lowest temperature at which vLLM samples; it silently raises lower ones to this."""
 MAX_LOGIT_BIAS_TOKENS = 1024
 """Tokens per request that vLLM's second model runner, its default on GPUs, can bias."""
+MAX_ALTERNATIVES = 20
+"""Logprobs per position that a server returns by default (`--max-logprobs`)."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts as `max_lora_rank`."""
 _SEED_BITS = 63
@@ -66,6 +68,8 @@ class EngineOutput:
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    alternatives: Mapping[int, float] = field(default_factory=dict)
+    """Logprobs by token id at the first position, of as many tokens as the request asked for."""
 
 
 def generation_params(sampling: SamplingParams, seed: int, eos_token_id: int, banned: Sequence[int]) -> JsonObject:
@@ -88,14 +92,18 @@ def generation_params(sampling: SamplingParams, seed: int, eos_token_id: int, ba
 
 
 def choice_params(params: JsonObject, choices: Sequence[Sequence[int]]) -> JsonObject:
-    """Return vLLM's parameters for one token among the choices; its logprob is normalized over them.
+    """Return vLLM's parameters for one token among the choices, with the logprobs of all, normalized over them.
+
+    More than `MAX_ALTERNATIVES` choices are sampled in the same way, without the logprobs of the others.
 
     Raises `RunError` if a choice has several tokens.
     """
     if any(len(choice) != 1 for choice in choices):
         raise RunError("With vLLM a label must be one token of the tokenizer.", value=choices, fix="Set backend: hf.")
     others = {key: value for key, value in params.items() if key != "logit_bias"}
-    return {**others, "allowed_token_ids": sorted(choice[0] for choice in choices), "max_tokens": 1}
+    alternatives = len(choices) if len(choices) <= MAX_ALTERNATIVES else 0
+    allowed = sorted(choice[0] for choice in choices)
+    return {**others, "allowed_token_ids": allowed, "max_tokens": 1, "logprobs": alternatives}
 
 
 def scoring_params() -> JsonObject:
@@ -125,6 +133,7 @@ def parse_completion(request: EngineRequest, body: JsonObject) -> EngineOutput:
             raise ConfigError("The server returns no token ids.", fix="Use vLLM 0.32, or any version above 0.10.")
         tokens = tuple(map(int, choice["token_ids"]))
         logprobs = finite_logprobs(choice["logprobs"]["token_logprobs"])
+        alternatives = _alternatives(choice["logprobs"]) if request.params["logprobs"] else {}
     except RL2FError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -133,7 +142,14 @@ def parse_completion(request: EngineRequest, body: JsonObject) -> EngineOutput:
     if len(tokens) != len(logprobs):
         raise RunError("The vLLM server returned different numbers of logprobs and tokens.",
                        value=(len(logprobs), len(tokens)))  # fmt: skip
-    return EngineOutput(tokens, logprobs)
+    return EngineOutput(tokens, logprobs, alternatives)
+
+
+def _alternatives(logprobs: JsonObject) -> dict[int, float]:
+    """Return the logprobs of the most probable first tokens by id; the server names them `token_id:7`."""
+    first = logprobs["top_logprobs"][0]
+    values = finite_logprobs(list(first.values()))
+    return {int(name.removeprefix("token_id:")): value for name, value in zip(first, values, strict=True)}
 
 
 def to_generation(
@@ -149,7 +165,10 @@ def to_generation(
     greedy = sampling.temperature < MIN_TEMPERATURE
     logprobs = tuple(0.0 if greedy else min(0.0, logprob) for logprob in output.logprobs)
     ended = bool(output.tokens) and (output.tokens[-1] == eos_token_id or output.tokens in choices)
-    return Generation(output.tokens, logprobs, FinishReason.EOS if ended else FinishReason.LENGTH)
+    finish = FinishReason.EOS if ended else FinishReason.LENGTH
+    known = bool(choices) and not greedy and all(choice[0] in output.alternatives for choice in choices)
+    chosen = tuple(min(0.0, output.alternatives[choice[0]]) for choice in choices) if known else ()
+    return Generation(output.tokens, logprobs, finish, chosen)
 
 
 def lora_rank_bucket(rank: int) -> int | None:

@@ -13,7 +13,13 @@ from learner_rows import learner
 
 from rl2f_core.backends.base import GenerationRequest, SamplingParams, allowed_next
 from rl2f_core.backends.fake import FakeBackend
-from rl2f_core.backends.vllm.protocol import EngineOutput, choice_params, generation_params, to_generation
+from rl2f_core.backends.vllm.protocol import (
+    EngineRequest,
+    choice_params,
+    generation_params,
+    parse_completion,
+    to_generation,
+)
 from rl2f_core.chat.tokenizer import ByteTokenizer
 from rl2f_core.config.loading import parse_config
 from rl2f_core.environments.base import wrap_answer
@@ -226,8 +232,14 @@ def test_vllm_samples_one_token_among_the_labels() -> None:
     params = generation_params(SamplingParams(9, 0.7), 1, 2, [0, 1])
     chosen = choice_params(params, ((7,), (5,)))
     assert (chosen["allowed_token_ids"], chosen["max_tokens"], chosen["temperature"]) == ([5, 7], 1, 0.7)
-    assert "logit_bias" not in chosen
-    generation = to_generation(EngineOutput((7,), (-0.5,)), SamplingParams(9), 2, ((7,), (5,)))
-    assert generation.stop is FinishReason.EOS
+    assert "logit_bias" not in chosen and chosen["logprobs"] == 2
+    alternatives = {"token_id:7": -0.5, "token_id:5": -0.93, "token_id:9": None}
+    logprobs = {"token_logprobs": [-0.5], "top_logprobs": [alternatives]}
+    body = {"choices": [{"token_ids": [7], "logprobs": logprobs}]}
+    output = parse_completion(EngineRequest((3,), chosen), body)
+    generation = to_generation(output, SamplingParams(9), 2, ((7,), (5,)))
+    assert generation.stop is FinishReason.EOS and generation.choice_logprobs == (-0.5, -0.93)
+    assert to_generation(output, SamplingParams(9), 2, ((7,), (6,))).choice_logprobs == ()
+    assert choice_params(params, [(i,) for i in range(21)])["logprobs"] == 0
     with pytest.raises(RunError, match="must be one token"):
         choice_params(params, ((7, 8), (5, 6)))

@@ -5,6 +5,7 @@ there only the log-probabilities are compared. The figures are printed (`pytest 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import time
@@ -126,6 +127,23 @@ def test_logprobs_are_those_of_the_learner(pair: Pair) -> None:
     assert not banned & {token for g in said for token in g.token_ids}
     again = pair.vllm.generate(asked[::-1], WARM, "two")[::-1]
     assert [g.token_ids for g in again] == [g.token_ids for g in said]  # by each prompt's own seed
+
+
+@pytest.mark.parametrize("name", [None, "two"])
+def test_the_probabilities_of_labels_are_those_of_transformers(pair: Pair, name: str | None) -> None:
+    """Restricted softmax of `prompting: enumerate`: one label of four, at temperature 1.3."""
+    labels = tuple(tuple(pair.hf.tokenizer.encode(f" {letter}")) for letter in "ABCD")
+    assert {len(label) for label in labels} == {1}
+    asked = [dataclasses.replace(prompt, choices=labels) for prompt in prompts(pair.hf)]
+    mine, its = pair.hf.generate(asked, WARM, name), pair.vllm.generate(asked, WARM, name)
+    pair.hf.reset_prefix_cache()
+    apart = 0.0
+    for expected, found in zip(mine, its, strict=True):
+        assert found.token_ids in labels and found.stop is expected.stop
+        assert found.choice_logprobs == pytest.approx(expected.choice_logprobs, abs=1e-3)
+        assert found.logprobs[0] == pytest.approx(found.choice_logprobs[labels.index(found.token_ids)], abs=1e-6)
+        apart = max(apart, *(abs(a - b) for a, b in zip(found.choice_logprobs, expected.choice_logprobs, strict=True)))
+    print(f"\nfloat32, T 1.3, labels: |Δ log p| max {apart:.2e}")
 
 
 def test_scores_are_those_of_transformers(pair: Pair) -> None:
