@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import gradio as gr
 import yaml
+from gradio.components import Component
 
 from app.components.evaluation_view import scroll_table, table_header
 from app.components.nodes import Element, Node, el
@@ -15,9 +16,10 @@ from app.components.view import View
 from app.endpoints.own_data import DataCheck, Meaning
 from app.endpoints.studio import Studio
 from app.forms.own_data import store
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import FAST, QUEUED, Updates, handler
 from app.pages._new_run_draft import Draft
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 FILE_TYPES = [".csv", ".jsonl", ".ndjson", ".gz", ".parquet"]
 MEANINGS: tuple[str, ...] = get_args(Meaning)
@@ -33,7 +35,7 @@ CHECKERS = [
 ]
 NO_SOLUTIONS = "Without a column of solutions, scripted hints have no content: choose a model teacher in the form."
 NO_COLUMN = ("–", "")
-Apply = Callable[[Draft, dict[str, Any]], list[Any]]
+Apply = Callable[[Draft, JsonObject], Updates]
 """Uses an environment in a draft, and returns the updates of the form."""
 
 
@@ -64,7 +66,9 @@ class OwnDataCard:
                 )
         self.name = gr.State("")
 
-    def connect(self, studio: Studio, draft: gr.State, opener: gr.Button, apply: Apply, updated: list[Any]) -> None:
+    def connect(
+        self, studio: Studio, draft: gr.State, opener: gr.Button, apply: Apply, updated: Sequence[Component]
+    ) -> None:
         """Add the events.
 
         Args:
@@ -112,9 +116,9 @@ class OwnDataCard:
                 return [[failure(error)], gr.update(interactive=False)]
 
         @handler
-        def use(held: Draft, name: str, checker: str | None, *values: str | None) -> list[Any]:
+        def use(held: Draft, name: str, checker: str | None, *values: str | None) -> Updates:
             environment = yaml.safe_load(check(name, values, checker)["yaml"])["environment"]
-            return [gr.update(visible=False), *apply(held, environment)]
+            return {self.card: gr.update(visible=False), **apply(held, environment)}
 
         settings = [self.name, self.checker, *self.columns]
         opened = [self.file, self.name, self.details, *self.columns, self.checker, self.report, self.use]

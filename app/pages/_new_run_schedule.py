@@ -13,7 +13,7 @@ from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import LaunchEndpoints, Trigger
 from app.pages import _new_run_view as show
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._new_run_draft import Draft
 
 TRIGGERS = [("once", "date"), ("repeat (cron)", "cron")]
@@ -44,7 +44,7 @@ class ScheduleCard:
         draft: gr.State,
         opener: gr.Button,
         form: Form,
-        lead_to_error: Callable[[Draft], list[Any] | None],
+        lead_to_error: Callable[[Draft], Updates | None],
     ) -> None:
         """Add the events.
 
@@ -53,7 +53,7 @@ class ScheduleCard:
             draft: The draft that is scheduled.
             opener: Button that opens the card.
             form: The form of the draft.
-            lead_to_error: Returns updates of an invalid draft, first that of the form; otherwise None.
+            lead_to_error: Returns updates of an invalid draft, or None.
         """
 
         def preview(kind: Trigger, at: str | None, cron: str, zone: str | None) -> list[Any]:
@@ -68,7 +68,7 @@ class ScheduleCard:
         @handler
         def open_card(held: Draft, here: str) -> list[Any]:
             if lost := lead_to_error(held):
-                return [lost[0], *[gr.skip()] * 4]
+                return [lost[form], *[gr.skip()] * 4]
             assert held.checked is not None and held.checked["data"] is not None
             zones = launch.list_timezones()
             here = here if here in zones else "UTC"
@@ -92,8 +92,7 @@ class ScheduleCard:
         previewed = [self.at, self.cron, self.upcoming, self.save]
         opened = [form, self.card, self.name, self.at, self.zone]
         opener.click(open_card, [draft, self.browser_zone], opened, js=BROWSER_ZONE, **QUEUED)
-        typing: dict[str, Any] = {**FAST, "trigger_mode": "always_last"}
-        gr.on([each.change for each in times], handler(preview), times, previewed, **typing)
+        gr.on([each.change for each in times], handler(preview), times, previewed, **LATEST)
         self.examples.click(take_example, [self.zone, self.at], [self.trigger, *previewed], **FAST)
         self.save.click(save, [draft, self.name, *times], self.card, **QUEUED)
         self.cancel.click(lambda: gr.update(visible=False), None, self.card, **FAST)

@@ -11,7 +11,7 @@ from app.components.address import Replacement
 from app.components.nodes import el
 from app.components.view import View
 from app.endpoints.studio import Studio
-from app.pages._events import FAST, handler
+from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
 
 PATH, TITLE, ORDER = "audit", "Audit log", 90
@@ -57,4 +57,4 @@ def build(studio: Studio) -> None:
         return Replacement(search=text), rows(text)
 
     address.input(open_page, address, [search, table], **FAST)
-    search.change(filter_rows, search, [address, table], trigger_mode="always_last", **FAST)
+    search.change(filter_rows, search, [address, table], **LATEST)

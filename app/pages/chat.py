@@ -14,7 +14,7 @@ from app.endpoints.studio import Studio
 from app.pages import _chat_settings as choices
 from app.pages import _chat_view as view
 from app.pages._chat_tab import ChatTab, describe
-from app.pages._events import FAST, handler
+from app.pages._events import EACH, FAST, LATEST, handler
 from app.pages._frame import page_frame
 from rl2f_core.errors import RL2FError
 
@@ -24,7 +24,6 @@ ORDER = 60
 REFRESH_SECONDS = 0.2
 """Interval of requests for growing responses. A browser opens six connections to a server, for all of its tabs; a
 stream would hold one of them until the responses end."""
-ACT: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
 NO_LABEL: dict[str, Any] = {"show_label": False, "container": False}
 KEYS = [
     Key("Ctrl+.", "stop the response", "#chat-stop", typing=True),
@@ -142,28 +141,28 @@ class _Page:
         drawn = [self.fold, self.chats, self.head, *messages]
         editing = [self.edited, self.save]
         everything = [self.address, self.settings, self.about, *fields, *drawn, *editing]
-        self.address.input(self.open_page, [tab, self.address], everything, **ACT)
-        self.new.click(self.open_new, tab, everything, **ACT)
-        self.search.change(self.search_chats, [tab, self.search], self.chats, trigger_mode="always_last", **FAST)
-        gr.on([self.chats.click, self.head.click], self.act_on_chat, tab, everything, **ACT)
+        self.address.input(self.open_page, [tab, self.address], everything, **EACH)
+        self.new.click(self.open_new, tab, everything, **EACH)
+        self.search.change(self.search_chats, [tab, self.search], self.chats, **LATEST)
+        gr.on([self.chats.click, self.head.click], self.act_on_chat, tab, everything, **EACH)
         message_clicks = [self.settled.click, self.current.click]
-        gr.on(message_clicks, self.act_on_message, tab, [self.address, *messages, *editing], **ACT)
-        gr.on([self.text.submit, self.primary.click], self.send, [tab, self.text, *fields], everything, **ACT)
+        gr.on(message_clicks, self.act_on_message, tab, [self.address, *messages, *editing], **EACH)
+        gr.on([self.text.submit, self.primary.click], self.send, [tab, self.text, *fields], everything, **EACH)
         self.timer.tick(self.show_turn, tab, drawn, **FAST)
-        self.scripted.click(self.give_scripted_hint, tab, drawn, **ACT)
+        self.scripted.click(self.give_scripted_hint, tab, drawn, **EACH)
         self.actions.select(self.take_action, tab, drawn, **FAST)
-        self.stop.click(self.stop_turn, tab, self.note, **ACT)
-        self.save.click(self.save_edit, [tab, self.edited], drawn, **ACT)
-        self.cancel.click(self.cancel_edit, tab, composer, **ACT)
-        self.current.input(self.choose_target, tab, composer, **ACT)
+        self.stop.click(self.stop_turn, tab, self.note, **EACH)
+        self.save.click(self.save_edit, [tab, self.edited], drawn, **EACH)
+        self.cancel.click(self.cancel_edit, tab, composer, **EACH)
+        self.current.input(self.choose_target, tab, composer, **EACH)
         draft_outputs = [self.address, self.head, self.settings, self.about, *fields, *composer]
         edits = [named["mode"].input, named["model"].input, named["checkpoints"].input]
         edits += [named["index"].submit, named["index"].blur]
-        gr.on(edits, self.edit_draft, [tab, *fields], draft_outputs, **ACT)
-        named["source"].input(self.edit_source, [tab, *fields], draft_outputs, **ACT)
+        gr.on(edits, self.edit_draft, [tab, *fields], draft_outputs, **EACH)
+        named["source"].input(self.edit_source, [tab, *fields], draft_outputs, **EACH)
         numbers = [event for name in choices.SAMPLING for event in (named[name].blur, named[name].submit)]
         changes = [named["checkpoints"].input, named["system"].blur, *numbers]
-        gr.on(changes, self.edit_settings, [tab, *fields], [self.head, self.note], **ACT)
+        gr.on(changes, self.edit_settings, [tab, *fields], [self.head, self.note], **EACH)
 
     def form(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Return the settings by name."""

@@ -16,7 +16,7 @@ from app.components.nodes import Element, Node, action, badge, el, empty, progre
 from app.components.view import View
 from app.endpoints.exports import ExportCount, ExportedModel, ExportJob, ExportList, FinishedExport
 from app.endpoints.studio import Studio
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import FAST, LATEST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from rl2f_core.errors import ConfigError, RL2FError
@@ -191,7 +191,7 @@ def build(studio: Studio) -> None:
     state = [notice, start, command]
     inputs = fields.components
     address.input(open_page, address, [address, *inputs, narrowed, further, *state, listed], **FAST)
-    gr.on(fields.edits, edit, inputs, [address, *state], trigger_mode="always_last", **FAST)
+    gr.on(fields.edits, edit, inputs, [address, *state], **LATEST)
     form["runs"].input(handler(lambda run_ids: choices(run_ids)[1:]), form["runs"], choice_lists[1:], **FAST)
     form["labels"].change(
         lambda source: gr.update(visible=source != "detector"), form["labels"], form["annotator"], **FAST

@@ -15,7 +15,7 @@ from app.endpoints.fork import EarlierFork, ForkResult
 from app.endpoints.studio import Studio
 from app.pages import _fork_result as result
 from app.pages import _fork_view as view
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import FAST, LATEST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from rl2f_core.counterfactual.arms import HINTS
@@ -115,7 +115,7 @@ def build(studio: Studio) -> None:
     address.input(page.open, address, [address, top, *inputs, bar, earlier, *results], **FAST)
     # one event for all edits: the answers of several could arrive in another order
     edited = [address, state, arms, teacher, bar]
-    gr.on(fields.edits, page.edit, [address, state, *inputs], edited, trigger_mode="always_last", **FAST)
+    gr.on(fields.edits, page.edit, [address, state, *inputs], edited, **LATEST)
     bar.click(page.act, [address, state, *inputs], [address, previewed, earlier, *results], **QUEUED)
     shown_result.click(page.act_on_result, [address, state], [address, *results], **FAST)
     timer.tick(page.refresh, [address, state], [earlier, *results], **FAST)

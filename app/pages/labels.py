@@ -18,7 +18,7 @@ from app.endpoints.detectors import GROUPINGS, GroupBy, ReportResult
 from app.endpoints.labels import HintRef
 from app.endpoints.studio import Studio
 from app.forms.allowlist import list_model_options
-from app.pages._events import FAST, handler
+from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
 from app.pages._labels_benchmark import benchmark_view
 from app.pages._labels_desk import Desk, Draft, LabelForm, Labeling, place_of
@@ -124,12 +124,12 @@ def build(studio: Studio) -> None:
     opened.then(page.load_benchmark, values, stage, **FAST)
     view.input(page.edit, inputs, edited, **FAST).then(page.load_benchmark, values, stage, **FAST)
     budget = [event for name in BUDGET for event in (filters[name].submit, filters[name].blur)]
-    budgeted = gr.on(budget, page.edit, inputs, edited, trigger_mode="always_last", **FAST)
+    budgeted = gr.on(budget, page.edit, inputs, edited, **LATEST)
     budgeted.then(page.load_benchmark, values, stage, **FAST)
     chosen = [each.input for name, each in filters.items() if name not in TYPED + BUDGET]
     typed = [event for name in TYPED for event in (filters[name].submit, filters[name].blur)]
-    gr.on([*chosen, *typed], page.edit, inputs, edited, trigger_mode="always_last", **FAST)
-    stage.click(page.act, inputs, shown, trigger_mode="always_last", **FAST)
+    gr.on([*chosen, *typed], page.edit, inputs, edited, **LATEST)
+    stage.click(page.act, inputs, shown, **LATEST)
 
 
 class _Page:

@@ -21,7 +21,7 @@ from app.endpoints.endpoint import ArgumentError
 from app.endpoints.run import RunDetails
 from app.endpoints.studio import Studio
 from app.pages import _run_view as view
-from app.pages._events import FAST, handler
+from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._run_tabs import TABS, RunTab
@@ -146,7 +146,6 @@ class RunPage:
             self.output,
         ]  # fmt: skip
         every = [*live, self.config, self.yaml, self.environment]
-        latest = {"trigger_mode": "always_last", **FAST}
         self.address.input(self._open, self.address, [*every, self.x, self.smoothing, self.more], **FAST)
         self.timer.tick(self._refresh, where, live, **FAST)
         gr.on(
@@ -154,10 +153,10 @@ class RunPage:
             self._redraw,
             [*where, *values],
             [self.address, self.charts, self.further],
-            **latest,
+            **LATEST,
         )
         self.more.focus(self._offer_series, self.shown, self.more, **FAST)
-        self.more.input(self._choose_series, [*where, *values], [self.address, self.further], **latest)
+        self.more.input(self._choose_series, [*where, *values], [self.address, self.further], **LATEST)
         self.further.delete(self._close_series, [*where, *values], [self.address, self.more, self.further], **FAST)
         self.part.input(
             self._choose_part,

@@ -18,7 +18,7 @@ from app.components.view import View
 from app.endpoints.runs import RunFacets, RunPage, RunSort, RunStatus
 from app.endpoints.studio import Studio
 from app.pages import _runs_view as view
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import EACH, FAST, LATEST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from jobs.db.errors import NotFoundError
@@ -120,10 +120,10 @@ class _Page:
         timer.tick(self.refresh, shown, content, **FAST)
         # `input` misses Backspace and pasted text in a Textbox, and is triggered twice by a Dropdown
         edits = [each.change for each in components.values()]
-        gr.on(edits, self.edit, [*place, *fields], [self.address, *listed], trigger_mode="always_last", **FAST)
+        gr.on(edits, self.edit, [*place, *fields], [self.address, *listed], **LATEST)
         self.pager.click(self.turn, place, [self.address, *listed], **FAST)
         browse, form = [self.live.select, self.table.select], [*place, self.newcomer, *fields]
-        gr.on(browse, self.browse, form, browsed, trigger_mode="multiple", **FAST)
+        gr.on(browse, self.browse, form, browsed, **EACH)
         # one after the other, in the order of the clicks
         in_order: dict[str, Any] = {"trigger_mode": "multiple", "concurrency_limit": 1, **QUEUED}
         self.table.input(self.select, place, [self.selected, self.table], **in_order)
