@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from threading import RLock
-from typing import Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 import gradio as gr
 from gradio.blocks import Block
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Page = TypeVar("Page")
 S = TypeVar("S", bound="Session")
-Updates = dict[Block, object]
+Updates = dict[Block, Any]
 """New values by component."""
 
 

@@ -169,7 +169,7 @@ class _Page:
 
     # -- events ----------------------------------------------------------------------------------------------------
     @handler
-    def refresh(self, last: Element | None) -> Updates:
+    def refresh(self, last: object) -> Updates:
         """Show the exports again if they changed."""
         found = self._list()
         return gr.skip() if found == last else {self.drawn: found, self.listed: found}

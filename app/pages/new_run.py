@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from time import time
-from typing import Any
 
 import gradio as gr
 import yaml as pyyaml
@@ -90,7 +89,7 @@ class _Page:
 
     def _build_actions(self, state: FormState) -> None:
         self.summary = View(show.summary(state), elem_id="nr-summary")
-        options: dict[str, Any] = {"interactive": self.writable, "min_width": 80}
+        options: JsonObject = {"interactive": self.writable, "min_width": 80}
         with gr.Row(elem_classes="nr-buttons"):
             self.preflight = gr.Button("Preflight", elem_id="nr-preflight", **options)
             self.schedule = gr.Button("Schedule …", elem_id="nr-schedule", **options)
