@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import gradio as gr
 
@@ -27,7 +27,7 @@ class Draft(TypedDict):
     index: str
 
 
-def sampling_field(name: str, schema: Mapping[str, Any]) -> gr.Number:
+def sampling_field(name: str, schema: JsonObject) -> gr.Number:
     """Return the field of a sampling parameter with the limits of its JSON schema."""
     is_whole = schema["type"] == "integer"
     return gr.Number(
@@ -127,7 +127,7 @@ def check_message(message: str, limit: int) -> None:
         raise DataError(what, fix="Shorten it.")
 
 
-def chosen_sampling(form: Mapping[str, Any], names: Iterable[str] = SAMPLING) -> JsonObject:
+def chosen_sampling(form: JsonObject, names: Iterable[str] = SAMPLING) -> JsonObject:
     """Return the sampling parameters of the form."""
     return {name: form[name] for name in names}
 

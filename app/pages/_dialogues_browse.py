@@ -17,6 +17,7 @@ from app.endpoints.dialogues import DialogueFilters, DialoguePage, DialogueWithS
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import DialogueDetail
 from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.types import JsonObject
 
 Ref = tuple[int, str]
 """Run and event id of a dialogue."""
@@ -64,7 +65,7 @@ class PageState(ReplayState):
     """The window shows either the list or the dialogue."""
     in_list: bool = False
     """A narrow window shows the list."""
-    rewards: list[Any] | None = None
+    rewards: list[JsonObject] | None = None
     """Chart of the step's rewards; None while it is closed."""
     message: Node = ""
     """Text to show once."""
@@ -106,7 +107,7 @@ class Held:
 
 def parse_filter(values: Mapping[str, str]) -> DialogueFilters:
     """Return the filter of the page's fields; raise `ConfigError` if a range cannot be read."""
-    filter: dict[str, Any] = {}
+    filter: JsonObject = {}
     for name, value in values.items():
         if value in ("", None):
             continue
@@ -216,7 +217,7 @@ class DialogueBrowser:
         return replace(place, tokens=self._dialogues.dialogue_tokens(*place.current, place.turn))
 
     # -- actions -----------------------------------------------------------------------------------------------------
-    def act(self, place: PageState, data: Mapping[str, Any], span: SelectedSpan | None = None) -> PageState:
+    def act(self, place: PageState, data: JsonObject, span: SelectedSpan | None = None) -> PageState:
         """Perform an action of a button; unknown ones change nothing."""
         place = replace(place, message="")
         match data["action"]:
@@ -244,7 +245,7 @@ class DialogueBrowser:
             case name:
                 return self._toggle(place, name, data)
 
-    def _toggle(self, place: PageState, name: str, data: Mapping[str, Any]) -> PageState:
+    def _toggle(self, place: PageState, name: str, data: JsonObject) -> PageState:
         """Show or hide a part of the dialogue."""
         match name:
             case "tokens":
@@ -289,7 +290,7 @@ class DialogueBrowser:
             place = self.load_around(place, *ref)
         return self.open(place, *ref)
 
-    def _turn(self, place: PageState, data: Mapping[str, Any]) -> PageState:
+    def _turn(self, place: PageState, data: JsonObject) -> PageState:
         if place.dialogue is None or place.group is not None:
             return place
         by = {"next_turn": place.turn + 1, "previous_turn": place.turn - 1}

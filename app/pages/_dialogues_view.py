@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.common.urls import page_url
 from app.components.keys import Key
 from app.components.nodes import Element, Node, action, el
@@ -189,7 +187,7 @@ def histogram_chart(found: RewardHistogram, stage: str, step: int) -> JsonObject
         fixed(each["low"]) if each["low"] == each["high"] else f"{fixed(each['low'])} to {fixed(each['high'])}"
         for each in bins
     ]
-    bar: dict[str, Any] = {
+    bar: JsonObject = {
         "type": "bar",
         "x": names,
         "y": [len(each["dialogues"]) for each in bins],
@@ -198,7 +196,7 @@ def histogram_chart(found: RewardHistogram, stage: str, step: int) -> JsonObject
         "hovertemplate": "reward %{x}: %{y} dialogues<extra></extra>",
     }
     axis = {"color": "--rl-muted", "gridcolor": "--rl-grid", "fixedrange": True, "automargin": True}
-    layout: dict[str, Any] = {
+    layout: JsonObject = {
         "height": 150,
         "margin": {"l": 30, "r": 6, "t": 6, "b": 24},
         "paper_bgcolor": "rgba(0,0,0,0)",

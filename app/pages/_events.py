@@ -4,31 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from threading import RLock
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 import gradio as gr
+from gradio.blocks import Block
+from gradio.components import Component
 
 from rl2f_core.errors import RL2FError
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+Page = TypeVar("Page")
+S = TypeVar("S", bound="Session")
+Updates = dict[Block, Any]
+"""New values by component."""
 
-QUEUED: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
+
+class EventOptions(TypedDict, total=False):
+    """Arguments of Gradio's event listeners."""
+
+    show_progress: Literal["hidden"]
+    show_progress_on: list[Component]
+    api_visibility: Literal["private"]
+    queue: bool
+    trigger_mode: Literal["multiple", "always_last"]
+    concurrency_limit: int
+
+
+QUEUED: EventOptions = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
 """Options of an event whose handler shows messages (`gr.Info`, `gr.Warning`) or takes long.
 
 Without `show_progress_on`, the browser updates every output before and after each event.
 """
-FAST: dict[str, Any] = {**QUEUED, "queue": False}
+FAST: EventOptions = {**QUEUED, "queue": False}
 """Options of an event that answers at once; without the queue only errors are shown as messages."""
+EACH: EventOptions = {**FAST, "trigger_mode": "multiple"}
+"""Options of an event of which each one counts; with `always_last`, Gradio can send the data of an older one again."""
+LATEST: EventOptions = {**FAST, "trigger_mode": "always_last"}
+"""Options of an event of which the last one counts."""
 
 
-def handler(function: F) -> F:
+class Session(Protocol):
+    """What a page holds for one browser tab."""
+
+    lock: RLock
+
+
+def handler(function: Callable[P, R]) -> Callable[P, R]:
     """Show a deliberate error of `function` as a message with its fix."""
 
     @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except RL2FError as error:
             raise gr.Error(str(error), print_exception=False) from error
 
-    return call  # type: ignore[return-value]
+    return call
+
+
+def in_turn(
+    method: Callable[Concatenate[Page, S, P], R],
+) -> Callable[Concatenate[Page, S | None, P], R]:
+    """Run the handlers of a session one after another; before the page has opened it has none, and nothing changes."""
+
+    @handler
+    @wraps(method)
+    def call(page: Page, held: S | None, *args: P.args, **kwargs: P.kwargs) -> R:
+        if held is None:
+            return gr.skip()
+        with held.lock:
+            return method(page, held, *args, **kwargs)
+
+    return call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from app.common.quantities import duration
 from app.common.urls import page_url
@@ -35,7 +34,7 @@ LATER_HINTS = {
 VALUE_HELP = "How much the original hint changes the solve rate compared with a contentless one; 95 % interval."
 VALUE_FORMULA = "p(solve | original hint) − p(solve | contentless)"
 TICKS = (0, 0.25, 0.5, 0.75, 1)
-Interval = Mapping[str, Any]
+Interval = JsonObject
 """Fields of `rl2f_core.stats.intervals.Interval`."""
 
 

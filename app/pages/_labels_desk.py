@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -14,6 +13,7 @@ from app.endpoints.labels import HintQueue, HintRef, HintToLabel, LabelingProgre
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import LabelRow
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 SAMPLES = ("stratified", "random_unflagged")
 PAGE = 20
@@ -60,7 +60,7 @@ class LabelForm:
 
     def queue(self) -> HintQueue:
         """Return the queue as an argument of endpoints."""
-        values: dict[str, Any] = {
+        values: JsonObject = {
             **self.scope(),
             "selection": self.selection,
             "unlabeled_only": self.unlabeled_only,
@@ -71,11 +71,11 @@ class LabelForm:
 
     def url(self, **changes: str | bool) -> str:
         """Return the address of the page with these fields changed."""
-        values = vars(replace(self, **cast("dict[str, Any]", changes)))
+        values = vars(replace(self, **cast(JsonObject, changes)))
         changed = {name: value for name, value in values.items() if value != getattr(LabelForm, name)}
         return page_url("labels", **{name: "1" if value is True else value for name, value in changed.items()})
 
-    def budget(self) -> dict[str, Any]:
+    def budget(self) -> JsonObject:
         """Return the arguments of the recommendation."""
         return {
             "usd_per_1000_hints": self.usd,
@@ -83,7 +83,7 @@ class LabelForm:
             "min_precision": self.precision,
         }
 
-    def scope(self) -> dict[str, Any]:
+    def scope(self) -> JsonObject:
         """Return the arguments of the detector report."""
         return {
             "run": int(self.run) if self.run.isdigit() else None,
@@ -102,7 +102,7 @@ class Draft:
     note: str = ""
 
     @classmethod
-    def of_event(cls, data: Mapping[str, Any]) -> Draft:
+    def of_event(cls, data: JsonObject) -> Draft:
         """Return what the `LabelCard` reports with a click."""
         return cls(data.get("start"), data.get("end"), data.get("note") or "")
 

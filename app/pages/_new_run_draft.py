@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 
 from app.endpoints.launch import FormState
 from app.forms.allowlist import Option
+from rl2f_core.types import JsonObject
 
-Node: TypeAlias = "dict[str, Any]"
+Node: TypeAlias = JsonObject
 """A node of the form, see `app.forms.schema`."""
-Field: TypeAlias = "dict[str, Any]"
+Field: TypeAlias = JsonObject
 Path: TypeAlias = "tuple[str | int, ...]"
 Apply: TypeAlias = Callable[[Any], None]
 """Applies the value of an input to the draft."""
@@ -44,11 +45,11 @@ class Draft:
     parent: int | None = None
     start: FormState | None = None
     checked: FormState | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    data: JsonObject = field(default_factory=dict)
     text: str = ""
     """The YAML as it is shown."""
     opened: set[str] = field(default_factory=set)
-    memory: dict[str, Any] = field(default_factory=dict)
+    memory: JsonObject = field(default_factory=dict)
     """Earlier values of alternatives, so that a change of type and back loses nothing."""
     serial: int = 0
     """Number of times that the form was drawn."""
@@ -61,13 +62,13 @@ class Draft:
     typed: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     """Texts as the user typed them, such as `1e-5`, and how the form would write their values."""
     preflight: int | None = None
-    lock: Any = field(default_factory=RLock, repr=False)
+    lock: RLock = field(default_factory=RLock, repr=False)
 
     def get(self, path: Path) -> Any:
         """Return the value at a path, or None."""
         return get_value(self.data, path)
 
-    def set(self, path: Path, value: Any) -> None:
+    def set(self, path: Path, value: object) -> None:
         """Set the value at a path; what is above it becomes a mapping if it is neither mapping nor list."""
         holder: Any = self.data
         for key in path[:-1]:
@@ -91,7 +92,7 @@ class Draft:
             self.typed[name] = (text, shown)
         return text
 
-    def fields_of(self, node: Node, value: Any) -> list[Field]:
+    def fields_of(self, node: Node, value: object) -> list[Field]:
         """Return the fields of a section; those of a component are known by its type."""
         if node["kind"] == "object":
             return node["fields"]
@@ -108,7 +109,7 @@ class Draft:
         kept = self.memory.get(f"{dotted(path)}:{name}")
         self.set(path, copy.deepcopy(kept) if kept is not None else self.blank_component(node, name))
 
-    def choose_option(self, path: Path, options: Sequence[Node], index: int, default: Any) -> None:
+    def choose_option(self, path: Path, options: Sequence[Node], index: int, default: object) -> None:
         """Change the alternative of a union; its earlier value comes back."""
         value = self.get(path)
         before = option_of(options, value)
@@ -117,7 +118,7 @@ class Draft:
         kept = self.memory.get(f"{dotted(path)}|{index}")
         self.set(path, copy.deepcopy(kept) if kept is not None else self._first(options[index], value, default))
 
-    def _first(self, node: Node, value: Any, default: Any) -> Any:
+    def _first(self, node: Node, value: object, default: object) -> object:
         if node["kind"] == "none":
             return None
         is_plain = node["kind"] not in (*SECTIONS, "list", "tuple")
@@ -207,20 +208,20 @@ class Draft:
         self.opened = {moved(fold) for fold in self.opened}
 
     # -- values of new parts ---------------------------------------------------------------------------------------
-    def new_item(self, node: Node, items: list[Any]) -> Any:
+    def new_item(self, node: Node, items: Sequence[object]) -> object:
         """Return a new item of a list: defaults, and what has none from the last item."""
-        made = self.blank(node)
         if node["kind"] != "object":
-            return made
+            return self.blank(node)
+        made = self.blank_fields(node["fields"])
         last = items[-1] if items else None
         for each in node["fields"]:
             key = each["key"]
             if key not in made:
                 known = isinstance(last, dict) and key in last
-                made[key] = copy.deepcopy(last[key]) if known else self.blank(each["node"])  # type: ignore[index]
+                made[key] = copy.deepcopy(_item(last, key)) if known else self.blank(each["node"])
         return renamed({each["key"]: made[each["key"]] for each in node["fields"] if each["key"] in made}, items)
 
-    def blank(self, node: Node, seed: float | None = None) -> Any:
+    def blank(self, node: Node, seed: float | None = None) -> object:
         """Return the value that a new part begins with; numbers without a default are `seed` if it is given."""
         match node["kind"]:
             case "object":
@@ -240,9 +241,9 @@ class Draft:
             case kind:
                 return {"list": [], "map": {}, "boolean": False, "string": ""}.get(kind)
 
-    def blank_fields(self, fields: list[Field], seed: float | None = None) -> dict[str, Any]:
+    def blank_fields(self, fields: list[Field], seed: float | None = None) -> JsonObject:
         """Return the defaults of a section; what is required and has none is omitted."""
-        made: dict[str, Any] = {}
+        made: JsonObject = {}
         for each in fields:
             node = each["node"]
             if "default" in each:
@@ -253,7 +254,7 @@ class Draft:
                 made[each["key"]] = seed
         return made
 
-    def blank_component(self, node: Node, name: str) -> dict[str, Any]:
+    def blank_component(self, node: Node, name: str) -> JsonObject:
         """Return a component with its defaults."""
         section = self.spec["components"].get(node["component"], {}).get(name, {"fields": []})
         return {"type": name, **self.blank_fields(section["fields"])}
@@ -284,11 +285,11 @@ class Draft:
                 return
             value, here = _item(value, key), (*here, key)
 
-    def changed(self) -> Iterator[tuple[Path, Any]]:
+    def changed(self) -> Iterator[tuple[Path, object]]:
         """Yield the fields that differ from their default, and the default."""
         yield from self._changed(self.spec["root"], self.data, ())
 
-    def _changed(self, node: Node, value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    def _changed(self, node: Node, value: object, path: Path) -> Iterator[tuple[Path, object]]:
         if node["kind"] in ("object", "component") and isinstance(value, dict):
             for each in self.fields_of(node, value):
                 held, here = value.get(each["key"]), (*path, each["key"])
@@ -300,14 +301,15 @@ class Draft:
                 yield from self._changed(node["item"], item, (*path, i))
 
 
-def _item(holder: Any, key: str | int) -> Any:
+def _item(holder: object, key: str | int) -> Any:
     if isinstance(holder, Mapping):
         return holder.get(key)
-    is_index = isinstance(holder, list | tuple) and isinstance(key, int) and 0 <= key < len(holder)
-    return holder[key] if is_index else None  # type: ignore[index]
+    if isinstance(holder, list | tuple) and isinstance(key, int) and 0 <= key < len(holder):
+        return holder[key]
+    return None
 
 
-def get_value(data: Any, path: Path) -> Any:
+def get_value(data: object, path: Path) -> Any:
     """Return the value at a path, or None."""
     for key in path:
         data = _item(data, key)
@@ -329,7 +331,7 @@ def basic_fields(fields: list[Field]) -> list[Field]:
     return [each for each in fields if each["basic"]] or fields
 
 
-def count_changes(fields: list[Field], value: Any) -> int:
+def count_changes(fields: list[Field], value: object) -> int:
     """Return how many fields differ from their default."""
     return sum("default" in each and _item(value, each["key"]) != each["default"] for each in fields)
 
@@ -361,25 +363,25 @@ def parse_number(text: str) -> int | float | str:
     return word
 
 
-def number_text(value: Any) -> str:
+def number_text(value: object) -> str:
     """Return a value as the text of its field."""
     if value is None:
         return ""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else str(value)
 
 
-def option_of(options: Sequence[Node], value: Any) -> int | None:
+def option_of(options: Sequence[Node], value: object) -> int | None:
     """Return the position of the alternative of a union that a value has."""
     if value is None:
         return next((i for i, option in enumerate(options) if option["kind"] == "none"), None)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     fits = {
         "choice": lambda option: value in option["values"],
         "list": lambda _: isinstance(value, list),
         "tuple": lambda _: isinstance(value, list),
         "boolean": lambda _: isinstance(value, bool),
-        "integer": lambda _: is_number and float(value).is_integer(),
-        "number": lambda _: is_number,
+        "integer": lambda _: number is not None and float(number).is_integer(),
+        "number": lambda _: number is not None,
         "string": lambda _: isinstance(value, str),
         **dict.fromkeys(SECTIONS, lambda _: isinstance(value, dict)),
     }
@@ -406,7 +408,7 @@ def option_name(option: Node) -> str:
     return names.get(option["kind"]) or str(option["kind"])
 
 
-def renamed(item: Any, items: list[Any]) -> Any:
+def renamed(item: object, items: Sequence[object]) -> object:
     """Give an item a name that no other item has."""
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
         return item

@@ -21,6 +21,7 @@ from app.pages._new_run_draft import (
     bounds,
     count_changes,
     dotted,
+    get_value,
     is_section,
     number_text,
     option_name,
@@ -37,6 +38,7 @@ from app.pages._new_run_parts import (
     value_text,
     words,
 )
+from rl2f_core.types import JsonObject
 
 OTHER = " other"
 """Option for a value that is not in the list; no value begins with a space."""
@@ -137,7 +139,7 @@ class FormDrawing:
         self.boxes[dotted(path)] = made
         return made
 
-    def inside(self, node: Field, path: Path, value: Any) -> list[Node]:
+    def inside(self, node: Field, path: Path, value: object) -> list[Node]:
         """Draw anything that is more than one field."""
         if node.get("nullable"):
             plain = {**node, "nullable": False}
@@ -161,7 +163,7 @@ class FormDrawing:
             case _:
                 return self.control(node, path, value, dotted(path))
 
-    def group(self, fields: list[Field], path: Path, value: Any) -> list[Node]:
+    def group(self, fields: list[Field], path: Path, value: object) -> list[Node]:
         """Draw the basic fields, and the others once their fold is open."""
         first = basic_fields(fields)
         more = [each for each in fields if each not in first]
@@ -189,27 +191,27 @@ class FormDrawing:
         """Draw plain fields in a grid."""
         return el("div.rf-grid", [self.field(each, (*path, each["key"])) for each in fields]) if fields else None
 
-    def unknown_keys(self, fields: list[Field], value: Any, path: Path) -> list[Node]:
+    def unknown_keys(self, fields: list[Field], value: object, path: Path) -> list[Node]:
         """Show the keys that the form does not contain; they are kept until the user removes them."""
         known = {*(each["key"] for each in fields), "type", "kind"}
-        unknown = [key for key in value if key not in known] if isinstance(value, dict) else []
+        unknown = {key: value[key] for key in value if key not in known} if isinstance(value, dict) else {}
         return [
             self.box(
                 "div.rf-unknown",
                 (*path, key),
-                el("code", f"{key}: {json.dumps(value[key], ensure_ascii=False)}"),
+                el("code", f"{key}: {json.dumps(held, ensure_ascii=False)}"),
                 tool("Remove", f"remove {key}", "drop", (*path, key), style="rl-button rl-small"),
             )
-            for key in unknown
+            for key, held in unknown.items()
         ]
 
-    def component(self, node: Field, path: Path, value: Any) -> list[Node]:
+    def component(self, node: Field, path: Path, value: object) -> list[Node]:
         """Draw a component: its type, then the fields of this type."""
         if isinstance(value, str):
             value = {"type": value}
         if value is not None and not isinstance(value, dict):
             return [self.raw(path, value)]
-        kind = value.get("type") if value else None
+        kind = get_value(value, ("type",))
         options = [(name, name) for name in node["types"]]
         if kind is not None and kind not in node["types"]:
             options.insert(0, (f"{kind} (unknown)", str(kind)))
@@ -225,7 +227,7 @@ class FormDrawing:
         return [line, *(self.group(section["fields"], path, value) if section else [])]
 
     # -- lists and maps --------------------------------------------------------------------------------------------
-    def list_items(self, node: Field, path: Path, items: list[Any]) -> list[Node]:
+    def list_items(self, node: Field, path: Path, items: Sequence[object]) -> list[Node]:
         """Draw a list with buttons to add, duplicate, move and remove its items."""
         label = re.sub(r"s$", "", str(path[-1])).replace("_", " ")
         drawn: list[Node] = []
@@ -236,7 +238,7 @@ class FormDrawing:
         add = tool(f"+ {label}", f"add a {label}", "add", path, off=is_full, style=style, key=f"{dotted(path)}+")
         return [*drawn, None if items else el("p.rl-muted", f"no {label} yet"), add]
 
-    def item(self, node: Field, path: Path, item: Any, label: str, count: int) -> list[Node]:
+    def item(self, node: Field, path: Path, item: object, label: str, count: int) -> list[Node]:
         """Draw an item of a list."""
         kind, fields = node["item"]["kind"], node["item"].get("fields", [])
         tools = item_tools(path, label, count, node.get("min") or 0)
@@ -252,7 +254,7 @@ class FormDrawing:
             return [self.box("div.rf-item", path, head, self.inside(node["item"], path, item))]
         return [self.box("div.rf-entry", path, self.control(node["item"], path, item, label), tools)]
 
-    def map_entries(self, node: Field, path: Path, entries: dict[str, Any]) -> list[Node]:
+    def map_entries(self, node: Field, path: Path, entries: JsonObject) -> list[Node]:
         """Draw names and values."""
         drawn: list[Node] = []
         for i, (name, held) in enumerate(entries.items()):
@@ -282,7 +284,7 @@ class FormDrawing:
         name = None if node["kind"] == "boolean" and not node.get("nullable") else el("span.rf-label", label)
         return self.box(f"div.rf-field{style}", path, name, control, about)
 
-    def control(self, node: Field, path: Path, value: Any, label: str, *, default: Any = None) -> list[Node]:
+    def control(self, node: Field, path: Path, value: object, label: str, *, default: object = None) -> list[Node]:
         """Draw the inputs of a value."""
         name, nullable = dotted(path), bool(node.get("nullable"))
         if node.get("known"):
@@ -317,7 +319,7 @@ class FormDrawing:
             case _:
                 return self.inside(node, path, value)
 
-    def setter(self, path: Path, parse: Callable[[str], Any] | None = None) -> Apply:
+    def setter(self, path: Path, parse: Callable[[str], object] | None = None) -> Apply:
         """Return the function that sets a value."""
         return lambda value: self.draft.set(path, parse(value) if parse else value)
 
@@ -353,7 +355,7 @@ class FormDrawing:
         items = [el("option", text, value=each) for text, each in options]
         return self.input("select.rl-field", name, value, apply, label, *items)
 
-    def choice(self, path: Path, value: Any, values: Sequence[Any], label: str) -> Element:
+    def choice(self, path: Path, value: object, values: Sequence[object], label: str) -> Element:
         """Draw a choice of a few values; one that is not allowed is shown until another is chosen."""
         options = [(value_text(each), str(i)) for i, each in enumerate(values)]
         index = next((i for i, each in enumerate(values) if same(each, value)), None)
@@ -363,7 +365,7 @@ class FormDrawing:
         choose = self.setter(path, lambda chosen: [*values, value][int(chosen)])
         return self.select(dotted(path), "" if index is None else str(index), options, choose, label)
 
-    def text(self, node: Field, path: Path, value: Any, label: str) -> Element:
+    def text(self, node: Field, path: Path, value: object, label: str) -> Element:
         """Draw a text."""
         nullable = bool(node.get("nullable"))
         shown = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -372,10 +374,10 @@ class FormDrawing:
             return self.text_area(dotted(path), shown, apply, label)
         return self.text_input(dotted(path), shown, apply, label, placeholder="none" if nullable else None)
 
-    def raw(self, path: Path, value: Any) -> Element:
+    def raw(self, path: Path, value: object) -> Element:
         """Draw a value of another shape than the form expects, as JSON."""
 
-        def parse(text: str) -> Any:
+        def parse(text: str) -> object:
             try:
                 return json.loads(text)
             except ValueError:
@@ -384,10 +386,10 @@ class FormDrawing:
         shown = "" if value is None else json.dumps(value, ensure_ascii=False)
         return self.text_area(dotted(path), shown, self.setter(path, parse), dotted(path), late=True)
 
-    def checks(self, node: Field, path: Path, value: list[Any]) -> Element:
+    def checks(self, node: Field, path: Path, value: Sequence[object]) -> Element:
         """Draw a choice of several values; their order is kept, new ones come last."""
 
-        def check(each: Any, checked: bool) -> None:
+        def check(each: object, checked: bool) -> None:
             others = [other for other in self.draft.get(path) or [] if other != each]
             self.draft.set(path, [*others, each] if checked else others)
 
@@ -398,7 +400,7 @@ class FormDrawing:
             boxes.append(self.checkbox(f"{dotted(path)}={each}", each in value, partial(check, each), text))
         return el("div.rf-checks", boxes)
 
-    def union(self, node: Field, path: Path, value: Any, label: str, default: Any) -> list[Node]:
+    def union(self, node: Field, path: Path, value: object, label: str, default: object) -> list[Node]:
         """Draw the choice between several forms of a value, and the chosen one."""
         options = [{"kind": "none"}, *node["options"]] if node.get("nullable") else node["options"]
         at = option_of(options, value)

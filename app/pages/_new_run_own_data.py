@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import gradio as gr
 import yaml
+from gradio.components import Component
 
 from app.components.evaluation_view import scroll_table, table_header
 from app.components.nodes import Element, Node, el
 from app.components.view import View
-from app.endpoints.own_data import DataCheck, Meaning
+from app.endpoints.own_data import DataCheck, Meaning, OwnDataEndpoints
 from app.endpoints.studio import Studio
 from app.forms.own_data import store
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import FAST, QUEUED, Updates, handler
 from app.pages._new_run_draft import Draft
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 FILE_TYPES = [".csv", ".jsonl", ".ndjson", ".gz", ".parquet"]
-MEANINGS: tuple[str, ...] = get_args(Meaning)
+MEANINGS: tuple[Meaning, ...] = get_args(Meaning)
 CHECKERS = [
     ("exact: the same text", "exact"),
     ("numeric, with a tolerance", "numeric"),
@@ -33,7 +35,7 @@ CHECKERS = [
 ]
 NO_SOLUTIONS = "Without a column of solutions, scripted hints have no content: choose a model teacher in the form."
 NO_COLUMN = ("–", "")
-Apply = Callable[[Draft, dict[str, Any]], list[Any]]
+Apply = Callable[[Draft, JsonObject], Updates]
 """Uses an environment in a draft, and returns the updates of the form."""
 
 
@@ -64,7 +66,9 @@ class OwnDataCard:
                 )
         self.name = gr.State("")
 
-    def connect(self, studio: Studio, draft: gr.State, opener: gr.Button, apply: Apply, updated: list[Any]) -> None:
+    def connect(
+        self, studio: Studio, draft: gr.State, opener: gr.Button, apply: Apply, updated: Sequence[Component]
+    ) -> None:
         """Add the events.
 
         Args:
@@ -76,54 +80,65 @@ class OwnDataCard:
         """
         own = studio.own_data
 
-        def check(name: str, values: Iterable[str | None], checker: str | None) -> DataCheck:
-            columns: Any = {meaning: value or "" for meaning, value in zip(MEANINGS, values, strict=True)}
-            return own.check_data_file(name, columns, checker)  # type: ignore[arg-type]
-
         @handler
-        def upload(path: str | None) -> list[Any]:
+        def upload(path: str | None) -> Updates:
             if path is None:
-                return [gr.skip()] * (len(MEANINGS) + 6)
+                return gr.skip()
             studio.context.require_writable()
             source = Path(path)
             try:
                 name = store(studio.context.workspace, source).name
             except RL2FError as error:
-                unchanged = [gr.skip()] * (len(MEANINGS) + 1)
-                hidden = gr.update(visible=False)
-                return [None, "", hidden, *unchanged, [failure(error)], gr.update(interactive=False)]
+                closed: Updates = {self.details: gr.update(visible=False), self.use: gr.update(interactive=False)}
+                return {self.file: None, self.name: "", self.report: [failure(error)], **closed}
             finally:
                 source.unlink(missing_ok=True)  # Gradio's copy
-            columns, used, checker = own.list_data_columns(name), {}, None
-            try:
-                found = own.check_data_file(name)
-                used, checker, shown, usable = found["used"], found["checker"], report(found), True
-            except RL2FError as error:
-                shown, usable = [failure(error)], False
-            choices = [NO_COLUMN, *((column, column) for column in columns)]
-            chosen = [gr.update(choices=choices, value=used.get(meaning, "")) for meaning in MEANINGS]
-            return [None, name, gr.update(visible=True), *chosen, checker, shown, gr.update(interactive=usable)]
+            return {self.file: None, self.name: name, **self._read_columns(own, name)}
 
         @handler
-        def check_again(name: str, checker: str | None, *values: str | None) -> list[Any]:
+        def check_again(name: str, checker: str | None, *values: str | None) -> list[object]:
             try:
-                return [report(check(name, values, checker)), gr.update(interactive=True)]
+                return [report(check(own, name, values, checker)), gr.update(interactive=True)]
             except RL2FError as error:
                 return [[failure(error)], gr.update(interactive=False)]
 
         @handler
-        def use(held: Draft, name: str, checker: str | None, *values: str | None) -> list[Any]:
-            environment = yaml.safe_load(check(name, values, checker)["yaml"])["environment"]
-            return [gr.update(visible=False), *apply(held, environment)]
+        def use(held: Draft, name: str, checker: str | None, *values: str | None) -> Updates:
+            environment = yaml.safe_load(check(own, name, values, checker)["yaml"])["environment"]
+            return {self.card: gr.update(visible=False), **apply(held, environment)}
 
         settings = [self.name, self.checker, *self.columns]
         opened = [self.file, self.name, self.details, *self.columns, self.checker, self.report, self.use]
         self.file.upload(upload, self.file, opened, **QUEUED)
-        gr.on([each.input for each in (*self.columns, self.checker)], check_again, settings, [self.report, self.use],
-              **QUEUED)  # fmt: skip
+        edits = [each.input for each in (*self.columns, self.checker)]
+        gr.on(edits, check_again, settings, [self.report, self.use], **QUEUED)
         self.use.click(use, [draft, *settings], [self.card, *updated], **QUEUED)
         opener.click(lambda: gr.update(visible=True), None, self.card, **FAST)
         self.close.click(lambda: gr.update(visible=False), None, self.card, **FAST)
+
+    def _read_columns(self, own: OwnDataEndpoints, name: str) -> Updates:
+        """Return columns, checker and report of a file."""
+        columns, used, checker = own.list_data_columns(name), {}, None
+        try:
+            found = own.check_data_file(name)
+            used, checker, shown, usable = found["used"], found["checker"], report(found), True
+        except RL2FError as error:
+            shown, usable = [failure(error)], False
+        choices = [NO_COLUMN, *((column, column) for column in columns)]
+        chosen = [gr.update(choices=choices, value=used.get(meaning, "")) for meaning in MEANINGS]
+        return {
+            self.details: gr.update(visible=True),
+            **dict(zip(self.columns, chosen, strict=True)),
+            self.checker: checker,
+            self.report: shown,
+            self.use: gr.update(interactive=usable),
+        }
+
+
+def check(own: OwnDataEndpoints, name: str, values: Iterable[str | None], checker: str | None) -> DataCheck:
+    """Check a file with these columns and this checker."""
+    columns = {meaning: value or "" for meaning, value in zip(MEANINGS, values, strict=True)}
+    return own.check_data_file(name, columns, checker)  # type: ignore[arg-type]
 
 
 def failure(error: RL2FError) -> Element:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from app.components.nodes import Element, Node, el
 from app.pages._new_run_draft import Field, Path, dotted
@@ -27,7 +26,7 @@ def words(text: str) -> list[Node]:
     return [el("code", part) if i % 2 else part for i, part in enumerate(text.split("`")) if part]
 
 
-def component_types(fields: list[Field], item: Any) -> Iterator[str]:
+def component_types(fields: list[Field], item: object) -> Iterator[str]:
     """Yield the types of the components of an item."""
     for each in fields:
         if each["node"]["kind"] == "component" and isinstance(item, dict):
@@ -70,11 +69,11 @@ def field_id(path: Path) -> str:
     return f"field-{dotted(path)}"
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a value of a choice as text."""
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Return whether two values are equal and both or none of them is a truth value."""
     return a == b and isinstance(a, bool) == isinstance(b, bool)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import gradio as gr
@@ -13,8 +12,9 @@ from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import LaunchEndpoints, Trigger
 from app.pages import _new_run_view as show
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._new_run_draft import Draft
+from rl2f_core.types import JsonObject
 
 TRIGGERS = [("once", "date"), ("repeat (cron)", "cron")]
 BROWSER_ZONE = "(held, zone) => [held, Intl.DateTimeFormat().resolvedOptions().timeZone]"
@@ -44,7 +44,7 @@ class ScheduleCard:
         draft: gr.State,
         opener: gr.Button,
         form: Form,
-        lead_to_error: Callable[[Draft], list[Any] | None],
+        lead_to_error: Callable[[Draft], Updates | None],
     ) -> None:
         """Add the events.
 
@@ -53,10 +53,10 @@ class ScheduleCard:
             draft: The draft that is scheduled.
             opener: Button that opens the card.
             form: The form of the draft.
-            lead_to_error: Returns updates of an invalid draft, first that of the form; otherwise None.
+            lead_to_error: Returns updates of an invalid draft, or None.
         """
 
-        def preview(kind: Trigger, at: str | None, cron: str, zone: str | None) -> list[Any]:
+        def preview(kind: Trigger, at: str | None, cron: str, zone: str | None) -> list[object]:
             found = launch.preview_schedule(kind, when_of(kind, at, cron), zone or "UTC")
             return [
                 gr.update(visible=kind == "date"),
@@ -66,9 +66,9 @@ class ScheduleCard:
             ]
 
         @handler
-        def open_card(held: Draft, here: str) -> list[Any]:
+        def open_card(held: Draft, here: str) -> list[object]:
             if lost := lead_to_error(held):
-                return [lost[0], *[gr.skip()] * 4]
+                return [lost[form], *[gr.skip()] * 4]
             assert held.checked is not None and held.checked["data"] is not None
             zones = launch.list_timezones()
             here = here if here in zones else "UTC"
@@ -76,24 +76,24 @@ class ScheduleCard:
             return [gr.skip(), gr.update(visible=True), name, in_an_hour(here), gr.update(choices=zones, value=here)]
 
         @handler
-        def take_example(zone: str, at: str | None, event: gr.EventData) -> list[Any]:
+        def take_example(zone: str, at: str | None, event: gr.EventData) -> list[object]:
             when = event._data["when"]
             return ["cron", gr.skip(), gr.update(value=when, visible=True), *preview("cron", at, when, zone)[2:]]
 
         @handler
-        def save(held: Draft, name: str, kind: Trigger, at: str | None, cron: str, zone: str) -> Any:
+        def save(held: Draft, name: str, kind: Trigger, at: str | None, cron: str, zone: str) -> JsonObject:
             assert held.checked is not None
             when, yaml = when_of(kind, at, cron), held.checked["yaml"]
             made = launch.schedule_run(kind, when, yaml, timezone=zone, name=name)
             gr.Info(f"Scheduled: {show.date_text(made['times'][0])}. The page Runs lists the schedules.")
             return gr.update(visible=False)
 
-        times: list[Any] = [self.trigger, self.at, self.cron, self.zone]
+        times = [self.trigger, self.at, self.cron, self.zone]
+        edits = [self.trigger.change, self.at.change, self.cron.change, self.zone.change]
         previewed = [self.at, self.cron, self.upcoming, self.save]
         opened = [form, self.card, self.name, self.at, self.zone]
         opener.click(open_card, [draft, self.browser_zone], opened, js=BROWSER_ZONE, **QUEUED)
-        typing: dict[str, Any] = {**FAST, "trigger_mode": "always_last"}
-        gr.on([each.change for each in times], handler(preview), times, previewed, **typing)
+        gr.on(edits, handler(preview), times, previewed, **LATEST)
         self.examples.click(take_example, [self.zone, self.at], [self.trigger, *previewed], **FAST)
         self.save.click(save, [draft, self.name, *times], self.card, **QUEUED)
         self.cancel.click(lambda: gr.update(visible=False), None, self.card, **FAST)

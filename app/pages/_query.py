@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
-if TYPE_CHECKING:
-    from gradio.components import Component
+from rl2f_core.types import JsonObject
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class QueryFields:
         fields: Parameter → component and default value.
     """
 
-    fields: dict[str, tuple[Component, Any]]
+    fields: dict[str, tuple[Component, object]]
 
     @property
     def components(self) -> list[Component]:
@@ -30,7 +30,7 @@ class QueryFields:
         return [component for component, _ in self.fields.values()]
 
     @property
-    def edits(self) -> list[Any]:
+    def edits(self) -> list[Callable[..., object]]:
         """The events that a user's edit of a field triggers, and no update by Python.
 
         Texts and numbers also have `blur`: `input` misses pasted text, and the first input in an accordion that was
@@ -40,20 +40,24 @@ class QueryFields:
         left = [each.blur for each in fields if isinstance(each, gr.Textbox | gr.Number)]
         return [*(each.input for each in fields), *left]
 
-    def values(self, query: dict[str, str]) -> dict[str, Any]:
+    def values(self, query: dict[str, str]) -> JsonObject:
         """Return the value of every field; an unreadable parameter gives the default."""
         return {
             name: _parse(query[name], default) if name in query else default
             for name, (_, default) in self.fields.items()
         }
 
-    def query(self, values: Sequence[Any]) -> dict[str, str]:
+    def named(self, values: Sequence[object]) -> JsonObject:
+        """Return the values of the components by parameter."""
+        return dict(zip(self.fields, values, strict=True))
+
+    def query(self, values: Sequence[object]) -> dict[str, str]:
         """Return the parameters of the fields that differ from their default."""
         pairs = zip(self.fields.items(), values, strict=True)
         return {name: _text(value) for (name, (_, default)), value in pairs if _text(value) != _text(default)}
 
 
-def _parse(text: str, default: Any) -> Any:
+def _parse(text: str, default: object) -> object:
     if isinstance(default, bool):
         return text == "1"
     if isinstance(default, list):
@@ -67,7 +71,7 @@ def _parse(text: str, default: Any) -> Any:
     return text
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "1" if value else ""
     if isinstance(value, list | tuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import gradio as gr
 
@@ -11,8 +10,9 @@ from app.components.address import Replacement
 from app.components.nodes import el
 from app.components.view import View
 from app.endpoints.studio import Studio
-from app.pages._events import FAST, handler
+from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
+from rl2f_core.types import JsonObject
 
 PATH, TITLE, ORDER = "audit", "Audit log", 90
 COLUMNS = ("time", "caller", "action", "arguments", "outcome", "detail")
@@ -42,7 +42,7 @@ def build(studio: Studio) -> None:
     )
 
     def rows(text: str) -> list[list[str]]:
-        listed: list[dict[str, Any]] = [{**row} for row in studio.audit.list_actions(text)]
+        listed: list[JsonObject] = [{**row} for row in studio.audit.list_actions(text)]
         for row in listed:
             row["time"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
         return [[row[name] for name in COLUMNS] for row in listed]
@@ -57,4 +57,4 @@ def build(studio: Studio) -> None:
         return Replacement(search=text), rows(text)
 
     address.input(open_page, address, [search, table], **FAST)
-    search.change(filter_rows, search, [address, table], trigger_mode="always_last", **FAST)
+    search.change(filter_rows, search, [address, table], **LATEST)

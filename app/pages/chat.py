@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec
 
@@ -14,9 +14,10 @@ from app.endpoints.studio import Studio
 from app.pages import _chat_settings as choices
 from app.pages import _chat_view as view
 from app.pages._chat_tab import ChatTab, describe
-from app.pages._events import FAST, handler
+from app.pages._events import EACH, FAST, LATEST, Updates, handler
 from app.pages._frame import page_frame
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 PATH = "chat"
 TITLE = "Chat"
@@ -24,15 +25,13 @@ ORDER = 60
 REFRESH_SECONDS = 0.2
 """Interval of requests for growing responses. A browser opens six connections to a server, for all of its tabs; a
 stream would hold one of them until the responses end."""
-ACT: dict[str, Any] = {**FAST, "trigger_mode": "multiple"}
-NO_LABEL: dict[str, Any] = {"show_label": False, "container": False}
+NO_LABEL: JsonObject = {"show_label": False, "container": False}
 KEYS = [
     Key("Ctrl+.", "stop the response", "#chat-stop", typing=True),
     Key("n", "new chat", "#chat-new"),
     Key("i", "write", "#chat-field textarea", "focus"),
     Key("h", "scripted hint", "#chat-scripted"),
 ]
-Updates = dict[Any, Any]
 P = ParamSpec("P")
 
 
@@ -142,30 +141,30 @@ class _Page:
         drawn = [self.fold, self.chats, self.head, *messages]
         editing = [self.edited, self.save]
         everything = [self.address, self.settings, self.about, *fields, *drawn, *editing]
-        self.address.input(self.open_page, [tab, self.address], everything, **ACT)
-        self.new.click(self.open_new, tab, everything, **ACT)
-        self.search.change(self.search_chats, [tab, self.search], self.chats, trigger_mode="always_last", **FAST)
-        gr.on([self.chats.click, self.head.click], self.act_on_chat, tab, everything, **ACT)
+        self.address.input(self.open_page, [tab, self.address], everything, **EACH)
+        self.new.click(self.open_new, tab, everything, **EACH)
+        self.search.change(self.search_chats, [tab, self.search], self.chats, **LATEST)
+        gr.on([self.chats.click, self.head.click], self.act_on_chat, tab, everything, **EACH)
         message_clicks = [self.settled.click, self.current.click]
-        gr.on(message_clicks, self.act_on_message, tab, [self.address, *messages, *editing], **ACT)
-        gr.on([self.text.submit, self.primary.click], self.send, [tab, self.text, *fields], everything, **ACT)
+        gr.on(message_clicks, self.act_on_message, tab, [self.address, *messages, *editing], **EACH)
+        gr.on([self.text.submit, self.primary.click], self.send, [tab, self.text, *fields], everything, **EACH)
         self.timer.tick(self.show_turn, tab, drawn, **FAST)
-        self.scripted.click(self.give_scripted_hint, tab, drawn, **ACT)
+        self.scripted.click(self.give_scripted_hint, tab, drawn, **EACH)
         self.actions.select(self.take_action, tab, drawn, **FAST)
-        self.stop.click(self.stop_turn, tab, self.note, **ACT)
-        self.save.click(self.save_edit, [tab, self.edited], drawn, **ACT)
-        self.cancel.click(self.cancel_edit, tab, composer, **ACT)
-        self.current.input(self.choose_target, tab, composer, **ACT)
+        self.stop.click(self.stop_turn, tab, self.note, **EACH)
+        self.save.click(self.save_edit, [tab, self.edited], drawn, **EACH)
+        self.cancel.click(self.cancel_edit, tab, composer, **EACH)
+        self.current.input(self.choose_target, tab, composer, **EACH)
         draft_outputs = [self.address, self.head, self.settings, self.about, *fields, *composer]
         edits = [named["mode"].input, named["model"].input, named["checkpoints"].input]
         edits += [named["index"].submit, named["index"].blur]
-        gr.on(edits, self.edit_draft, [tab, *fields], draft_outputs, **ACT)
-        named["source"].input(self.edit_source, [tab, *fields], draft_outputs, **ACT)
+        gr.on(edits, self.edit_draft, [tab, *fields], draft_outputs, **EACH)
+        named["source"].input(self.edit_source, [tab, *fields], draft_outputs, **EACH)
         numbers = [event for name in choices.SAMPLING for event in (named[name].blur, named[name].submit)]
         changes = [named["checkpoints"].input, named["system"].blur, *numbers]
-        gr.on(changes, self.edit_settings, [tab, *fields], [self.head, self.note], **ACT)
+        gr.on(changes, self.edit_settings, [tab, *fields], [self.head, self.note], **EACH)
 
-    def form(self, values: tuple[Any, ...]) -> dict[str, Any]:
+    def form(self, values: Sequence[object]) -> JsonObject:
         """Return the settings by name."""
         return dict(zip(self.fields, values, strict=True))
 
@@ -181,7 +180,7 @@ class _Page:
 
     def draw_messages(self, tab: ChatTab) -> Updates:
         """Return the messages, and the composer below them."""
-        messages = {self.settled: view.settled(tab), self.current: view.current(tab)}
+        messages: Updates = {self.settled: view.settled(tab), self.current: view.current(tab)}
         return {**messages, **self.draw_composer(tab)}
 
     def draw_composer(self, tab: ChatTab) -> Updates:
@@ -212,7 +211,7 @@ class _Page:
             self.timer: gr.Timer(active=tab.is_busy),
         }
 
-    def draw_settings(self, tab: ChatTab, values: Mapping[str, Any]) -> Updates:
+    def draw_settings(self, tab: ChatTab, values: JsonObject) -> Updates:
         """Return values, choices and visibility of the settings."""
         is_new, is_new_task = tab.chat is None, tab.chat is None and tab.is_task
         offered = choices.offered_checkpoints(tab.runs, values["model"])
@@ -223,7 +222,7 @@ class _Page:
             **dict.fromkeys(("source", "split", "index"), is_new_task),
             **dict.fromkeys(("max_new_tokens", "temperature", "top_p"), not is_new_task),
         }
-        offers: dict[str, list[Any]] = {
+        offers: dict[str, Sequence[object]] = {
             "model": list(dict.fromkeys([*tab.models, values["model"]])),
             "checkpoints": offered,
         }
@@ -293,7 +292,7 @@ class _Page:
         return {self.current: view.current(tab), self.note: view.note(tab)}
 
     @_shows_errors
-    def send(self, tab: ChatTab, message: str, *values: Any) -> Updates:
+    def send(self, tab: ChatTab, message: str, *values: object) -> Updates:
         """Send a message or hint, or start a task."""
         form = self.form(values)
         if tab.is_busy or not tab.is_writable:
@@ -315,7 +314,7 @@ class _Page:
         tab.follow(self.chat, self.chat.send_message(tab.id, message, parent, after))
         return {**shown, **self.draw(tab)}
 
-    def _create(self, tab: ChatTab, form: Mapping[str, Any]) -> Updates:
+    def _create(self, tab: ChatTab, form: JsonObject) -> Updates:
         if tab.is_task:
             index, sampling = choices.parse_index(form["index"]), choices.chosen_sampling(form, ["seed"])
             named = (form["source"], form["model"], form["checkpoints"], form["split"])
@@ -326,11 +325,11 @@ class _Page:
         tab.read_list(self.chat)
         return {self.address: {"chat": made["id"]}, **self._open_chat(tab, made["id"])}
 
-    def _save_settings(self, tab: ChatTab, form: Mapping[str, Any]) -> bool:
+    def _save_settings(self, tab: ChatTab, form: JsonObject) -> bool:
         """Change the settings of the open chat to those of the form; return whether they differ."""
         assert tab.chat is not None
         now = tab.chat["settings"]
-        wanted: dict[str, Any] = {"sampling": choices.chosen_sampling(form)}
+        wanted: JsonObject = {"sampling": choices.chosen_sampling(form)}
         if not tab.is_task:
             wanted |= {"checkpoints": form["checkpoints"] or ["base"], "system": form["system"] or ""}
         changed = {name: value for name, value in wanted.items() if value != now[name]}
@@ -457,15 +456,15 @@ class _Page:
         return {self.chats: view.chat_list(tab)}
 
     # -- edits of the settings -------------------------------------------------------------------------------------
-    def edit_draft(self, tab: ChatTab, *values: Any) -> Updates:
+    def edit_draft(self, tab: ChatTab, *values: object) -> Updates:
         """Adapt the settings of a new chat to each other; write them into the address."""
         return self._edit_draft(tab, self.form(values))
 
-    def edit_source(self, tab: ChatTab, *values: Any) -> Updates:
+    def edit_source(self, tab: ChatTab, *values: object) -> Updates:
         """Adapt the settings of a new task to its source."""
         return self._edit_draft(tab, self.form(values), model_of_source=True)
 
-    def _edit_draft(self, tab: ChatTab, form: dict[str, Any], *, model_of_source: bool = False) -> Updates:
+    def _edit_draft(self, tab: ChatTab, form: JsonObject, *, model_of_source: bool = False) -> Updates:
         if tab.chat is not None:
             return gr.skip()
         is_switched, tab.mode, tab.error = tab.mode != form["mode"], form["mode"], None
@@ -488,7 +487,7 @@ class _Page:
         }
 
     @_shows_errors
-    def edit_settings(self, tab: ChatTab, *values: Any) -> Updates:
+    def edit_settings(self, tab: ChatTab, *values: object) -> Updates:
         """Save the settings of the open chat."""
         if tab.chat is None or tab.is_busy or not self._save_settings(tab, self.form(values)):
             return gr.skip()

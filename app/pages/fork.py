@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import gradio as gr
 
@@ -11,15 +11,17 @@ from app.components.address import Replacement
 from app.components.keys import Key
 from app.components.nodes import Element, Node, el
 from app.components.view import View
+from app.endpoints.dialogues import DialogueFilters
 from app.endpoints.fork import EarlierFork, ForkResult
 from app.endpoints.studio import Studio
 from app.pages import _fork_result as result
 from app.pages import _fork_view as view
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import FAST, LATEST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from rl2f_core.counterfactual.arms import HINTS
 from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.types import JsonObject
 
 PATH = "fork"
 TITLE = "Fork"
@@ -59,8 +61,16 @@ KEYS = [
     Key("b", "back to the original dialogue", ".fk-back"),
 ]
 
-State = dict[str, Any]
-"""The last `text` of the edited hint, the `reason` why the turn cannot be forked, and the `version` of the fork."""
+
+class State(TypedDict):
+    """What a browser tab shows."""
+
+    text: str
+    """The last text of the edited hint."""
+    reason: str
+    """Why the turn cannot be forked."""
+    version: int
+    """Version of the fork."""
 
 
 class Subject(NamedTuple):
@@ -115,7 +125,7 @@ def build(studio: Studio) -> None:
     address.input(page.open, address, [address, top, *inputs, bar, earlier, *results], **FAST)
     # one event for all edits: the answers of several could arrive in another order
     edited = [address, state, arms, teacher, bar]
-    gr.on(fields.edits, page.edit, [address, state, *inputs], edited, trigger_mode="always_last", **FAST)
+    gr.on(fields.edits, page.edit, [address, state, *inputs], edited, **LATEST)
     bar.click(page.act, [address, state, *inputs], [address, previewed, earlier, *results], **QUEUED)
     shown_result.click(page.act_on_result, [address, state], [address, *results], **FAST)
     timer.tick(page.refresh, [address, state], [earlier, *results], **FAST)
@@ -135,7 +145,7 @@ class _Page:
         self._writable = not studio.context.read_only
 
     @handler
-    def open(self, query: dict[str, str]) -> list[Any]:
+    def open(self, query: dict[str, str]) -> list[object]:
         """Show the turn of the address, its form, and the result of the fork of the address."""
         try:
             subject = self._subject(query)
@@ -149,7 +159,7 @@ class _Page:
         form = [gr.skip()] * len(self._fields.components)
         return [gr.skip(), shown, *form, gr.skip(), gr.skip(), *SKIPPED_RESULT]
 
-    def _open(self, query: dict[str, str], subject: Subject) -> list[Any]:
+    def _open(self, query: dict[str, str], subject: Subject) -> list[object]:
         """Return heading, fields, buttons, earlier forks and result."""
         shown = self._dialogues.get_dialogue(subject.run, subject.dialogue)
         choices = self._forks.fork_choices(subject.run, subject.dialogue)
@@ -168,12 +178,12 @@ class _Page:
         for name, values in allowed.items():
             if form[name] not in values:
                 form[name] = self._fields.fields[name][1]
-        extra: dict[str, dict[str, Any]] = {
+        extra: dict[str, JsonObject] = {
             "checkpoints": {"choices": view.checkpoint_choices(choices["checkpoints"], subject.run)},
             "arms": {"choices": view.arm_choices(choices["hints"], hint is not None)},
             "teacher": {"choices": choices["teachers"], "visible": "teacher" in form["arms"]},
         }
-        state = {"text": form["text"], "reason": view.blocked_reason(shown, subject.turn), "version": 0}
+        state: State = {"text": form["text"], "reason": view.blocked_reason(shown, subject.turn), "version": 0}
         return [
             view.heading(shown, subject.turn, is_open="fork" not in query),
             *(gr.update(value=value, **extra.get(name, {})) for name, value in form.items()),
@@ -183,7 +193,7 @@ class _Page:
         ]
 
     @handler
-    def edit(self, query: dict[str, str], state: State, *values: Any) -> list[Any]:
+    def edit(self, query: dict[str, str], state: State, *values: object) -> list[object]:
         """Write the form to the address; a changed text selects the edited hint."""
         form, arms = self._form(values), gr.skip()
         if form["text"] != state["text"] and "edited" not in form["arms"]:
@@ -193,7 +203,7 @@ class _Page:
         return [self._query(query, form), state, arms, is_taught, self._bar(form, state)]
 
     @handler
-    def act(self, event: gr.EventData, query: dict[str, str], state: State, *values: Any) -> list[Any]:
+    def act(self, event: gr.EventData, query: dict[str, str], state: State, *values: object) -> list[object]:
         """Preview or start the fork of the form."""
         form = self._form(values)
         if event._data["action"] == "preview":
@@ -204,7 +214,7 @@ class _Page:
         return [query, gr.skip(), self._earlier(query), *self._result(query, state)]
 
     @handler
-    def act_on_result(self, event: gr.EventData, query: dict[str, str], state: State) -> list[Any]:
+    def act_on_result(self, event: gr.EventData, query: dict[str, str], state: State) -> list[object]:
         """Stop the fork, or expand or collapse a branch."""
         data, shown = event._data, _opened(query)
         if data["action"] == "stop":
@@ -215,7 +225,7 @@ class _Page:
         return [Replacement(query), *self._result(query, state)]
 
     @handler
-    def refresh(self, query: dict[str, str], state: State) -> Any:
+    def refresh(self, query: dict[str, str], state: State) -> list[object]:
         """Show the fork again if it changed."""
         job = self._forks.fork_result(_int(query.get("fork")))["job"]
         if job["version"] == state["version"]:
@@ -224,8 +234,8 @@ class _Page:
         earlier = gr.skip() if is_active else self._earlier(query)
         return [earlier, *self._result(query, state)]
 
-    def _form(self, values: Sequence[Any]) -> dict[str, Any]:
-        form = dict(zip(self._fields.fields, values, strict=True))
+    def _form(self, values: Sequence[object]) -> JsonObject:
+        form = self._fields.named(values)
         return {**form, "text": form["text"] or "", "arms": [hint for hint in HINTS if hint in form["arms"]]}
 
     def _subject(self, query: dict[str, str]) -> Subject | None:
@@ -235,7 +245,7 @@ class _Page:
         found = self._forks.fork_result(fork) if fork else None
         return Subject(found["run"], found["event_id"], found["turn"]) if found and found["run"] else None
 
-    def _query(self, query: dict[str, str], form: dict[str, Any]) -> Replacement:
+    def _query(self, query: dict[str, str], form: JsonObject) -> Replacement:
         """Return the address of a form; a long text is omitted."""
         kept = {name: query[name] for name in (*Subject._fields, "fork", "open") if name in query}
         changed = self._fields.query(list(form.values()))
@@ -243,7 +253,7 @@ class _Page:
             changed.pop("text", None)
         return Replacement(kept | changed)
 
-    def _arguments(self, query: dict[str, str], form: dict[str, Any]) -> dict[str, Any]:
+    def _arguments(self, query: dict[str, str], form: JsonObject) -> JsonObject:
         """Return the arguments of `start_fork`."""
         subject = self._subject(query)
         if subject is None:
@@ -264,11 +274,11 @@ class _Page:
             "seed": int(form["seed"] or 0),
         }
 
-    def _bar(self, form: dict[str, Any], state: State) -> list[Node]:
+    def _bar(self, form: JsonObject, state: State) -> list[Node]:
         count = len(form["checkpoints"]) * len(form["arms"]) * int(form["samples"] or 0)
         return view.run_bar(count, form["arms"], is_ready=bool(count) and not state["reason"], writable=self._writable)
 
-    def _preview(self, query: dict[str, str], form: dict[str, Any]) -> Element:
+    def _preview(self, query: dict[str, str], form: JsonObject) -> Element:
         fork = self._arguments(query, form)
         found = self._forks.preview_fork(**fork)
         place = {name: fork[name] for name in ("run", "event_id", "turn")}
@@ -284,7 +294,7 @@ class _Page:
         listed = self._forks.fork_choices(subject.run, subject.dialogue)["forks"] if forks is None else forks
         return view.earlier_forks(listed, subject.run, subject.dialogue, _int(query.get("fork")))
 
-    def _result(self, query: dict[str, str], state: State) -> list[Any]:
+    def _result(self, query: dict[str, str], state: State) -> list[object]:
         """Return the result, the timer and the state."""
         fork, idle = _int(query.get("fork")), [gr.Timer(active=False), {**state, "version": 0}]
         if not fork:
@@ -309,7 +319,7 @@ class _Page:
         for key in opened:
             checkpoint, _, arm = key.partition("|")
             if arm and "|" not in arm:
-                filter: Any = {"run": fork, "phase": "fork", "checkpoint": checkpoint, "condition": arm}
+                filter: DialogueFilters = {"run": fork, "phase": "fork", "checkpoint": checkpoint, "condition": arm}
                 pages[key] = self._dialogues.list_dialogues(filter)
         samples = {f"{key}|{row['event_id']}": row["event_id"] for key, page in pages.items() for row in page["rows"]}
         shown = {key: self._dialogues.get_dialogue(fork, samples[key]) for key in opened if key in samples}

@@ -18,7 +18,7 @@ from app.endpoints.detectors import GROUPINGS, GroupBy, ReportResult
 from app.endpoints.labels import HintRef
 from app.endpoints.studio import Studio
 from app.forms.allowlist import list_model_options
-from app.pages._events import FAST, handler
+from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
 from app.pages._labels_benchmark import benchmark_view
 from app.pages._labels_desk import Desk, Draft, LabelForm, Labeling, place_of
@@ -27,6 +27,7 @@ from app.pages._labels_stage import LABEL_KEYS, error_view, hint_key, queue_view
 from app.pages._labels_train import start_rescoring, start_training, train_view
 from app.pages._query import QueryFields
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 PATH = "labels"
 TITLE = "Labels"
@@ -124,12 +125,12 @@ def build(studio: Studio) -> None:
     opened.then(page.load_benchmark, values, stage, **FAST)
     view.input(page.edit, inputs, edited, **FAST).then(page.load_benchmark, values, stage, **FAST)
     budget = [event for name in BUDGET for event in (filters[name].submit, filters[name].blur)]
-    budgeted = gr.on(budget, page.edit, inputs, edited, trigger_mode="always_last", **FAST)
+    budgeted = gr.on(budget, page.edit, inputs, edited, **LATEST)
     budgeted.then(page.load_benchmark, values, stage, **FAST)
     chosen = [each.input for name, each in filters.items() if name not in TYPED + BUDGET]
     typed = [event for name in TYPED for event in (filters[name].submit, filters[name].blur)]
-    gr.on([*chosen, *typed], page.edit, inputs, edited, trigger_mode="always_last", **FAST)
-    stage.click(page.act, inputs, shown, trigger_mode="always_last", **FAST)
+    gr.on([*chosen, *typed], page.edit, inputs, edited, **LATEST)
+    stage.click(page.act, inputs, shown, **LATEST)
 
 
 class _Page:
@@ -145,7 +146,7 @@ class _Page:
         self._writable = not studio.context.read_only
 
     @handler
-    def open(self, query: dict[str, str], kept: dict[str, Any]) -> list[Any]:
+    def open(self, query: dict[str, str], kept: JsonObject) -> list[object]:
         """Show the view of the address, with the name that the browser kept."""
         form = LabelForm(**self._fields.values({"annotator": str(kept.get("annotator") or ""), **query}))
         offered, sources = self._studio.labels.label_choices(), self._studio.detectors.list_finding_sources()[1:]
@@ -163,7 +164,7 @@ class _Page:
         return [*self._show(form, query, desk), *updates.values()]
 
     @handler
-    def edit(self, query: dict[str, str], desk: Desk, *values: Any) -> list[Any]:
+    def edit(self, query: dict[str, str], desk: Desk, *values: object) -> list[object]:
         """Show the hints of changed fields."""
         form = self._form(values)
         now = self._query(form)
@@ -177,14 +178,14 @@ class _Page:
         return [*self._show(form, query, desk), kept, *updates.values()]
 
     @handler
-    def act(self, event: gr.EventData, query: dict[str, str], desk: Desk, *values: Any) -> list[Any]:
+    def act(self, event: gr.EventData, query: dict[str, str], desk: Desk, *values: object) -> list[object]:
         """Perform an action of the stage."""
         form = self._form(values)
         query = self.perform(event._data["action"], event._data, form, query, desk)
         return self._show(form, query, desk)
 
     @handler
-    def load_benchmark(self, *values: Any) -> Any:
+    def load_benchmark(self, *values: object) -> object:
         """Score the benchmark if it is the current view."""
         form, detectors = self._form(values), self._studio.detectors
         if form.view != "benchmark":
@@ -196,7 +197,7 @@ class _Page:
             return error_view(error)
 
     def perform(
-        self, name: str, data: Mapping[str, Any], form: LabelForm, query: dict[str, str], desk: Desk
+        self, name: str, data: JsonObject, form: LabelForm, query: dict[str, str], desk: Desk
     ) -> dict[str, str]:
         """Perform an action on the desk; return the query."""
         labeling, draft = Labeling(self._studio, form, desk), Draft.of_event(data)
@@ -257,7 +258,7 @@ class _Page:
                 desk.error, desk.hint = error, None
         return desk
 
-    def _show(self, form: LabelForm, query: Mapping[str, str], desk: Desk) -> list[Any]:
+    def _show(self, form: LabelForm, query: Mapping[str, str], desk: Desk) -> list[object]:
         """Return the values of address, desk and stage; Back returns to the previous view, not to each hint."""
         shown, group_by = self._query(form), _group_by(query)
         if group_by != GROUPINGS[0]:
@@ -289,7 +290,7 @@ class _Page:
         grouped = {**desk.test["report"], **desk.test["groupings"][group_by]}
         return cast(ReportResult, {**desk.test, "report": grouped})
 
-    def _updates(self, form: LabelForm, desk: Desk, *, only_visible: bool = False) -> dict[str, dict[str, Any]]:
+    def _updates(self, form: LabelForm, desk: Desk, *, only_visible: bool = False) -> dict[str, JsonObject]:
         """Return updates of the fields by name: which are shown, and their values."""
         queue, train = form.view == "queue", form.view == "train"
         has_hints = form.view in ("queue", "report")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, cast, get_args
+from typing import TypedDict, cast, get_args
 
 import gradio as gr
 
@@ -21,7 +21,7 @@ from app.endpoints.endpoint import ArgumentError
 from app.endpoints.run import RunDetails
 from app.endpoints.studio import Studio
 from app.pages import _run_view as view
-from app.pages._events import FAST, handler
+from app.pages._events import FAST, LATEST, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._run_tabs import TABS, RunTab
@@ -46,8 +46,6 @@ KEYS = [
     Key("d", "dialogues of this run", ".rl-tabs a[href^='/dialogues']"),
     Key("Ctrl+Enter", "save the note", "#run-save-note", typing=True),
 ]
-Updates = dict[Any, Any]
-"""New values by component."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class RunPage:
         self._connect()
 
     def _add_overview(self) -> None:
-        plain: dict[str, Any] = {"show_label": False, "container": False, "interactive": not self.read_only}
+        plain: JsonObject = {"show_label": False, "container": False, "interactive": not self.read_only}
         self.cards = View(elem_id="run-cards")
         with gr.Column(elem_id="run-curves"):
             with gr.Row(elem_classes="run-tools", equal_height=True):
@@ -146,7 +144,6 @@ class RunPage:
             self.output,
         ]  # fmt: skip
         every = [*live, self.config, self.yaml, self.environment]
-        latest = {"trigger_mode": "always_last", **FAST}
         self.address.input(self._open, self.address, [*every, self.x, self.smoothing, self.more], **FAST)
         self.timer.tick(self._refresh, where, live, **FAST)
         gr.on(
@@ -154,10 +151,10 @@ class RunPage:
             self._redraw,
             [*where, *values],
             [self.address, self.charts, self.further],
-            **latest,
+            **LATEST,
         )
         self.more.focus(self._offer_series, self.shown, self.more, **FAST)
-        self.more.input(self._choose_series, [*where, *values], [self.address, self.further], **latest)
+        self.more.input(self._choose_series, [*where, *values], [self.address, self.further], **LATEST)
         self.further.delete(self._close_series, [*where, *values], [self.address, self.more, self.further], **FAST)
         self.part.input(
             self._choose_part,
@@ -288,34 +285,34 @@ class RunPage:
         return self._show(query, before) if follows_log or version != before.version else {self.timer: gr.skip()}
 
     @handler
-    def _offer_series(self, shown: Shown) -> dict[str, Any]:
+    def _offer_series(self, shown: Shown) -> JsonObject:
         return gr.update(choices=series_choices(self.endpoints.run_metrics(shown.run)["metrics"]))
 
     @handler
-    def _redraw(self, query: dict[str, str], now: Shown, *values: Any) -> Updates:
+    def _redraw(self, query: dict[str, str], now: Shown, *values: object) -> Updates:
         query = self._merged_query(query, values)
         charts = self.endpoints.run_charts(now.run, **chart_options(query))["charts"]
         updates: Updates = {self.address: query, self.charts: charts}
         return updates | ({self.further: self._further_charts(now.run, query)} if query.get("more") else {})
 
     @handler
-    def _choose_series(self, query: dict[str, str], now: Shown, *values: Any) -> Updates:
+    def _choose_series(self, query: dict[str, str], now: Shown, *values: object) -> Updates:
         query = self._merged_query(query, values)
         return {self.address: query, self.further: self._further_charts(now.run, query)}
 
     @handler
-    def _close_series(self, event: gr.EventData, query: dict[str, str], now: Shown, *values: Any) -> Updates:
-        given = dict(zip(self.fields.fields, values, strict=True))
+    def _close_series(self, event: gr.EventData, query: dict[str, str], now: Shown, *values: object) -> Updates:
+        given = self.fields.named(values)
         given["more"] = [name for name in given["more"] if name != event._data["key"]]
         query = self._merged_query(query, list(given.values()))
         return {self.address: query, self.more: given["more"], self.further: self._further_charts(now.run, query)}
 
     @handler
-    def _choose_part(self, query: dict[str, str], now: Shown, *values: Any) -> Updates:
+    def _choose_part(self, query: dict[str, str], now: Shown, *values: object) -> Updates:
         query = self._merged_query(query, values)
         return {self.address: query, **self._show_evaluation(self.endpoints.get_run(now.run), query, None)[1]}
 
-    def _merged_query(self, query: dict[str, str], values: Sequence[Any]) -> dict[str, str]:
+    def _merged_query(self, query: dict[str, str], values: Sequence[object]) -> dict[str, str]:
         """Return the query with the values of the fields."""
         others = {name: value for name, value in query.items() if name not in self.fields.fields}
         return Replacement({**others, **self.fields.query(values)})

@@ -18,11 +18,12 @@ from app.components.view import View
 from app.endpoints.runs import RunFacets, RunPage, RunSort, RunStatus
 from app.endpoints.studio import Studio
 from app.pages import _runs_view as view
-from app.pages._events import FAST, QUEUED, handler
+from app.pages._events import EACH, FAST, LATEST, QUEUED, EventOptions, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from jobs.db.errors import NotFoundError
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 PATH = ""
 TITLE = "Runs"
@@ -60,7 +61,6 @@ KEYS = [
 ]
 Query = Mapping[str, str]
 """Parameters of the address: filters that differ from `DEFAULTS`, and `cursor`."""
-Outputs = dict[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Page:
             EndNotifications(lambda since: ended_runs(studio, since))
         self.live = View(elem_id="runs-live")
         with gr.Row(elem_classes="runs-filters", visible="hidden") as self.toolbar:
-            options: dict[str, Any] = {"show_label": False, "container": False, "min_width": 120}
+            options: JsonObject = {"show_label": False, "container": False, "min_width": 120}
             hint = "Search name, tag, note, model…"
             search = gr.Textbox(
                 label="Search runs", placeholder=hint, elem_classes="search", max_lines=1, **options
@@ -120,12 +120,12 @@ class _Page:
         timer.tick(self.refresh, shown, content, **FAST)
         # `input` misses Backspace and pasted text in a Textbox, and is triggered twice by a Dropdown
         edits = [each.change for each in components.values()]
-        gr.on(edits, self.edit, [*place, *fields], [self.address, *listed], trigger_mode="always_last", **FAST)
+        gr.on(edits, self.edit, [*place, *fields], [self.address, *listed], **LATEST)
         self.pager.click(self.turn, place, [self.address, *listed], **FAST)
         browse, form = [self.live.select, self.table.select], [*place, self.newcomer, *fields]
-        gr.on(browse, self.browse, form, browsed, trigger_mode="multiple", **FAST)
+        gr.on(browse, self.browse, form, browsed, **EACH)
         # one after the other, in the order of the clicks
-        in_order: dict[str, Any] = {"trigger_mode": "multiple", "concurrency_limit": 1, **QUEUED}
+        in_order: EventOptions = {"trigger_mode": "multiple", "concurrency_limit": 1, **QUEUED}
         self.table.input(self.select, place, [self.selected, self.table], **in_order)
         clicks = [self.live.click, self.table.click, self.jobs.click]
         gr.on(clicks, self.click, [*place, self.newcomer], [*content, self.selected], **in_order)
@@ -143,7 +143,7 @@ class _Page:
             cast(RunSort, form["sort"]), query.get("cursor"),
         )  # fmt: skip
 
-    def draw(self, page: RunPage, query: Query, chosen: list[int]) -> Outputs:
+    def draw(self, page: RunPage, query: Query, chosen: list[int]) -> Updates:
         """Return the table and the pager."""
         filtered = is_filtered(query)
         sort = query.get("sort", DEFAULTS["sort"])
@@ -151,20 +151,20 @@ class _Page:
         table = view.runs_table(page, chosen, sort, title, filtered=filtered, writable=self.writable)
         return {self.table: table, self.pager: view.pager(page)}
 
-    def listing(self, query: Query, chosen: list[int]) -> Outputs:
+    def listing(self, query: Query, chosen: list[int]) -> Updates:
         """Return the table and the pager; an error in the address replaces them."""
         try:
             return self.draw(self.find(query), query, chosen)
         except RL2FError as error:
             return {self.table: view.unreadable(str(error)), self.pager: None}
 
-    def content(self, query: Query, chosen: list[int], new: Mapping[str, bool], seen: Shown | None = None) -> Outputs:
+    def content(self, query: Query, chosen: list[int], new: Mapping[str, bool], seen: Shown | None = None) -> Updates:
         """Return everything but the form; the filters' choices only if they differ from those that were seen."""
         version, now = self.runs.runs_version(), time.time()
         active, facets = self.runs.list_active_runs(), self.runs.run_facets()
         count, exists = len(active["active"]), bool(facets["statuses"])
         first = self.first_steps(new) if exists else view.no_runs(self.writable)
-        content: Outputs = {
+        content: Updates = {
             self.shown: Shown(version, now, count, facets, chosen),
             self.address: gr.update(title=f"({count}) {TITLE}" if count else TITLE),
             self.live: view.stack(first, *view.live(active, self.runs.queue_status(), now)),
@@ -186,7 +186,7 @@ class _Page:
 
     # -- events ----------------------------------------------------------------------------------------------------
     @handler
-    def open_page(self, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Outputs:
+    def open_page(self, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Updates:
         """Show the runs of the address."""
         form, content = self.filters.values(query), self.content(query, chosen, new)
         fields = {name: field for name, (field, _) in self.filters.fields.items()}
@@ -203,7 +203,7 @@ class _Page:
         }
 
     @handler
-    def refresh(self, seen: Shown, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Outputs:
+    def refresh(self, seen: Shown, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Updates:
         """Show what changed since the last refresh."""
         is_late = seen.active and time.time() - seen.time > CLOCK_SECONDS
         # a refresh that started before a change of the selection shows the old one: the next refresh corrects that
@@ -213,7 +213,7 @@ class _Page:
         return self.content(query, chosen, new, seen)
 
     @handler
-    def edit(self, query: dict[str, str], chosen: list[int], *values: Any) -> Outputs:
+    def edit(self, query: dict[str, str], chosen: list[int], *values: object) -> Updates:
         """Filter by the form; the first letter of a search adds an entry to the history, further ones replace it."""
         wanted = self.filters.query(values)
         if wanted == {name: text for name, text in query.items() if name in DEFAULTS}:
@@ -222,13 +222,13 @@ class _Page:
         return {self.address: Replacement(wanted) if is_typing else wanted, **self.listing(wanted, chosen)}
 
     @handler
-    def turn(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Outputs:
+    def turn(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Updates:
         """Show another page of the list."""
         query = {**query, "cursor": event._data["cursor"]}
         return {self.address: query, **self.listing(query, chosen)}
 
     @handler
-    def select(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Outputs:
+    def select(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Updates:
         """Select one run or all of the shown ones."""
         data, page = event._data, self.find(query)
         changed = [run["id"] for run in page["rows"]] if data["change"] == "select_all" else [int(data["run"])]
@@ -237,15 +237,15 @@ class _Page:
 
     @handler
     def browse(
-        self, event: gr.EventData, query: dict[str, str], chosen: list[int], new: dict[str, bool], *values: Any
-    ) -> Outputs:
+        self, event: gr.EventData, query: dict[str, str], chosen: list[int], new: dict[str, bool], *values: object
+    ) -> Updates:
         """Do what changes no run: sort, filter, clear the selection, open the dialog, the first steps."""
         data, name = event._data, event._data["action"]
         if name in ("sort", "tag", "clear"):
             changes = DEFAULTS if name == "clear" else {name: data[name]}
-            form = {**dict(zip(DEFAULTS, values, strict=True)), **changes}
+            form = self.filters.named(values) | changes
             query = self.filters.query(list(form.values()))
-            fields = {self.filters.fields[each][0]: value for each, value in changes.items()}
+            fields: Updates = {self.filters.fields[each][0]: value for each, value in changes.items()}
             return {self.address: query, **fields, **self.listing(query, chosen)}
         if name == "unselect":
             return {self.selected: [], **self.listing(query, [])}
@@ -261,7 +261,7 @@ class _Page:
         return {self.newcomer: {**new, "read": True}, self.address: link}
 
     @handler
-    def click(self, event: gr.EventData, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Outputs:
+    def click(self, event: gr.EventData, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Updates:
         """Do an action of runs, of the queue or of a schedule."""
         try:
             chosen = act(self.studio, event._data, chosen)
@@ -305,7 +305,7 @@ def is_filtered(query: Query) -> bool:
     return any(query.get(name) for name in DEFAULTS if name != "sort")
 
 
-def facet_choices(name: str, facets: RunFacets, value: str) -> dict[str, Any]:
+def facet_choices(name: str, facets: RunFacets, value: str) -> JsonObject:
     """Return the choices of a filter; it is hidden if there is nothing to choose."""
     found = cast("list[str]", facets[FACETS[name]])  # type: ignore[literal-required]
     known = [*found, *([value] if value and value not in found else [])]

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from app.common.context import Context
 from app.endpoints.exports import ExportEndpoints
-from app.pages.exports import export_list
+from app.pages._exports_view import export_list
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
 from jobs.export.exporter import export
