@@ -411,7 +411,7 @@ def test_a_revision_method_with_schedules_goes_from_its_preset_to_its_dialogues(
     page = open_form("?preset=rltf:binary_matrix-sd")
     page.get_by_label("Variant").click()
     variants = page.get_by_role("listbox").get_by_role("option")
-    expect(variants).to_have_count(20)
+    expect(variants).to_have_count(25)
     variants.filter(has_text=re.compile(r"^\W*shortest path · sd$")).click()
     expect(field(page, "environment.type")).to_have_value("shortest_path")
     parts = [{"environment": {"type": "guess_number", "size": 4, "low": 1}}, {"environment": {"type": "secret_code"}}]
