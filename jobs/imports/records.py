@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from rl2f_core.types import JsonObject, Message
 
@@ -68,7 +68,7 @@ class RolloutFormat(ABC):
         """Return the rollouts of a row, usually one. Raises `RowError` naming the wrong column."""
 
 
-def encodable(value: Any) -> Any:
+def encodable(value: JsonObject) -> JsonObject:
     """Return a JSON value in which lone surrogates, which cannot be encoded, are question marks."""
     text = json.dumps(value, ensure_ascii=False)
     return json.loads(text.encode("utf-8", "replace")) if _SURROGATE.search(text) else value

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl2f_core.types import JsonObject
+
 SESSION = "RL2F_SESSION"
 """Environment variable with the number of the worker's session. Its records contain it, so that records of earlier
 sessions are ignored."""
@@ -141,7 +143,7 @@ class ExitRecord:
         os.replace(self._reserved, self.path)
 
 
-def write_progress(folder: Path, data: dict[str, Any]) -> None:
+def write_progress(folder: Path, data: JsonObject) -> None:
     """Replace `progress.json`; raises `OSError`."""
     _replace(folder / PROGRESS, json.dumps(data).encode())
 
@@ -161,7 +163,7 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def _read(path: Path, session: int) -> dict[str, Any] | None:
+def _read(path: Path, session: int) -> JsonObject | None:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -32,6 +32,7 @@ from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
 from rl2f_core.errors import DataError
 from rl2f_core.run.events import OWN_CONDITIONS
+from rl2f_core.types import JsonObject
 
 T = TypeVar("T")
 _texts = table(FULL_TEXT, column("rowid", Integer))
@@ -288,7 +289,7 @@ def _grouped(session: Session, query: Select[T], *names: str) -> dict[Any, list[
     return rows
 
 
-def facets(db: Database, run_id: int | None) -> dict[str, Any]:
+def facets(db: Database, run_id: int | None) -> JsonObject:
     """Return the filter choices of one run or of all.
 
     Contains `phases`, `stages`, `levels`, `environments`, `checkpoints`, `conditions`; `steps` as (first, last);
