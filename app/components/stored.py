@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from app.components.component import Component
+from rl2f_core.types import JsonObject
 
 
 class Stored(Component):
@@ -30,7 +31,7 @@ class Stored(Component):
         """Return the `js` of an event that replaces its last input by the stored dictionary."""
         return f"(...inputs) => [...inputs.slice(0, -1), localStorage.getItem({json.dumps(self.name)})]"
 
-    def preprocess(self, payload: str | None) -> dict[str, Any]:  # type: ignore[override]
+    def preprocess(self, payload: str | None) -> JsonObject:  # type: ignore[override]
         """Return the stored dictionary; what cannot be read is empty."""
         try:
             value = json.loads(payload or "{}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.backends.auto import resolve_backend
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
@@ -25,7 +25,7 @@ from rl2f_core.teachers.base import Teacher
 from rl2f_core.types import JsonObject
 
 
-def build_environment(config: Any) -> Environment:
+def build_environment(config: ComponentConfig) -> Environment:
     """Build the environment of a config."""
     return registry.get("environment", config.type)(config)
 
@@ -54,7 +54,7 @@ def _record_backend(run_dir: RunDir, backend: dict[str, str]) -> None:
 
 
 def build_engine(
-    config: BaseRun, backend: Backend, teacher: Any = None, models: ModelPool | None = None
+    config: BaseRun, backend: Backend, teacher: ComponentConfig | None = None, models: ModelPool | None = None
 ) -> RolloutEngine:
     """Build the engine of a run, by default with the run's teacher.
 
@@ -86,12 +86,12 @@ def load_reflector(config: BaseRun, backend: Backend, run_dir: RunDir) -> None:
         backend.load_adapter(REFLECTOR, folder)
 
 
-def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:
+def build_teacher(config: ComponentConfig, engine: RolloutEngine) -> Teacher:
     """Build another teacher for an engine, with the same models."""
     return registry.get("teacher", config.type)(config, engine.environment, engine.teacher.models)
 
 
-def with_teacher(engine: RolloutEngine, config: Any) -> RolloutEngine:
+def with_teacher(engine: RolloutEngine, config: ComponentConfig) -> RolloutEngine:
     """Return the engine with another teacher, from its configuration."""
     return dataclasses.replace(engine, teacher=build_teacher(config, engine))
 

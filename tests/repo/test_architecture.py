@@ -46,7 +46,7 @@ app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labe
     rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.text rl2f_core.types
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io
     rl2f_core.leaks rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.stats rl2f_core.teachers rl2f_core.text rl2f_core.training
+    rl2f_core.stats rl2f_core.teachers rl2f_core.text rl2f_core.training rl2f_core.types
 app.model_server: jobs.export rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.errors
     rl2f_core.model_store rl2f_core.run rl2f_core.types web
 app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
@@ -62,8 +62,7 @@ jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_cor
     rl2f_core.rollout rl2f_core.run rl2f_core.teachers rl2f_core.text rl2f_core.types workspace
 jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.text rl2f_core.types
 jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.processes rl2f_core.run rl2f_core.text
-    worker
-    workspace
+    rl2f_core.types worker workspace
 jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.rollout rl2f_core.run rl2f_core.text rl2f_core.types workspace
@@ -76,7 +75,7 @@ jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.regi
 jobs.run_kinds: export labels rl2f_core.config rl2f_core.file_io rl2f_core.leaks rl2f_core.registry rl2f_core.run
     rl2f_core.run_kinds
 jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds rl2f_core.text workspace
-jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.processes rl2f_core.run run_kinds
+jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.processes rl2f_core.run rl2f_core.types run_kinds
 rl2f_core: config errors
 rl2f_core.backends: chat config device errors model_store modeling processes registry types
 rl2f_core.chat: errors types
