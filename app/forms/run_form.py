@@ -23,11 +23,9 @@ from rl2f_core.config.presets import Preset
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.model_store.store import built_in
-from rl2f_core.paths import CONFIGS
 from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
-PRESETS = CONFIGS
 DEFAULT_PRESET = "quickstart"
 
 

@@ -149,9 +149,9 @@ class RolloutWorkerGroup:
     Raises `RunError` if Ray is not installed or the cluster lacks the resources.
     """
 
-    def __init__(self, config: BaseRun, on_message: Callable[[str], None] | None = None) -> None:
+    def __init__(self, config: BaseRun) -> None:
         self.size = config.resources.rollout_workers
-        self.on_message = on_message or (lambda text: print(text, file=sys.stderr, flush=True))
+        self.on_message: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
         self._adapters: dict[str, tuple[int, object]] = {}
         ray = connect()
         group = self._placement_group(config)

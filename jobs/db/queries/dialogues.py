@@ -237,13 +237,6 @@ def group(db: Database, run_id: int, dialogue: Dialogue) -> list[DialogueView]:
         return _views(session, run_id, list(session.scalars(query.order_by(_dialogue.index, _dialogue.id))))
 
 
-def views(db: Database, run_id: int, events: Sequence[str]) -> list[DialogueView]:
-    """Return several dialogues of a run in ingestion order, without unknown ones."""
-    with db.read() as session:
-        query = select(Dialogue).where(_dialogue.run_id == run_id, _dialogue.event_id.in_(events))
-        return _views(session, run_id, list(session.scalars(query.order_by(_dialogue.id))))
-
-
 def next_views(db: Database, filter: DialogueFilter, *, after: int, limit: int) -> list[DialogueView]:
     """Return the first dialogues of the filter's run with a row id above `after`, in ingestion order."""
     assert filter.run is not None
