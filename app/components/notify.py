@@ -7,9 +7,6 @@ from typing import TypedDict
 
 from app.components.component import Component
 
-POLL_SECONDS = 10.0
-"""Interval between questions for ended runs."""
-
 
 class Notice(TypedDict):
     """A notification."""
@@ -42,4 +39,4 @@ class EndNotifications(Component):
             return ended_runs(since)
 
         ask.__name__ = "ended_runs"
-        super().__init__(server_functions=[ask], seconds=POLL_SECONDS, min_width=0, scale=0)
+        super().__init__(server_functions=[ask], seconds=10.0, min_width=0, scale=0)

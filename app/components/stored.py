@@ -8,14 +8,12 @@ from typing import Any
 from app.components.component import Component
 from rl2f_core.types import JsonObject
 
-MAX_ENTRIES = 20
-
 
 class Stored(Component):
     """A dictionary in the browser's `localStorage`, shared by all tabs.
 
-    The value `{key: entry}` sets entries and None removes one; the newest `MAX_ENTRIES` entries are kept. To read, take
-    the component as the last input of an event with `js=stored.reader(inputs)`.
+    The value `{key: entry}` sets entries and None removes one; the newest 20 entries are kept. To read, take the
+    component as the last input of an event with `js=stored.reader(inputs)`.
 
     Args:
         name: Name of the dictionary.
@@ -25,7 +23,7 @@ class Stored(Component):
     MODULE = "stored.js"
 
     def __init__(self, name: str, **options: Any) -> None:
-        super().__init__(visible="hidden", name=name, limit=MAX_ENTRIES, **options)
+        super().__init__(visible="hidden", name=name, limit=20, **options)
         self.name = name
 
     def reader(self) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl2f_core.file_io import read_json
 from rl2f_core.types import JsonObject
 
 SESSION = "RL2F_SESSION"
@@ -164,11 +165,8 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path, session: int) -> JsonObject | None:
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) and data.get("session") == session else None
+    data = read_json(path)
+    return data if data.get("session") == session else None
 
 
 def _finite(value: Any) -> float | None:

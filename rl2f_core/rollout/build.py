@@ -14,7 +14,7 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
-from rl2f_core.file_io import write_atomically
+from rl2f_core.file_io import read_json, write_atomically
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.engine import REFLECTOR, RolloutEngine
 from rl2f_core.rollout.enumeration import system_message
@@ -46,11 +46,8 @@ def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Prog
 
 def _record_backend(run_dir: RunDir, backend: dict[str, str]) -> None:
     """Add the backend to the run's `meta.json`, if it exists."""
-    try:
-        meta = json.loads(run_dir.meta_path.read_text())
-    except (OSError, ValueError):
-        return
-    write_atomically(run_dir.meta_path, json.dumps({**meta, "backend": backend}, indent=2))
+    if meta := read_json(run_dir.meta_path):
+        write_atomically(run_dir.meta_path, json.dumps({**meta, "backend": backend}, indent=2))
 
 
 def build_engine(
