@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pandas as pd
 from plotly import graph_objects as go
@@ -51,7 +50,7 @@ from rl2f_core.run_kinds.eval import eval_config
 from rl2f_core.types import JsonObject
 
 __all__ = ["Experiment", "queue_experiment", "run_experiment"]
-Source = str | Path | Mapping[str, Any] | BaseRun
+Source = str | Path | Mapping[str, object] | BaseRun
 """A configuration: name of a preset, YAML file (or FILE:CELL of a matrix), mapping, or configuration object."""
 Overrides = Mapping[str, object]
 """Dotted path → value, e.g. `{"stages.0.steps": 5}`."""
@@ -182,7 +181,7 @@ class Experiment:
         return charts
 
     # -- exports ---------------------------------------------------------------------------------------------------
-    def export(self, folder: str | Path, **settings: Any) -> JsonObject:
+    def export(self, folder: str | Path, **settings: object) -> JsonObject:
         """Write datasets of the dialogues in TRL's types to a new folder; return the manifest.
 
         Args:

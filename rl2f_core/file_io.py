@@ -1,14 +1,16 @@
-"""Atomic file writes, and detection of a full disk."""
+"""Atomic file writes, tolerant reads, and detection of a full disk."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import threading
 from pathlib import Path
 
 from rl2f_core.errors import DataError, DiskFullError
+from rl2f_core.types import JsonObject
 
 
 def disk_is_full(error: BaseException) -> bool:
@@ -20,6 +22,15 @@ def disk_is_full(error: BaseException) -> bool:
 def disk_full_error(path: Path) -> DiskFullError:
     """Return the error for a run that cannot write to `path`."""
     return DiskFullError("The disk is full.", value=str(path), fix="Free space, then resume the run.")
+
+
+def read_json(path: Path) -> JsonObject:
+    """Return the JSON object of a file; empty if the file is missing or damaged."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:

@@ -50,7 +50,7 @@ def register(category: str):
         if category not in _components:
             raise UnknownNameError("Unknown category of components.", value=category, known=sorted(_components))
         holder, key = ("config_class", "kind") if category == "run_kind" else ("Config", "type")
-        config: Any = getattr(cls, holder, None)
+        config = getattr(cls, holder, None)
         field = getattr(config, "model_fields", {}).get(key)
         literal = get_args(field.annotation) if field is not None else ()
         if len(literal) != 1:

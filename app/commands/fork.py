@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent
+from rl2f_core.types import JsonObject
 
 Run = Annotated[Path | None, typer.Argument(help="The run's folder; not needed with --resume.")]
 Arms = Annotated[
@@ -73,7 +74,7 @@ def fork(
     source, event = RunDir.open(run), _find_dialogue(run, dialogue)
     checkpoints = choose_checkpoints(source, checkpoint or [], event.checkpoint or event.dialogue.policy)
     arms = [parse_arm(text) for text in arm or []]
-    values: dict[str, Any] = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
+    values: JsonObject = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
     config = fork_config(source, str(run.resolve()), event.id, turn - 1, checkpoints, arms, **values)
     _start(config, source, sets, out)
 
@@ -111,7 +112,7 @@ def hint_value(
         raise ConfigError("A run is needed.", fix="rl2f hint-value RUN.")
     source = RunDir.open(run)
     checkpoints = choose_checkpoints(source, checkpoint or [])
-    values: dict[str, Any] = {
+    values: JsonObject = {
         "hints": num_hints,
         "samples": samples,
         "turns": attempts or None,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from app.commands.options import Out, Resume, Sets, Targets
 from app.commands.train import as_target, create, execute_in, with_overrides
 from rl2f_core.run.directory import RunDir
+from rl2f_core.types import JsonObject
 
 
 def levels(
@@ -46,7 +47,7 @@ def levels(
     if resume is not None:
         execute_in(RunDir.open(resume))
         return
-    changes: dict[str, Any] = {"tasks": tasks, "samples": samples, "turns": turns, "split": split}
+    changes: JsonObject = {"tasks": tasks, "samples": samples, "turns": turns, "split": split}
     changes |= {"values": level} if level else {}
     changes |= {"field": level_field} if level_field else {}
     changes |= {"perturbations": [name for name in perturbation if name != "none"]} if perturbation else {}

@@ -28,18 +28,18 @@ class LogTail:
     """The piece does not continue the previous one."""
 
 
-def read_tail(path: Path, offset: int | None = None, limit: int = MAX_BYTES) -> LogTail:
-    """Return the text since a byte offset, or whole lines from the last `limit` bytes.
+def read_tail(path: Path, offset: int | None = None) -> LogTail:
+    """Return the text since a byte offset, or whole lines from the last `MAX_BYTES` bytes.
 
     An incomplete character at the end is left for the next call. A missing file is empty.
     """
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
-            restarted = offset is None or offset > size or size - offset > limit
-            start = max(0, size - limit) if restarted or offset is None else offset
+            restarted = offset is None or offset > size or size - offset > MAX_BYTES
+            start = max(0, size - MAX_BYTES) if restarted or offset is None else offset
             file.seek(start)
-            raw = file.read(limit)
+            raw = file.read(MAX_BYTES)
     except OSError:
         return LogTail("", 0, 0, True)
     if restarted and start > 0:

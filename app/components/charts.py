@@ -6,6 +6,7 @@ from typing import Any
 
 from app.components.component import Component
 from app.components.module import plotly_url
+from rl2f_core.types import JsonObject
 
 
 class Charts(Component):
@@ -24,5 +25,5 @@ class Charts(Component):
 
     MODULE = "charts.js"
 
-    def __init__(self, value: list[Any] | None = None, *, closable: bool = False, **options: Any) -> None:
+    def __init__(self, value: list[JsonObject] | None = None, *, closable: bool = False, **options: Any) -> None:
         super().__init__(value, closable=closable, library=plotly_url(), **options)

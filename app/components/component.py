@@ -21,7 +21,7 @@ class Component(gr.HTML):
     MODULE: ClassVar[str]
     """File name of the module."""
 
-    def __init__(self, value: Any = None, **options: Any) -> None:
+    def __init__(self, value: object = None, **options: Any) -> None:
         script = load_module(self.MODULE)
         super().__init__(value, html_template="", js_on_load=script, apply_default_css=False, **options)
 

@@ -30,14 +30,13 @@ class EndNotifications(Component):
 
     Args:
         ended_runs: Returns the runs that ended since a time in seconds; none if the time is None.
-        seconds: Interval between questions.
     """
 
     MODULE = "notify.js"
 
-    def __init__(self, ended_runs: Callable[[float | None], EndedRuns], seconds: float = 10.0) -> None:
+    def __init__(self, ended_runs: Callable[[float | None], EndedRuns]) -> None:
         def ask(since: float | None) -> EndedRuns:
             return ended_runs(since)
 
         ask.__name__ = "ended_runs"
-        super().__init__(server_functions=[ask], seconds=seconds, min_width=0, scale=0)
+        super().__init__(server_functions=[ask], seconds=10.0, min_width=0, scale=0)

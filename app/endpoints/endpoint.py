@@ -17,7 +17,7 @@ Scope = Literal["read", "run", "label"]
 """What a token permits: read everything; start and change runs, exports and chats; write labels and notes."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class ArgumentError(ConfigError):
@@ -38,7 +38,7 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(function)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: object) -> Any:
             try:
                 return checked(*args, **kwargs)
             except ValidationError as error:
@@ -47,7 +47,7 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
                 raise _argument_error(function, error) from None
 
         @contextmanager
-        def admitted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Action]:
+        def admitted(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[Action]:
             context = getattr(args[0], "_context", None) if args else None
             if scope == "read" or context is None:
                 yield Action()
@@ -57,13 +57,13 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
                 yield action
 
         @wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             with admitted(args, kwargs) as action:
                 action.result = run(*args, **kwargs)
                 return action.result
 
         @wraps(function)
-        def stream(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def stream(*args: object, **kwargs: object) -> Iterator[object]:
             with admitted(args, kwargs):
                 yield from run(*args, **kwargs)
 
@@ -74,7 +74,7 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
     return decorate
 
 
-def endpoints_of(group: object) -> Iterator[tuple[str, Scope, Callable[..., Any]]]:
+def endpoints_of(group: object) -> Iterator[tuple[str, Scope, Callable[..., object]]]:
     """Yield name, scope and bound method of each endpoint of an object."""
     for name, method in inspect.getmembers(group, inspect.ismethod):
         scope = getattr(method, "endpoint_scope", None)
@@ -82,7 +82,7 @@ def endpoints_of(group: object) -> Iterator[tuple[str, Scope, Callable[..., Any]
             yield name, scope, method
 
 
-def _argument_error(function: Callable[..., Any], error: ValidationError) -> ArgumentError:
+def _argument_error(function: Callable[..., object], error: ValidationError) -> ArgumentError:
     names = list(inspect.signature(function).parameters)
     first = error.errors(include_url=False)[0]
     loc = [str(part) for part in first["loc"]]

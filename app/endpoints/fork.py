@@ -5,7 +5,7 @@ Runs, dialogues and checkpoints are identified by their names in the workspace, 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict
+from typing import Annotated, Literal, NamedTuple, Required, TypedDict
 
 from pydantic import Field, ValidationError, with_config
 from typing_extensions import TypedDict as CheckedDict
@@ -278,11 +278,13 @@ class ForkEndpoints:
             run: The fork's run.
         """
         from rl2f_core.counterfactual.runner import read_report
+        from rl2f_core.run_kinds.fork import ForkRun
 
         row = runs.get(self._context.db, run)
         if row.kind != "fork":
             raise NotFoundError("The run is not a fork.", value=run, fix="Open a dialogue and fork it.")
-        config: Any = self._folder(row).config()
+        config = self._folder(row).config()
+        assert isinstance(config, ForkRun)
         report = read_report(self._context.workspace.folder(row.folder))
         source = runs.find(self._context.db, folder=config.source)
         return {
@@ -313,13 +315,15 @@ class ForkEndpoints:
 
     def _forks(self, owner: Run, event_id: str) -> list[EarlierFork]:
         """Return the forks of a dialogue, newest first."""
+        from rl2f_core.run_kinds.fork import ForkRun
+
         found: list[EarlierFork] = []
         for child in hint_values.forks(self._context.db, owner):
             try:
-                config: Any = self._folder(child).config()
+                config = self._folder(child).config()
             except RL2FError:  # it names a component that is not installed
                 continue
-            if config.dialogue == event_id:
+            if isinstance(config, ForkRun) and config.dialogue == event_id:
                 found.append(
                     {
                         "run": child.id or 0,

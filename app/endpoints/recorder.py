@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
@@ -33,7 +32,7 @@ class Action:
 
 @contextmanager
 def recorded(
-    db: Database, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    db: Database, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Iterator[Action]:
     """Record a call of an endpoint when the block ends; `args` includes `self`.
 
@@ -63,7 +62,7 @@ def write_entry(db: Database, entry: AuditEntry) -> None:
         _log.exception("The audit log misses an entry: %s %s", entry.caller, entry.action)
 
 
-def summarize_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def summarize_call(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """Return `name=value` pairs, without `self`, None and values that may contain secrets or private text."""
     try:
         given = inspect.signature(function).bind_partial(*args, **kwargs).arguments

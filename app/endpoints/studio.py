@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.endpoints.audit import AuditEndpoints
 from app.endpoints.chat import ChatEndpoints
@@ -49,7 +49,7 @@ class Studio:
         self.exports = ExportEndpoints(context)
         self.audit = AuditEndpoints(context)
 
-    def endpoints(self) -> Iterator[tuple[str, Scope, Callable[..., Any]]]:
+    def endpoints(self) -> Iterator[tuple[str, Scope, Callable[..., object]]]:
         """Yield name, scope and function of every endpoint; names are unique."""
         for group in vars(self).values():
             if group is not self.context:

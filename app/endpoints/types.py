@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from rl2f_core.config.loading import format_validation_error
 from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.types import JsonObject
 
 RunId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 RunIds = Annotated[list[RunId], Field(max_length=1000)]
@@ -57,7 +58,7 @@ def check_file_name(name: str) -> str:
     return name
 
 
-def validated(model: type[Model], data: dict[str, Any]) -> Model:
+def validated(model: type[Model], data: JsonObject) -> Model:
     """Return `data` as a model; raise `ConfigError` that names the field."""
     try:
         return model.model_validate(data)

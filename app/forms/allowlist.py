@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 from app.forms.errors import FieldError, fields_of
@@ -244,7 +244,7 @@ WORKSPACE_CHECKS = {"runs": check_run, "checkpoints": check_checkpoint, "data": 
                     "detectors": check_detector, "questions": check_questions}  # fmt: skip
 
 
-def source_errors(node: Node, data: Any, workspace: Workspace) -> list[FieldError]:
+def source_errors(node: Node, data: object, workspace: Workspace) -> list[FieldError]:
     """Return an error for each value that its field does not permit."""
     errors = []
     for path, known, value in _sources(node, data, ()):
@@ -255,13 +255,13 @@ def source_errors(node: Node, data: Any, workspace: Workspace) -> list[FieldErro
     return errors
 
 
-def _sources(node: Node, data: Any, path: FieldPath) -> Iterator[tuple[FieldPath, str, str]]:
+def _sources(node: Node, data: object, path: FieldPath) -> Iterator[tuple[FieldPath, str, str]]:
     """Yield path, list and value of each field marked `known`."""
     if node.get("known"):
         if isinstance(data, str):
             yield path, node["known"], data
         return
-    below: Iterable[tuple[str | int, Node, Any]] = ()
+    below: Iterable[tuple[str | int, Node, object]] = ()
     if node["kind"] in ("object", "component") and isinstance(data, Mapping):
         below = ((f["key"], f["node"], data.get(f["key"])) for f in fields_of(node, data))
     elif node["kind"] == "list" and isinstance(data, list | tuple):

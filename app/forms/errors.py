@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic_core import ErrorDetails
 
@@ -49,7 +48,7 @@ class FieldError:
         return ".".join(str(part) for part in self.path)
 
 
-def field_errors(errors: Sequence[ErrorDetails], node: Node, data: Any) -> list[FieldError]:
+def field_errors(errors: Sequence[ErrorDetails], node: Node, data: object) -> list[FieldError]:
     """Return pydantic's first `MAX_ERRORS` errors by field of the form, several of one field as one.
 
     Args:
@@ -79,7 +78,7 @@ def field_errors(errors: Sequence[ErrorDetails], node: Node, data: Any) -> list[
     return [FieldError(path, " – or: ".join(messages)) for path, messages in found.items()]
 
 
-def _follow(loc: Sequence[str | int], node: Node, data: Any) -> tuple[Path, Node, bool]:
+def _follow(loc: Sequence[str | int], node: Node, data: object) -> tuple[Path, Node, bool]:
     """Return the part of a location that is a path of the form, its node, and whether the value has its shape.
 
     Names of union members are not part of the path.
@@ -100,7 +99,7 @@ def _follow(loc: Sequence[str | int], node: Node, data: Any) -> tuple[Path, Node
     return tuple(path), node, fits
 
 
-def _has_shape(node: Node, data: Any) -> bool:
+def _has_shape(node: Node, data: object) -> bool:
     shapes = {"list": list | tuple, "tuple": list | tuple, "object": Mapping, "component": Mapping, "map": Mapping}
     return isinstance(data, shapes.get(node["kind"], str | int | float))
 
@@ -111,7 +110,7 @@ def _member(node: Node, tag: str) -> Node:
     return next((o for o in node["options"] if o["kind"] == wanted), {"kind": "any"})
 
 
-def _below(node: Node, part: str | int, data: Any) -> Node | None:
+def _below(node: Node, part: str | int, data: object) -> Node | None:
     kind = node["kind"]
     if kind in ("object", "component"):
         if kind == "component" and part == "type":
@@ -126,7 +125,7 @@ def _below(node: Node, part: str | int, data: Any) -> Node | None:
     return node["value"] if kind == "map" else None
 
 
-def fields_of(node: Node, data: Any) -> list[dict[str, Any]]:
+def fields_of(node: Node, data: object) -> list[Node]:
     """Return the fields of a section; those of a component depend on the `type` in its data."""
     if node["kind"] == "object":
         return node["fields"]
@@ -136,13 +135,13 @@ def fields_of(node: Node, data: Any) -> list[dict[str, Any]]:
     return options(node["component"]).get(name, {"fields": []})["fields"] if isinstance(name, str) else []
 
 
-def _at(data: Any, path: Path) -> Any:
+def _at(data: object, path: Path) -> object:
     for part in path:
         data = _get(data, part)
     return data
 
 
-def _get(data: Any, part: str | int) -> Any:
+def _get(data: object, part: str | int) -> object:
     if isinstance(data, Mapping):
         return data.get(part)
     if isinstance(data, list | tuple) and isinstance(part, int) and part < len(data):
@@ -178,6 +177,6 @@ def _message(item: ErrorDetails, keys: Sequence[str]) -> str:
     return message
 
 
-def _plain(bound: Any) -> str:
+def _plain(bound: object) -> str:
     """Return a bound as text, `1` for 1.0."""
     return str(int(bound)) if isinstance(bound, float) and bound.is_integer() else str(bound)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,23 +11,24 @@ from jobs.db.models import ENDED, Run
 from rl2f_core.metrics.constant_baseline import describe_comparison
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.training.preflight import PreflightReport
+from rl2f_core.types import JsonObject
 
 MAX_NAME_CHARACTERS = 100
 
 
-def preflight_data(data: dict[str, Any]) -> dict[str, Any]:
+def preflight_data(data: JsonObject) -> JsonObject:
     """Return the configuration of the preflight of a training run."""
     return {**data, "kind": "preflight", "name": f"preflight {data.get('name', 'run')}"[:MAX_NAME_CHARACTERS]}
 
 
-def view(run: Run, folder: Path) -> dict[str, Any]:
+def view(run: Run, folder: Path) -> JsonObject:
     """Return the state of a preflight as JSON.
 
     Args:
         run: Its row.
         folder: Its run directory, with `preflight.json` and `preflight.txt` at the end.
     """
-    shown: dict[str, Any] = {
+    shown: JsonObject = {
         "run": run.id,
         "status": run.status,
         "ended": run.status in ENDED,
@@ -61,7 +61,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _progress(run: Run, folder: Path) -> dict[str, Any]:
+def _progress(run: Run, folder: Path) -> JsonObject:
     """Return the progress from the worker's file, which is newer than the row."""
     try:
         held = json.loads((folder / "progress.json").read_bytes())
@@ -70,7 +70,7 @@ def _progress(run: Run, folder: Path) -> dict[str, Any]:
         return {"phase": run.phase, "done": run.done, "total": run.total}
 
 
-def _verdict(report: PreflightReport, text: str) -> dict[str, Any]:
+def _verdict(report: PreflightReport, text: str) -> JsonObject:
     """Return the verdict with its reason and fix; `note` is the remark of the text about later checks."""
     note = next((line.strip() for line in text.splitlines() if line.strip().startswith("These are the starting")), "")
     words = "Worth starting." if report.passed else f"Not worth starting with these weights: {report.reason}"
@@ -128,7 +128,7 @@ def _rate(interval: Interval) -> str:
     return f"{interval.value:.0%} ({interval.low or 0:.0%}–{interval.high or 0:.0%})"
 
 
-def figure(report: PreflightReport) -> dict[str, Any]:
+def figure(report: PreflightReport) -> JsonObject:
     """Return the Plotly histogram of groups by their number of solved dialogues.
 
     Colors are names of the style sheet's variables, which `Charts` resolves.

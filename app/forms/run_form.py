@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -24,10 +23,9 @@ from rl2f_core.config.presets import Preset
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.model_store.store import built_in
-from rl2f_core.paths import CONFIGS
 from rl2f_core.text.yaml_loader import load_yaml
+from rl2f_core.types import JsonObject
 
-PRESETS = CONFIGS
 DEFAULT_PRESET = "quickstart"
 
 
@@ -39,7 +37,7 @@ class FormResult:
     """Run kind; `train` if the data names no registered one."""
     config: BaseRun | None
     """The configuration if it is valid."""
-    data: dict[str, Any] | None
+    data: JsonObject | None
     """Values with all defaults; None if the text is not the YAML of a mapping."""
     yaml: str
     """The data as YAML, with the comments and order of the original text; an unreadable text itself."""
@@ -53,7 +51,7 @@ class FormResult:
         return self.config is not None
 
 
-def spec(kind: str) -> dict[str, Any]:
+def spec(kind: str) -> JsonObject:
     """Return the form of a run kind: its `root` node and the registered `components`; raises `UnknownNameError`."""
     parts = [part for part in registry.PACKAGES if part != "run_kind"]
     return {"root": run_node(kind), "components": {part: options(part) for part in parts}}
@@ -76,7 +74,7 @@ def check_yaml(text: str, workspace: Workspace) -> FormResult:
     return _with_lines(_check(dict(document.value), workspace, text), document.lines)
 
 
-def check_data(data: Mapping[str, Any], workspace: Workspace, text: str | None = None) -> FormResult:
+def check_data(data: Mapping[str, object], workspace: Workspace, text: str | None = None) -> FormResult:
     """Validate the values of a form; comments of its earlier YAML `text` are kept."""
     checked = _check(dict(data), workspace, text)
     if checked.ok:
@@ -91,7 +89,7 @@ def _with_lines(checked: FormResult, lines: Mapping[yaml_text.Path, int]) -> For
     return replace(checked, errors=tuple(replace(e, line=yaml_text.line_of(lines, e.path)) for e in checked.errors))
 
 
-def _check(data: dict[str, Any], workspace: Workspace, text: str | None) -> FormResult:
+def _check(data: JsonObject, workspace: Workspace, text: str | None) -> FormResult:
     kind = data.get("kind", "train")
     if not isinstance(kind, str) or kind not in kinds():
         error = FieldError(("kind",), f"is no run kind; known: {', '.join(kinds())}")
@@ -114,7 +112,7 @@ def _check(data: dict[str, Any], workspace: Workspace, text: str | None) -> Form
     return FormResult(kind, None if errors else config, full, yaml_text.update(text, full), tuple(errors))
 
 
-def change_kind(data: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def change_kind(data: Mapping[str, object], kind: str) -> JsonObject:
     """Return the data for another run kind with the fields of both kinds; raises `UnknownNameError`."""
     shared = {field["key"] for field in run_node(kind)["fields"]}
     return {**{key: value for key, value in data.items() if key in shared}, "kind": kind}

@@ -31,8 +31,9 @@ from pydantic.fields import FieldInfo
 
 from rl2f_core import registry
 from rl2f_core.config.components import Component
+from rl2f_core.types import JsonObject
 
-Node = dict[str, Any]
+Node = JsonObject
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern")
 _SCALARS = {"integer", "number", "string", "boolean"}
 _LISTS = (list, tuple, set, frozenset, Sequence)
@@ -93,12 +94,12 @@ def _words(cls: type[BaseModel]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.partition("[")[0]).lower()
 
 
-def _field(name: str, info: FieldInfo, inside: tuple[type, ...]) -> dict[str, Any] | None:
+def _field(name: str, info: FieldInfo, inside: tuple[type, ...]) -> Node | None:
     if _is_constant(info.annotation):
         return None
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     node = _node(info.annotation, info.metadata, str(extra.get("known", "")), inside)
-    made: dict[str, Any] = {
+    made: Node = {
         "key": name,
         "label": name.replace("_", " "),
         "help": " ".join((info.description or "").split()),
@@ -118,12 +119,12 @@ def _holds_basic(node: Node) -> bool:
     return node["kind"] == "object" and any(field["basic"] for field in node["fields"])
 
 
-def _is_constant(annotation: Any) -> bool:
+def _is_constant(annotation: object) -> bool:
     """Return whether an annotation is a `Literal` of one value, such as the type of a component."""
     return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
-def _node(annotation: Any, metadata: Sequence[Any], known: str, inside: tuple[type, ...]) -> Node:
+def _node(annotation: object, metadata: Sequence[object], known: str, inside: tuple[type, ...]) -> Node:
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata = [*more, *metadata]
@@ -145,7 +146,7 @@ def _node(annotation: Any, metadata: Sequence[Any], known: str, inside: tuple[ty
     return _scalar(_json_schema(annotation, metadata), known)
 
 
-def _union(args: Sequence[Any], metadata: Sequence[Any], known: str, inside: tuple[type, ...]) -> Node:
+def _union(args: Sequence[object], metadata: Sequence[object], known: str, inside: tuple[type, ...]) -> Node:
     rest = [arg for arg in args if arg is not type(None)]
     nullable = {"nullable": True} if len(rest) < len(args) else {}
     if len(rest) == 1:
@@ -153,7 +154,9 @@ def _union(args: Sequence[Any], metadata: Sequence[Any], known: str, inside: tup
     return {"kind": "union", "options": [_node(arg, metadata, known, inside) for arg in rest], **nullable}
 
 
-def _list(origin: Any, args: Sequence[Any], metadata: Sequence[Any], known: str, inside: tuple[type, ...]) -> Node:
+def _list(
+    origin: object, args: Sequence[object], metadata: Sequence[object], known: str, inside: tuple[type, ...]
+) -> Node:
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
         return {"kind": "tuple", "items": [_node(arg, (), known, inside) for arg in args]}
     item = _node(args[0], (), known, inside)
@@ -164,7 +167,7 @@ def _list(origin: Any, args: Sequence[Any], metadata: Sequence[Any], known: str,
     return node
 
 
-def _scalar(schema: Mapping[str, Any], known: str) -> Node:
+def _scalar(schema: JsonObject, known: str) -> Node:
     kind = schema.get("type")
     if schema.get("enum"):
         return {"kind": "choice", "values": list(schema["enum"])}
@@ -174,7 +177,7 @@ def _scalar(schema: Mapping[str, Any], known: str) -> Node:
     return {**node, "known": known} if known and kind == "string" else node
 
 
-def _json_schema(annotation: Any, metadata: Sequence[Any]) -> Mapping[str, Any]:
+def _json_schema(annotation: Any, metadata: Sequence[object]) -> JsonObject:
     marked = annotation
     for mark in metadata:
         marked = Annotated[marked, mark]
@@ -190,30 +193,28 @@ def _json_schema(annotation: Any, metadata: Sequence[Any]) -> Mapping[str, Any]:
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
-def default_of(info: FieldInfo) -> Any:
+def default_of(info: FieldInfo) -> object:
     """Return the default of a field as in a resolved YAML file."""
     value = info.get_default(call_default_factory=True, validated_data={})
     return complete_value(info.annotation, info.metadata, plain(value))
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Convert models and tuples to mappings and lists."""
-    return TypeAdapter(Any).dump_python(value, mode="json")
+    return TypeAdapter(object).dump_python(value, mode="json")
 
 
-def complete(cls: type[BaseModel], value: Any) -> Any:
+def complete(cls: type[BaseModel], value: Mapping[str, object]) -> JsonObject:
     """Return a mapping with the defaults of a class, in the order of its fields.
 
     A valid value becomes its dump. Invalid values are kept, unknown keys come last, and required fields without a
     value stay missing.
     """
-    if not isinstance(value, Mapping):
-        return value
     try:
         return cls.model_validate(value).model_dump(mode="json")
     except (ValidationError, RecursionError):
         pass
-    made: dict[Any, Any] = {}
+    made: JsonObject = {}
     for name, info in cls.model_fields.items():
         if name in value:
             made[name] = complete_value(info.annotation, info.metadata, value[name])
@@ -222,7 +223,7 @@ def complete(cls: type[BaseModel], value: Any) -> Any:
     return made | {key: held for key, held in value.items() if key not in made}
 
 
-def complete_value(annotation: Any, metadata: Sequence[Any], value: Any) -> Any:
+def complete_value(annotation: object, metadata: Sequence[object], value: object) -> object:
     """Apply `complete` to the value of a field."""
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
@@ -232,9 +233,9 @@ def complete_value(annotation: Any, metadata: Sequence[Any], value: Any) -> Any:
         if isinstance(value, str):
             value = {"type": value}
         cls = component_class(held.category, value.get("type")) if isinstance(value, Mapping) else None
-        return value if cls is None else complete(cls, value)
+        return complete(cls, value) if cls is not None and isinstance(value, Mapping) else value
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return complete(annotation, value)
+        return complete(annotation, value) if isinstance(value, Mapping) else value
     args = get_args(annotation)
     if typing.get_origin(annotation) in (list, tuple) and isinstance(value, list | tuple) and args:
         fixed = args[1:] and args[1] is not Ellipsis

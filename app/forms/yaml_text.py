@@ -16,7 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from rl2f_core.text.yaml_loader import with_loader
+from rl2f_core.text.yaml_loader import Loader, with_loader
 
 MAX_CHARACTERS = 200_000
 MAX_VALUES = 20_000
@@ -52,7 +52,7 @@ def read(text: str) -> Document:
     return with_loader(text, functools.partial(_read, text))
 
 
-def _read(text: str, parser: Any) -> Document:
+def _read(text: str, parser: Loader) -> Document:
     loader = None
     try:
         loader = parser(text)
@@ -120,12 +120,12 @@ def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
     return None
 
 
-def dump(data: Any) -> str:
+def dump(data: object) -> str:
     """Return data as YAML in the style of a resolved configuration."""
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
 
 
-def update(text: str | None, data: Any) -> str:
+def update(text: str | None, data: object) -> str:
     """Return a text with the values of `data`; comments, order and notation stay.
 
     Returns `dump(data)` without comments if there is no text, or it cannot be read, uses aliases, or cannot hold the
@@ -160,7 +160,7 @@ def _editor() -> YAML:
     return editor
 
 
-def _updated(node: Any, old: Any, value: Any, editor: YAML) -> Any:
+def _updated(node: object, old: Any, value: object, editor: YAML) -> object:
     """Return a node of a document, whose value is `old`, with another value: the node itself if it can hold it."""
     if isinstance(node, CommentedMap) and isinstance(value, Mapping):
         _update_map(node, old, value, editor)
@@ -177,7 +177,7 @@ def _updated(node: Any, old: Any, value: Any, editor: YAML) -> Any:
     return node
 
 
-def _new(value: Any, editor: YAML) -> Any:
+def _new(value: object, editor: YAML) -> object:
     """Return a value as a node that is written in the notation of `dump`."""
     if value is None or isinstance(value, int):
         return value
@@ -187,19 +187,19 @@ def _new(value: Any, editor: YAML) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _scalar(value: str | float) -> Any:
+def _scalar(value: str | float) -> object:
     """Return a number or a short text as a node; loading one takes 1 ms, and a form has dozens."""
     return _editor().load(dump(value))
 
 
-def _update_map(node: CommentedMap, old: Mapping[Any, Any], values: Mapping[Any, Any], editor: YAML) -> None:
+def _update_map(node: CommentedMap, old: Mapping[str, object], values: Mapping[str, object], editor: YAML) -> None:
     """Set the keys of a mapping. A new key goes before the one that follows it in `values`."""
     for key in [key for key in node if key not in values]:
         del node[key]
-    order: list[Any] = list(node)
+    order: list[str] = list(node)
     last = order[-1] if _ends_in_comment(node) else None
-    before: dict[Any, list[Any]] = {}
-    waiting: list[Any] = []
+    before: dict[str | None, list[str]] = {}
+    waiting: list[str] = []
     for key, value in values.items():
         if key in node:
             node[key] = _updated(node[key], old[key], value, editor)
@@ -215,7 +215,7 @@ def _update_map(node: CommentedMap, old: Mapping[Any, Any], values: Mapping[Any,
         node.move_to_end(key)
 
 
-def _ends_in_comment(node: Any) -> bool:
+def _ends_in_comment(node: object) -> bool:
     """Return whether a comment follows the last value; it may describe the next section."""
     if not isinstance(node, CommentedMap | CommentedSeq) or not node:
         return False
@@ -223,7 +223,7 @@ def _ends_in_comment(node: Any) -> bool:
     return last in node.ca.items or _ends_in_comment(node[last])
 
 
-def for_browser(value: Any) -> Any:
+def for_browser(value: object) -> Any:
     """Return a value that JSON and JavaScript represent exactly; other numbers become text that YAML reads back."""
     if isinstance(value, Mapping):
         return {str(key): for_browser(held) for key, held in value.items()}

@@ -7,7 +7,7 @@ response, as in vLLM. A parameter that this server does not support is an error 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError, model_validator
 from pydantic_core import from_json
@@ -90,7 +90,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
@@ -117,11 +117,11 @@ class Request(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, data: Any) -> Any:
+    def _without_nulls(cls, data: object) -> object:
         return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: object) -> object:
     """Join the text parts of a message."""
     if isinstance(value, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in value):
         return "".join(str(part.get("text", "")) for part in value)

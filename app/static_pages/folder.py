@@ -17,7 +17,6 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any
 
 import jinja2
 import yaml
@@ -69,7 +68,7 @@ def write_pages(run: str | Path, out: str | Path, *, limit: int = 40, ids: Seque
     config = run_dir.config()
     if not isinstance(config, BaseRun):
         raise DataError("Only a run with dialogues can be shared.", value=getattr(config, "kind", None))
-    shared: dict[str, Any] = {"title": config.name, "status": _last_status(run_dir, private)}
+    shared: JsonObject = {"title": config.name, "status": _last_status(run_dir, private)}
     shared["dialogues"] = [_dialogue(event, _environment(config)) for event in kept]
     shared |= _run_page(run_dir, config)
     pages = {name: _render(name, shared) for name in ("index.html", "dialogues.html")}

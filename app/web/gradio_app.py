@@ -89,7 +89,7 @@ def _hide_events(blocks: gr.Blocks, published: list[PublishedEndpoint]) -> None:
             event.api_visibility = "private"
 
 
-def _for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
+def _for_programs(function: Callable[..., Any]) -> Callable[..., object]:
     """Return an endpoint whose errors are messages, and whose signature has types instead of their names.
 
     Gradio passes the request as the first argument; it names the caller for the audit log.
@@ -97,13 +97,13 @@ def _for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
     import gradio as gr
 
     @functools.wraps(function)
-    def call(request: gr.Request, *args: Any) -> Any:
+    def call(request: gr.Request, *args: object) -> object:
         CALLER.set(_caller(request))  # each call has a context of its own
         with _errors_as_messages(function.__name__):
             return _without_false_files(function(*args))
 
     @functools.wraps(function)
-    def stream(request: gr.Request, *args: Any) -> Iterator[Any]:
+    def stream(request: gr.Request, *args: object) -> Iterator[object]:
         CALLER.set(_caller(request))
         with _errors_as_messages(function.__name__):
             yield from map(_without_false_files, function(*args))
@@ -119,7 +119,7 @@ def _for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = [first, *(each.replace(annotation=hints[name]) for name, each in signature.parameters.items())]
     made.__annotations__ = {"request": gr.Request, **hints}
     made.__signature__ = signature.replace(parameters=parameters, return_annotation=returned)
-    return cast("Callable[..., Any]", made)
+    return cast("Callable[..., object]", made)
 
 
 def _caller(request: gr.Request) -> str:
@@ -128,7 +128,7 @@ def _caller(request: gr.Request) -> str:
     return CALLER.get() if token is None else caller_name(token)
 
 
-def _without_false_files(value: Any) -> Any:
+def _without_false_files(value: object) -> object:
     """Rename the key `path` to `_path` except in file references: `gradio_client` downloads what has a `path`."""
     if isinstance(value, list | tuple):
         return [_without_false_files(item) for item in value]

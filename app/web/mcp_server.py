@@ -125,7 +125,7 @@ class McpServer:
         return text, False
 
 
-def input_schema(function: Callable[..., Any]) -> JsonObject:
+def input_schema(function: Callable[..., object]) -> JsonObject:
     """Return the JSON schema of a function's arguments."""
     hints = typing.get_type_hints(function, include_extras=True)
     fields: Any = {

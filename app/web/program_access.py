@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from app.endpoints.recorder import write_entry
 from jobs.db.engine import Database
@@ -124,7 +123,7 @@ class ProgramAccess:
             del forwarded["fn_index"]
         return json.dumps(forwarded).encode()
 
-    def _endpoint(self, name: str | None, index: Any) -> PublishedEndpoint | None:
+    def _endpoint(self, name: str | None, index: object) -> PublishedEndpoint | None:
         """Return the endpoint of a name or a number; None if both are given and differ."""
         if name is None:
             return self._by_index.get(index) if type(index) is int else None

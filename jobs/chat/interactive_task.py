@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobs.chat.model_process.inference import verify_attempt
-from rl2f_core.config.presets import presets
 from rl2f_core.config.run import BaseRun
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.stateful import StatefulEnvironment
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from jobs.db.models import ChatMessage
 
 MAX_INDEX = 2**31
-
-
-def preset_names() -> list[str]:
-    """Return the names of the presets."""
-    return sorted(preset.name for preset in presets())
 
 
 def shared_fields(config: BaseRun) -> JsonObject:

@@ -12,6 +12,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Table, Text, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
+from rl2f_core.types import JsonObject
+
 ACTIVE = ("queued", "starting", "running", "stopping")
 ENDED = ("succeeded", "failed", "stopped", "interrupted")
 FULL_TEXT = "dialogue_text"
@@ -174,8 +176,8 @@ class TaskRow(SQLModel, table=True):
     environment: str
     split: str
     level: str
-    public: dict[str, Any] = _json()
-    privileged: dict[str, Any] = _json()
+    public: JsonObject = _json()
+    privileged: JsonObject = _json()
     task_hash: str = ""
     """`jobs.labels.holdout.task_hash`, equal in all runs."""
 
@@ -250,7 +252,7 @@ class Turn(SQLModel, table=True):
     finish_reason: str
     correct: bool
     parsed: str | None = None
-    verdict: dict[str, Any] = _json()
+    verdict: JsonObject = _json()
     """`rl2f_core.types.Verdict`."""
     reward: float
     advantage: float | None = None
@@ -263,7 +265,7 @@ class Turn(SQLModel, table=True):
     """`name@version` of the prompt template of a model teacher."""
     prompt_template: str | None = None
     """`name@version` of the reprompt template of the attempt; None without reprompt."""
-    usage: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    usage: JsonObject | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """Cost of a model teacher's message (`rl2f_core.types.Usage`)."""
     hint_error: str | None = _nullable_text()
     """Teacher error; the hint is then a fallback or empty."""
@@ -274,7 +276,7 @@ class Turn(SQLModel, table=True):
     determines_answer: bool = False
     bits_used: float | None = None
     """See `rl2f_core.types.Turn` for these four."""
-    actions: list[dict[str, Any]] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    actions: list[JsonObject] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """Labeled actions of the prompt (`rl2f_core.types.ActionChoice`); None without `prompting: enumerate`."""
     reflection: str | None = _nullable_text()
     """The reflector's text in the prompt; None without a reflector."""
@@ -422,9 +424,9 @@ class Chat(SQLModel, table=True):
     title: str
     mode: str = "chat"
     """chat or play."""
-    settings: dict[str, Any] = _json()
+    settings: JsonObject = _json()
     """Model, checkpoints (`base`, `17:rl2f@20`), sampling, seed, system prompt; for a task, the environment config."""
-    task: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    task: JsonObject | None = Field(default=None, sa_column=Column(JSON))
     """The interactive task (`rl2f_core.types.Task`), with privileged data."""
     created: float
     changed: float = Field(index=True)
@@ -444,7 +446,7 @@ class ChatMessage(SQLModel, table=True):
     content: str = _text()
     status: str = "done"
     """done, streaming, stopped or failed (see `detail.error`)."""
-    detail: dict[str, Any] = _json()
+    detail: JsonObject = _json()
     """Verdict, leak report, token count, seconds, error."""
     time: float
 

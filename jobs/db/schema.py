@@ -1,4 +1,4 @@
-"""Upgrade a database to the newest schema revision, and compare its schema with the models.
+"""Upgrade a database to the newest schema revision.
 
 The revisions are in `migrations/versions/`. Alembic stores a database's revision in its table `alembic_version`.
 """
@@ -11,7 +11,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import command
-from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -113,8 +112,3 @@ def _known_revision(connection: sa.Connection, name: str) -> str | None:
             fix="Install the newer version, or restore a backup.",
         )
     return revision
-
-
-def schema_drift(connection: sa.Connection) -> list[object]:
-    """Return the differences between the database's schema and the models."""
-    return list(compare_metadata(MigrationContext.configure(connection, opts=COMPARISON), MODELS))

@@ -95,7 +95,7 @@ class ExportRecord:
             yield tuple(segment)
 
 
-def task_key(environment: str, public: Mapping[str, Any], privileged: Mapping[str, Any]) -> str:
+def task_key(environment: str, public: Mapping[str, object], privileged: Mapping[str, object]) -> str:
     """Return 16 hexadecimal digits that are equal for the same problem with the same answer."""
     text = json.dumps([environment, public, privileged], sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import islice
@@ -16,6 +15,7 @@ from jobs.export.export_records import ExportRecord, ExportTurn, HumanLabel, Tas
 from jobs.export.settings import ExportFilter
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
+from rl2f_core.file_io import read_json
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
 from rl2f_core.text.yaml_loader import load_yaml
@@ -52,7 +52,7 @@ class Source(ABC):
         model, environment, teacher, detection = (
             getattr(self.config, name, None) for name in ("model", "environment", "teacher", "leak_detection")
         )
-        meta = _read_meta(self.run_dir)
+        meta = read_json(self.run_dir.meta_path)
         return {
             "run": self.name,
             "name": getattr(self.config, "name", self._run_name),
@@ -199,11 +199,3 @@ def _leak_report(view: TurnView) -> LeakReport | None:
             columns = {"detector", "leak_type", "answer_fraction", "action"}
             return LeakReport(leaked=view.row.leak_found, span=span, **finding.model_dump(include=columns))
     return LeakReport(leaked=view.row.leak_found)
-
-
-def _read_meta(run_dir: RunDir) -> JsonObject:
-    try:
-        meta = json.loads(run_dir.meta_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return meta if isinstance(meta, dict) else {}

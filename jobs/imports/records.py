@@ -8,13 +8,16 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 from rl2f_core.types import JsonObject, Message
 
 MAX_NUMBER = 1e30
 """Largest reward or weight; sums and squares of larger ones overflow."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+T = TypeVar("T")
 
 
 class RowError(ValueError):
@@ -68,7 +71,7 @@ class RolloutFormat(ABC):
         """Return the rollouts of a row, usually one. Raises `RowError` naming the wrong column."""
 
 
-def encodable(value: Any) -> Any:
+def encodable(value: T) -> T:
     """Return a JSON value in which lone surrogates, which cannot be encoded, are question marks."""
     text = json.dumps(value, ensure_ascii=False)
     return json.loads(text.encode("utf-8", "replace")) if _SURROGATE.search(text) else value

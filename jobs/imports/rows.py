@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from jobs.imports.inspect_logs import HEADER, log_info, read_archive
 from jobs.imports.records import encodable
@@ -41,7 +40,7 @@ def _records(path: Path) -> Iterator[Row]:
 def _inspect_json(path: Path) -> Iterator[Row]:
     """Yield the samples of an Inspect log in the format `json`."""
     try:
-        log: Any = encodable(json.loads(path.read_bytes()))
+        log = encodable(json.loads(path.read_bytes()))
         samples = log["samples"]
         header = log_info(log["eval"])
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:

@@ -9,7 +9,6 @@ messages: each path to a leaf that ends with a sampled message is one rollout.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from jobs.imports.records import (
     ImportedRollout,
@@ -21,7 +20,7 @@ from jobs.imports.records import (
     as_step,
     split_prompt,
 )
-from rl2f_core.types import JsonObject
+from rl2f_core.types import JsonObject, Message
 
 MAX_MESSAGES = 100_000
 """Messages of all branches of a trace; a few nodes can have very many long branches."""
@@ -101,7 +100,7 @@ def _object(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def _branches(trace: JsonObject) -> Iterator[tuple[list[Any], list[Any]]]:
+def _branches(trace: JsonObject) -> Iterator[tuple[list[Message], list[Message]]]:
     """Yield the messages before and from the first sampled one, of each path to a leaf with a sampled message."""
     nodes = trace.get("nodes")
     if not isinstance(nodes, list) or not all(

@@ -131,7 +131,7 @@ def group_columns() -> tuple[ColumnElement[Any], ...]:
 
 def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[Row], Sequence[Row | None]]]) -> None:
     """Count new hints. Each item has the rows of a dialogue, its task, its turns and their findings."""
-    sums: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0, 0, 0.0, 0])
+    sums: dict[tuple[object, ...], list[float]] = defaultdict(lambda: [0, 0, 0.0, 0])
     for dialogue, task, turns, findings in items:
         before = (run_id, dialogue["environment"])
         after = (dialogue["stage"], bucket(dialogue["step"]), dialogue["checkpoint"] or "", dialogue["condition"] or "",

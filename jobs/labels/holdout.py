@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
 
 FIRST_OF_DEV = "8"
 """Tasks whose hash begins with this hexadecimal digit or a later one are in the dev set."""
 
 
-def task_hash(environment: str, public: Mapping[str, Any], privileged: Mapping[str, Any]) -> str:
+def task_hash(environment: str, public: Mapping[str, object], privileged: Mapping[str, object]) -> str:
     """Return 16 hexadecimal digits that are equal for tasks with equal environment, public and privileged data.
 
     Privileged data is included because many tasks share one prompt and differ only in the answer.

@@ -9,7 +9,7 @@ import json
 import time
 import unicodedata
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select, update
 from sqlmodel import Session
@@ -20,6 +20,7 @@ from jobs.labels import opened_hints
 from jobs.labels.agreement import LABELS
 from jobs.labels.annotation_queue import HintKey, QueueFilter, sample
 from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -88,7 +89,7 @@ def put(
         raise ConfigError("Unknown label.", value=answer.label, known=LABELS)
     if len(answer.note) > MAX_NOTE:
         raise ConfigError(f"A note has at most {MAX_NOTE} characters.", value=f"{len(answer.note)} characters")
-    values: dict[str, Any] = asdict(answer)
+    values: JsonObject = asdict(answer)
     with db.write() as session:
         turn_id, hint = _hint(session, run_id, event, turn)
         _check_span(answer.start, answer.end, hint)
@@ -196,12 +197,12 @@ def _update_count(session: Session, run_id: int, event: str) -> None:
     session.execute(update(Dialogue).where(*where).values(label_count=count.scalar_subquery()))
 
 
-def _changes(session: Session, annotator: str) -> list[dict[str, Any]]:
+def _changes(session: Session, annotator: str) -> list[JsonObject]:
     setting = session.get(Setting, f"labels.undo.{annotator}")
     return [] if setting is None else json.loads(setting.value)
 
 
-def _save_changes(session: Session, annotator: str, changes: list[dict[str, Any]]) -> None:
+def _save_changes(session: Session, annotator: str, changes: list[JsonObject]) -> None:
     name = f"labels.undo.{annotator}"
     setting = session.get(Setting, name) or Setting(name=name, value="")
     setting.value = json.dumps(changes[-MAX_UNDO:], ensure_ascii=False)

@@ -21,6 +21,7 @@ from jobs.db.engine import Database
 from rl2f_core import registry
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
+from rl2f_core.file_io import read_json
 
 SLOT_FILE = "slot.json"
 """File in the run directory with the slot of its worker."""
@@ -138,10 +139,7 @@ def write_slot(folder: Path, name: str) -> None:
 
 def read_slot(folder: Path) -> str:
     """Return the slot of a run; empty if it has none."""
-    try:
-        return str(json.loads((folder / SLOT_FILE).read_text())["device"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return str(read_json(folder / SLOT_FILE).get("device", ""))
 
 
 def slot_env(slots: Slots, name: str) -> Mapping[str, str]:

@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import yaml
@@ -52,7 +51,6 @@ class Scheduler:
         db: The workspace's database.
         workspace: Its directories.
         queue: Dispatched every second; receives the scheduled runs.
-        clock: Seconds since 1970.
         address: URL of this server, shown by servers that find the workspace locked.
     """
 
@@ -61,11 +59,10 @@ class Scheduler:
         db: Database,
         workspace: Workspace,
         queue: Queue,
-        clock: Callable[[], float] = time.time,
         address: str = "",
     ) -> None:
-        self.db, self.workspace, self.queue, self.clock, self.address = db, workspace, queue, clock, address
-        self.log = JobLogger(db, clock)
+        self.db, self.workspace, self.queue, self.address = db, workspace, queue, address
+        self.log = JobLogger(db)
         self._lock: FileLock | None = None
         self._time: BackgroundScheduler | None = None
 
@@ -119,7 +116,7 @@ class Scheduler:
         for id, (hour, minute) in DAILY_JOBS.items():
             task = getattr(self, id)
             self._time.add_job(task, "cron", id=id, hour=hour, minute=minute, misfire_grace_time=3600)
-        if retention.backup_is_due(self.workspace, self.clock()):
+        if retention.backup_is_due(self.workspace, time.time()):
             self._time.add_job(self.backup, "date", id="backup:missed")
         self._time.start()
 
@@ -131,7 +128,7 @@ class Scheduler:
 
     def trigger_schedules(self) -> None:
         """Trigger the schedules that are due; an error of one is logged, and the others are triggered nevertheless."""
-        for row in scheduled_runs.due_schedules(self.db, self.clock()):
+        for row in scheduled_runs.due_schedules(self.db, time.time()):
             job = f"schedule:{row.id}"
             try:
                 scheduled_runs.trigger_of(row)
@@ -149,7 +146,7 @@ class Scheduler:
             row = scheduled_runs.get(self.db, schedule_id)
         except NotFoundError:
             return
-        now, job = self.clock(), f"schedule:{schedule_id}"
+        now, job = time.time(), f"schedule:{schedule_id}"
         if not row.enabled or row.next_run is None or row.next_run > now + 1:  # changed meanwhile
             return
         if scheduled_runs.has_run_since(self.db, schedule_id, row.next_run):
@@ -195,7 +192,7 @@ class Scheduler:
 
     def backup(self) -> None:
         """Copy the database into the workspace's `backups/`."""
-        path = retention.backup(self.db, self.workspace, self.clock())
+        path = retention.backup(self.db, self.workspace, time.time())
         if path is None:
             self.log.record("backup", "skipped", "the database is no file: use its backup tools")
         else:
@@ -203,7 +200,7 @@ class Scheduler:
 
     def apply_retention(self) -> None:
         """Remove what is older than the settings allow."""
-        self.log.record("apply_retention", "ran", retention.retain(self.db, self.workspace, self.clock()))
+        self.log.record("apply_retention", "ran", retention.retain(self.db, self.workspace, time.time()))
 
 
 def _evaluates(run: Run, path: str) -> bool:

@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 from contextlib import AbstractContextManager
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -45,7 +44,7 @@ def main(arguments: list[str]) -> int:
             return EXIT_USAGE
 
 
-def _run_lock(run_dir: RunDir) -> AbstractContextManager[Any]:
+def _run_lock(run_dir: RunDir) -> AbstractContextManager[object]:
     """Lock the run's records against a second worker."""
     try:
         return FileLock(run_dir.path / "worker.lock", timeout=0).acquire()

@@ -11,13 +11,13 @@ import time
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import psutil
 
 from jobs.worker.status_files import LOCATION, write_progress
 from rl2f_core.config.run import BaseRun
 from rl2f_core.run.progress import Progress
+from rl2f_core.types import JsonObject
 
 WRITE_INTERVAL_SECONDS = 1.0
 """Interval of writes after a change."""
@@ -91,7 +91,7 @@ class FileProgress(Progress):
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._write_until_end, name="progress", daemon=True)
         process = psutil.Process()
-        self._data: dict[str, Any] = {"session": session, "pid": process.pid, "pid_started": process.create_time()}
+        self._data: JsonObject = {"session": session, "pid": process.pid, "pid_started": process.create_time()}
         self._data["location"] = os.environ.get(LOCATION, "")
         self._set("starting", 0.0, None, "")
         self._changed, self._written = True, 0.0

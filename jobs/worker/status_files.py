@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl2f_core.file_io import read_json
+from rl2f_core.types import JsonObject
+
 SESSION = "RL2F_SESSION"
 """Environment variable with the number of the worker's session. Its records contain it, so that records of earlier
 sessions are ignored."""
@@ -141,7 +144,7 @@ class ExitRecord:
         os.replace(self._reserved, self.path)
 
 
-def write_progress(folder: Path, data: dict[str, Any]) -> None:
+def write_progress(folder: Path, data: JsonObject) -> None:
     """Replace `progress.json`; raises `OSError`."""
     _replace(folder / PROGRESS, json.dumps(data).encode())
 
@@ -161,12 +164,9 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def _read(path: Path, session: int) -> dict[str, Any] | None:
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) and data.get("session") == session else None
+def _read(path: Path, session: int) -> JsonObject | None:
+    data = read_json(path)
+    return data if data.get("session") == session else None
 
 
 def _finite(value: Any) -> float | None:

@@ -89,7 +89,7 @@ def _inline_definitions(schema: JsonObject) -> JsonObject:
     """Replace all references to `$defs` in a JSON schema by the definitions."""
     known = schema.pop("$defs", {})
 
-    def walk(node: Any) -> Any:
+    def walk(node: object) -> Any:
         if isinstance(node, list):
             return [walk(item) for item in node]
         if not isinstance(node, dict):

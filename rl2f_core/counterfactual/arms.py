@@ -94,7 +94,7 @@ def label_arms(arms: Sequence[Arm]) -> dict[str, Arm]:
 
 def arm_teacher(arm: Arm, engine: RolloutEngine) -> Teacher | None:
     """Return the teacher of an arm; None for arms with a fixed text."""
-    if arm.hint == "teacher":
+    if arm.teacher is not None:
         return build_teacher(arm.teacher, engine)
     return build_control(arm.hint, engine) if arm.hint in CONTROLS else None
 

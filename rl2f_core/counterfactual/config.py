@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,7 @@ from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.counterfactual.arms import Arm, label_arms
 from rl2f_core.errors import ConfigError, FieldValueError
 from rl2f_core.run.directory import RunDir
+from rl2f_core.types import JsonObject
 
 OWN_SETTINGS = ("lora", "tracking", "alerts")
 """Settings that a fork does not inherit."""
@@ -55,7 +56,7 @@ class CounterfactualRun(BaseRun):
         return label_arms(self.arms)
 
 
-def inherit_settings(source: RunDir, phase: str, stage: str = "", step: int = 0, task: str = "") -> dict[str, Any]:
+def inherit_settings(source: RunDir, phase: str, stage: str = "", step: int = 0, task: str = "") -> JsonObject:
     """Return the settings that a fork inherits from its source: model, environment, teacher, leaks, rollout.
 
     Args:
@@ -67,7 +68,7 @@ def inherit_settings(source: RunDir, phase: str, stage: str = "", step: int = 0,
     """
     config = source.config()
     shared = {k: v for k, v in config.model_dump().items() if k in BaseRun.model_fields and k not in OWN_SETTINGS}
-    changed: dict[str, Any] = {}
+    changed: JsonObject = {}
     if phase == "evaluation":
         changed = {"max_turns": config.evaluation.max_turns, "temperature": config.evaluation.temperature}
     elif isinstance(config, RunConfig):

@@ -153,8 +153,8 @@ def init_distributed(device: str = "auto") -> ProcessGroup:
     state = PartialState(cpu=cpu, timeout=timedelta(hours=TIMEOUT_HOURS))
     count = state.num_processes
 
-    def exchange(value: object) -> list[Any]:
-        values: list[Any] = [None] * count
+    def exchange(value: object) -> list[object]:
+        values: list[object] = [None] * count
         dist.all_gather_object(values, value)
         return values
 

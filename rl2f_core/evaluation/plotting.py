@@ -234,7 +234,7 @@ def _heatmap_figure(plot: Plot) -> JsonObject:
     return {"data": data, "layout": layout}
 
 
-def resolve_colors(value: Any) -> Any:
+def resolve_colors(value: object) -> Any:
     """Replace the color names in a figure by the colors of `PALETTE`."""
     if isinstance(value, dict):
         return {key: resolve_colors(item) for key, item in value.items()}

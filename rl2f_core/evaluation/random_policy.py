@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
-from rl2f_core.environments.stateful import StatefulEnvironment
+from rl2f_core.environments.stateful import StatefulEnvironment, StateT
 from rl2f_core.stats.intervals import Interval, wilson_clustered
 from rl2f_core.types import Task
 
@@ -14,7 +13,7 @@ EPISODES = 10
 """Episodes per task."""
 
 
-def random_policy(environment: StatefulEnvironment[Any], tasks: Sequence[Task], turns: int) -> tuple[Interval, ...]:
+def random_policy(environment: StatefulEnvironment[StateT], tasks: Sequence[Task], turns: int) -> tuple[Interval, ...]:
     """Return the fraction of tasks that random valid actions solve within t turns, for t = 1 … `turns`."""
     solved_at = [[_solved_at(environment, task, turns, i) for i in range(EPISODES)] for task in tasks]
     counts = [float(EPISODES)] * len(tasks)
@@ -24,7 +23,7 @@ def random_policy(environment: StatefulEnvironment[Any], tasks: Sequence[Task], 
     )
 
 
-def _solved_at(environment: StatefulEnvironment[Any], task: Task, turns: int, episode: int) -> int:
+def _solved_at(environment: StatefulEnvironment[StateT], task: Task, turns: int, episode: int) -> int:
     """Return the 1-based turn at which one episode is solved; 0 if it is not."""
     rng, state = random.Random(f"random policy/{task.id}/{episode}"), environment.initial(task)
     for turn in range(1, turns + 1):

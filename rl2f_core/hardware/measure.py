@@ -7,9 +7,9 @@ update of an adapter on frozen weights takes twice that, and 6 per weight of the
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.backends.base import Generation, GenerationRequest, SamplingParams
 from rl2f_core.chat.tokenizer import encode_chat
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.device import best_seconds, seconds_of
@@ -72,7 +72,7 @@ def rollout_speed(backend: HFBackend, batch: int, prompt_tokens: int, new_tokens
     GB/s of reading all weights once per step, which ignores the KV cache.
     """
     requests = prompts(batch, prompt_tokens, backend.model.config.vocab_size)
-    done: list[Any] = []
+    done: list[Generation] = []
     sampling = SamplingParams(new_tokens)
     seconds = seconds_of(lambda: done.extend(backend.generate(requests, sampling)), backend.device)
     lengths = [len(generation.token_ids) for generation in done]

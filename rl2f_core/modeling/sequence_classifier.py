@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from rl2f_core.errors import ModelError
 
 PAD_TOKEN_ID = 0
 """Pads the left side of a batch; the attention mask hides it, so texts may contain the token."""
+BATCH_TOKENS = 4096
+"""Maximum number of tokens in a batch of `SequenceClassifier.predict`, with padding."""
 TYPE_WEIGHT = 0.3
 """Weight of the loss of a positive example's class beside the loss of being positive."""
 UNKNOWN = -1
@@ -113,18 +115,11 @@ class SequenceClassifier:
         """Write adapter and head in peft's format."""
         self.model.save_pretrained(str(folder))
 
-    def predict(
-        self, sequences: Sequence[TokenIds], batch_tokens: int = 4096, stop: Callable[[], bool] = lambda: False
-    ) -> NDArray[np.float64]:
-        """Return class probabilities `[N, classes]`; batches hold sequences of similar length.
-
-        Rows are 0 after `stop`.
-        """
+    def predict(self, sequences: Sequence[TokenIds]) -> NDArray[np.float64]:
+        """Return class probabilities `[N, classes]`; batches hold sequences of similar length."""
         self.model.eval()
         probabilities: NDArray[np.float64] | None = None
-        for batch in _batches(sequences, batch_tokens):
-            if stop():
-                break
+        for batch in _batches(sequences):
             with torch.no_grad():
                 rows = self._logits([sequences[i] for i in batch]).softmax(-1).double().cpu().numpy()
             if probabilities is None:
@@ -222,11 +217,11 @@ def _loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (loss + TYPE_WEIGHT * typed * (log_positive - of_class)).mean()
 
 
-def _batches(sequences: Sequence[TokenIds], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield indices by length; a padded batch has at most `batch_tokens` tokens, or one sequence."""
+def _batches(sequences: Sequence[TokenIds]) -> Iterator[list[int]]:
+    """Yield indices by length; a padded batch has at most `BATCH_TOKENS` tokens, or one sequence."""
     batch: list[int] = []
     for i in sorted(range(len(sequences)), key=lambda i: len(sequences[i])):
-        if batch and (len(batch) + 1) * len(sequences[i]) > batch_tokens:
+        if batch and (len(batch) + 1) * len(sequences[i]) > BATCH_TOKENS:
             yield batch
             batch = []
         batch.append(i)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -206,5 +205,5 @@ def _segment(lengths: list[int], device: torch.device) -> PackedSegment:
     return PackedSegment(len(lengths), width, _tensor(indices, device))
 
 
-def _tensor(values: Any, device: torch.device) -> torch.Tensor:
+def _tensor(values: np.ndarray | Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.as_tensor(np.asarray(values, dtype=np.int64), device=device)

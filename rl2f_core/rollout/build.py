@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.backends.auto import resolve_backend
 from rl2f_core.backends.base import Backend
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
-from rl2f_core.file_io import write_atomically
+from rl2f_core.file_io import read_json, write_atomically
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.engine import REFLECTOR, RolloutEngine
 from rl2f_core.rollout.enumeration import system_message
@@ -25,7 +25,7 @@ from rl2f_core.teachers.base import Teacher
 from rl2f_core.types import JsonObject
 
 
-def build_environment(config: Any) -> Environment:
+def build_environment(config: ComponentConfig) -> Environment:
     """Build the environment of a config."""
     return registry.get("environment", config.type)(config)
 
@@ -46,15 +46,12 @@ def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Prog
 
 def _record_backend(run_dir: RunDir, backend: dict[str, str]) -> None:
     """Add the backend to the run's `meta.json`, if it exists."""
-    try:
-        meta = json.loads(run_dir.meta_path.read_text())
-    except (OSError, ValueError):
-        return
-    write_atomically(run_dir.meta_path, json.dumps({**meta, "backend": backend}, indent=2))
+    if meta := read_json(run_dir.meta_path):
+        write_atomically(run_dir.meta_path, json.dumps({**meta, "backend": backend}, indent=2))
 
 
 def build_engine(
-    config: BaseRun, backend: Backend, teacher: Any = None, models: ModelPool | None = None
+    config: BaseRun, backend: Backend, teacher: ComponentConfig | None = None, models: ModelPool | None = None
 ) -> RolloutEngine:
     """Build the engine of a run, by default with the run's teacher.
 
@@ -86,12 +83,12 @@ def load_reflector(config: BaseRun, backend: Backend, run_dir: RunDir) -> None:
         backend.load_adapter(REFLECTOR, folder)
 
 
-def build_teacher(config: Any, engine: RolloutEngine) -> Teacher:
+def build_teacher(config: ComponentConfig, engine: RolloutEngine) -> Teacher:
     """Build another teacher for an engine, with the same models."""
     return registry.get("teacher", config.type)(config, engine.environment, engine.teacher.models)
 
 
-def with_teacher(engine: RolloutEngine, config: Any) -> RolloutEngine:
+def with_teacher(engine: RolloutEngine, config: ComponentConfig) -> RolloutEngine:
     """Return the engine with another teacher, from its configuration."""
     return dataclasses.replace(engine, teacher=build_teacher(config, engine))
 

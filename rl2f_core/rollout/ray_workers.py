@@ -149,10 +149,10 @@ class RolloutWorkerGroup:
     Raises `RunError` if Ray is not installed or the cluster lacks the resources.
     """
 
-    def __init__(self, config: BaseRun, on_message: Callable[[str], None] | None = None) -> None:
+    def __init__(self, config: BaseRun) -> None:
         self.size = config.resources.rollout_workers
-        self.on_message = on_message or (lambda text: print(text, file=sys.stderr, flush=True))
-        self._adapters: dict[str, tuple[int, Any]] = {}
+        self.on_message: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+        self._adapters: dict[str, tuple[int, object]] = {}
         ray = connect()
         group = self._placement_group(config)
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -218,7 +218,7 @@ class RolloutWorkerGroup:
 
         version, files = self._adapters.get(options.get("adapter") or "", (0, {}))
         waiting = deque(shard_requests(requests, len(self.actors))) if requests else deque()
-        running: dict[Any, tuple[Any, range]] = {}
+        running: dict[object, tuple[Any, range]] = {}
         finished: dict[int, Rollout] = {}
         while waiting or running:
             busy = {id(actor) for actor, _ in running.values()}
@@ -248,7 +248,7 @@ class RolloutWorkerGroup:
         return [finished[i] for i in range(len(requests))]
 
 
-def _get_result(reference: Any) -> Any:
+def _get_result(reference: object) -> Any:
     """Return the result of an actor call, or raise its original exception."""
     import ray
 

@@ -37,7 +37,7 @@ from rl2f_core.config.loading import dump_yaml, load_config
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import ProcessGroup
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.file_io import write_atomically
+from rl2f_core.file_io import read_json, write_atomically
 from rl2f_core.paths import ROOT
 from rl2f_core.types import JsonObject
 
@@ -132,13 +132,7 @@ class RunDir:
 
     def last_status(self) -> str | None:
         """Return the status in the heartbeat, or None."""
-        return self.ranks.broadcast_from_main(self._last_status)
-
-    def _last_status(self) -> str | None:
-        try:
-            return json.loads(self.heartbeat_path.read_text())["status"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return self.ranks.broadcast_from_main(lambda: read_json(self.heartbeat_path).get("status"))
 
     def heartbeat(self, **values: object) -> None:
         """Write the heartbeat of the main process with these values."""

@@ -9,7 +9,7 @@ import time
 from rl2f_core import registry
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.run import BaseRun
-from rl2f_core.distributed.process_group import current_group, init_distributed, launched_world_size
+from rl2f_core.distributed.process_group import ProcessGroup, current_group, init_distributed, launched_world_size
 from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.run.alerts import Alerts
 from rl2f_core.run.context import RunContext
@@ -36,13 +36,7 @@ def execute(
     missing.
     """
     kind = registry.get("run_kind", config.kind)()
-    if launched_world_size() > 1 and not kind.supports_distributed:
-        raise ConfigError(
-            "This run kind does not support multi-process launch.",
-            value=config.kind,
-            fix="Start it without `accelerate launch`.",
-        )
-    ranks = init_distributed(config.model.device) if launched_world_size() > 1 else current_group()
+    ranks = _process_group(config)
     run_dir = RunDir(run_dir.path, ranks)
     observed = ObservedSink(events, observers_of(config, run_dir))
     journal = Journal(run_dir, observed)
@@ -73,14 +67,31 @@ def execute(
                 finished = kind.execute(config, RunContext(journal, ranks.any_rank(stop), progress or Progress()))
             except BaseException as error:
                 with contextlib.suppress(RL2FError, OSError):  # raise the error that ended the run instead
-                    if isinstance(error, KeyboardInterrupt):
-                        status("interrupted", "ended by a second Ctrl-C")
-                    else:
-                        status("failed", f"{type(error).__name__}: {error}"[:2000])
+                    status(*_status_of_error(error))
                 raise
             return status("succeeded" if finished else "stopped")
         finally:
             observed.close(log=not journal.flush_pending)
+
+
+def _process_group(config: BaseRun) -> ProcessGroup:
+    """Return the process group of the launch. Raises `ConfigError` if the run kind does not support it."""
+    if launched_world_size() == 1:
+        return current_group()
+    if not registry.get("run_kind", config.kind).supports_distributed:
+        raise ConfigError(
+            "This run kind does not support multi-process launch.",
+            value=config.kind,
+            fix="Start it without `accelerate launch`.",
+        )
+    return init_distributed(config.model.device)
+
+
+def _status_of_error(error: BaseException) -> tuple[Status, str]:
+    """Return the status of a run that an error ends, and its detail."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "ended by a second Ctrl-C"
+    return "failed", f"{type(error).__name__}: {error}"[:2000]
 
 
 def observers_of(config: BaseConfig, run_dir: RunDir) -> list[Observer]:

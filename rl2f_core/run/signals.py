@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
 
 
 class InterruptHandler:
@@ -17,7 +17,7 @@ class InterruptHandler:
 
     def __init__(self) -> None:
         self.requests = 0
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __call__(self) -> bool:
         """Whether the run should stop."""

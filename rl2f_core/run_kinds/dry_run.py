@@ -79,7 +79,7 @@ def _shrink_lora(lora: JsonObject) -> JsonObject:
     return {**lora, "init_adapter": None, "target_modules": "all-linear"}
 
 
-def _limit_sizes(node: Any) -> Any:
+def _limit_sizes(node: object) -> Any:
     if isinstance(node, list):
         return [_limit_sizes(item) for item in node]
     if not isinstance(node, dict):

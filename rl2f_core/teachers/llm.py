@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,7 @@ from rl2f_core.llms.base import ChatRequest
 from rl2f_core.teachers import prompt_templates
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.teachers.message_cleanup import OnError, Truncated, after_marker, to_feedback
-from rl2f_core.types import Message
+from rl2f_core.types import JsonObject, Message
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
@@ -145,7 +145,7 @@ class LLMTeacher(Teacher):
         return self.prompt.render(values)
 
 
-def attempts(request: FeedbackRequest, *, whole: bool = True, full_dialogue: bool = True) -> list[dict[str, Any]]:
+def attempts(request: FeedbackRequest, *, whole: bool = True, full_dialogue: bool = True) -> list[JsonObject]:
     """Return the student's attempts for a template: `number`, `text`, and the `hint` after it or None.
 
     In a stateful environment, `hint` begins with the observation.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import yaml
 
 T = TypeVar("T")
+Loader: TypeAlias = "type[yaml.SafeLoader | yaml.CSafeLoader]"
 
 MAX_INDICATORS = 2_000
 """Maximum number of characters that can open a level of nesting; libyaml's binding overflows the stack at some 10,000
@@ -16,7 +17,7 @@ levels."""
 MAX_LEVELS = 100
 
 
-def with_loader(text: str, parse: Callable[[Any], T]) -> T:
+def with_loader(text: str, parse: Callable[[Loader], T]) -> T:
     """Return `parse(loader)` with the loader of libyaml.
 
     If libyaml is missing, the text could be deeply nested, or `parse` raises, the loader is PyYAML's, whose errors
@@ -34,7 +35,7 @@ def load_yaml(text: str) -> Any:
     Raises `yaml.YAMLError` for invalid YAML, with an excerpt of the text, and `RecursionError` for deep nesting.
     """
 
-    def parse(loader: Any) -> Any:
+    def parse(loader: Loader) -> object:
         value = yaml.load(text, loader)
         if loader is not yaml.SafeLoader and not _has_few_levels(value):
             raise RecursionError  # PyYAML decides
@@ -43,7 +44,7 @@ def load_yaml(text: str) -> Any:
     return with_loader(text, parse)
 
 
-def _has_few_levels(value: Any) -> bool:
+def _has_few_levels(value: object) -> bool:
     """Return whether a value is nested at most `MAX_LEVELS` deep."""
     seen: set[int] = set()
     children = [value]

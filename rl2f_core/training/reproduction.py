@@ -19,6 +19,7 @@ from typing import Literal
 from rl2f_core.config.run import RunConfig
 from rl2f_core.datasets.store import DATASETS
 from rl2f_core.errors import DataError, RunError, shorten
+from rl2f_core.file_io import read_json
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir, provenance, sha256
 from rl2f_core.run.events import Event, encode
@@ -144,20 +145,11 @@ def _read_records(path: Path) -> dict[str, bytes]:
     return lines
 
 
-def _read_json(path: Path) -> JsonObject:
-    """Return the content of a file with digests; empty if it is missing or damaged."""
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
 def _check_event_file(run_dir: RunDir, states: Sequence[Path]) -> PartResult:
     """Compare the beginnings of the event file with their digests; name the range of bytes that changed."""
-    marks = [_read_json(path).get("events") for path in states]
+    marks = [read_json(path).get("events") for path in states]
     if (retained_dir(run_dir) / EVENTS).exists():
-        marks.append(_read_json(retained_dir(run_dir) / EVENTS))
+        marks.append(read_json(retained_dir(run_dir) / EVENTS))
     try:
         sizes = sorted({(int(mark["bytes"]), str(mark["sha256"])) for mark in marks})  # type: ignore[index]
     except (KeyError, TypeError, ValueError):
@@ -186,7 +178,7 @@ def _check_checkpoints(run_dir: RunDir, lines: Iterable[bytes]) -> PartResult:
 
 def _check_files(folder: Path, config: RunConfig) -> tuple[PartResult, JsonObject]:
     """Check the files of a retained state; return also its resume position."""
-    state = _read_json(folder / STATE)
+    state = read_json(folder / STATE)
     stage, _, step = folder.name.rpartition("@")
     index = [s.name for s in config.stages].index(stage)
     position, files = state.get("position"), state.get("files")
@@ -235,7 +227,7 @@ class _EventList:
 def _check_step(folder: Path, config: RunConfig, records: Mapping[str, bytes]) -> tuple[StepResult, JsonObject]:
     """Check the stored files of a step; return also its resume position, which is empty if a file is damaged."""
     files, position = _check_files(folder, config)
-    events = _check_lines(_read_json(folder / RESULT), records)
+    events = _check_lines(read_json(folder / RESULT), records)
     return StepResult(name=folder.name, parts={"files": files, "events": events}), position
 
 
@@ -248,7 +240,7 @@ def _with_comparison(
     tolerance: float,
 ) -> StepResult:
     """Add the comparison of the repeated events and weights with the recorded ones."""
-    result = _read_json(folder / RESULT)
+    result = read_json(folder / RESULT)
     digests = result.get("events")
     recorded = [json.loads(records[name]) for name in (digests if isinstance(digests, dict) else ()) if name in records]
     parts = {**step.parts, **compare(recorded, [json.loads(encode(event)) for event in events], tolerance)}
@@ -374,7 +366,7 @@ def _compare_weights(recorded: object, repeated: JsonObject, tolerance: float) -
 
 def _changed_environment(run_dir: RunDir, config: RunConfig) -> dict[str, list[str | None]]:
     """Return the recorded and current package versions and hardware properties that differ."""
-    before, now = _read_json(run_dir.meta_path), provenance(config)
+    before, now = read_json(run_dir.meta_path), provenance(config)
     changed: dict[str, list[str | None]] = {}
     for section in ("packages", "hardware"):
         old, new = before.get(section) or {}, now.get(section) or {}

@@ -45,8 +45,8 @@ app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labe
     rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
     rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.text rl2f_core.types
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io
-    rl2f_core.leaks rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.stats rl2f_core.teachers rl2f_core.text rl2f_core.training
+    rl2f_core.leaks rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
+    rl2f_core.stats rl2f_core.teachers rl2f_core.text rl2f_core.training rl2f_core.types
 app.model_server: jobs.export rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.errors
     rl2f_core.model_store rl2f_core.run rl2f_core.types web
 app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
@@ -62,8 +62,7 @@ jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_cor
     rl2f_core.rollout rl2f_core.run rl2f_core.teachers rl2f_core.text rl2f_core.types workspace
 jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.text rl2f_core.types
 jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.processes rl2f_core.run rl2f_core.text
-    worker
-    workspace
+    rl2f_core.types worker workspace
 jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.rollout rl2f_core.run rl2f_core.text rl2f_core.types workspace
@@ -71,14 +70,15 @@ jobs.imports: db ingest queue rl2f_core.config rl2f_core.environments rl2f_core.
     rl2f_core.file_io rl2f_core.run rl2f_core.run_kinds rl2f_core.types workspace
 jobs.ingest: db labels rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
 jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
-jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.registry rl2f_core.run run_kinds
-    worker workspace
+jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.registry rl2f_core.run
+    run_kinds worker workspace
 jobs.run_kinds: export labels rl2f_core.config rl2f_core.file_io rl2f_core.leaks rl2f_core.registry rl2f_core.run
     rl2f_core.run_kinds
 jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds rl2f_core.text workspace
-jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.processes rl2f_core.run run_kinds
+jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.processes rl2f_core.run rl2f_core.types
+    run_kinds
 rl2f_core: config errors
-rl2f_core.backends: chat config device errors model_store modeling processes registry types
+rl2f_core.backends: chat config device errors file_io model_store modeling processes registry types
 rl2f_core.chat: errors types
 rl2f_core.config: errors paths registry text types
 rl2f_core.counterfactual: backends config environments errors evaluation file_io leaks metrics rollout run stats
@@ -89,7 +89,7 @@ rl2f_core.distributed: device errors
 rl2f_core.environments: config errors file_io llms model_store paths processes registry text types
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats teachers types
-rl2f_core.file_io: errors
+rl2f_core.file_io: errors types
 rl2f_core.hardware: backends chat config device modeling processes training types
 rl2f_core.leaks: backends chat config device environments errors file_io llms model_store modeling paths registry
     stats synthetic_leaks teachers text types

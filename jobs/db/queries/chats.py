@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import delete, func, or_, select
 from sqlmodel import Session
@@ -13,6 +13,7 @@ from jobs.db.errors import NotFoundError
 from jobs.db.models import Chat, ChatMessage, table_of
 from jobs.db.paging import Key, Page, page_of
 from rl2f_core.errors import DataError
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -68,7 +69,7 @@ def message(db: Database, chat_id: int, message_id: int) -> ChatMessage:
 
 
 def create(
-    db: Database, title: str, mode: str, settings: dict[str, Any], task: dict[str, Any] | None = None,
+    db: Database, title: str, mode: str, settings: JsonObject, task: JsonObject | None = None,
     opening: str | None = None,
 ) -> Chat:  # fmt: skip
     """Create a chat; `opening` is its first message, the problem of an interactive task."""
@@ -82,7 +83,7 @@ def create(
     return chat
 
 
-def change(db: Database, chat_id: int, *, title: str | None = None, settings: dict[str, Any] | None = None) -> Chat:
+def change(db: Database, chat_id: int, *, title: str | None = None, settings: JsonObject | None = None) -> Chat:
     """Change title or settings; raises `UnknownChatError`, or `DataError` for an empty title."""
     clean = None if title is None else " ".join(title.split())[:MAX_TITLE]
     if clean == "":
@@ -122,7 +123,7 @@ def write(
     *,
     content: str | None = None,
     status: str | None = None,
-    detail: dict[str, Any] | None = None,
+    detail: JsonObject | None = None,
 ) -> ChatMessage | None:
     """Change a message, `detail` per key; None if it no longer exists."""
     with db.write() as session:

@@ -32,6 +32,7 @@ from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
 from rl2f_core.errors import DataError
 from rl2f_core.run.events import OWN_CONDITIONS
+from rl2f_core.types import JsonObject
 
 T = TypeVar("T")
 _texts = table(FULL_TEXT, column("rowid", Integer))
@@ -236,13 +237,6 @@ def group(db: Database, run_id: int, dialogue: Dialogue) -> list[DialogueView]:
         return _views(session, run_id, list(session.scalars(query.order_by(_dialogue.index, _dialogue.id))))
 
 
-def views(db: Database, run_id: int, events: Sequence[str]) -> list[DialogueView]:
-    """Return several dialogues of a run in ingestion order, without unknown ones."""
-    with db.read() as session:
-        query = select(Dialogue).where(_dialogue.run_id == run_id, _dialogue.event_id.in_(events))
-        return _views(session, run_id, list(session.scalars(query.order_by(_dialogue.id))))
-
-
 def next_views(db: Database, filter: DialogueFilter, *, after: int, limit: int) -> list[DialogueView]:
     """Return the first dialogues of the filter's run with a row id above `after`, in ingestion order."""
     assert filter.run is not None
@@ -288,7 +282,7 @@ def _grouped(session: Session, query: Select[T], *names: str) -> dict[Any, list[
     return rows
 
 
-def facets(db: Database, run_id: int | None) -> dict[str, Any]:
+def facets(db: Database, run_id: int | None) -> JsonObject:
     """Return the filter choices of one run or of all.
 
     Contains `phases`, `stages`, `levels`, `environments`, `checkpoints`, `conditions`; `steps` as (first, last);

@@ -18,8 +18,9 @@ import httpx2
 
 from jobs.executors.ray.placement import Bundle, Node
 from rl2f_core.errors import RunError
+from rl2f_core.types import JsonObject
 
-Record = dict[str, Any]
+Record = JsonObject
 """A JSON object of Ray's API."""
 CONNECT_TIMEOUT_SECONDS = 5.0
 READ_TIMEOUT_SECONDS = 20.0

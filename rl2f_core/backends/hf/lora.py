@@ -12,6 +12,7 @@ import torch
 
 from rl2f_core.backends.base import check_adapter
 from rl2f_core.errors import AdapterError
+from rl2f_core.file_io import read_json
 
 _PREFIX = "base_model.model."
 FULL_WEIGHTS = "FULL"
@@ -90,10 +91,7 @@ class FullWeights:
 
 def load_weights(folder: Path, merger: LoraMerger) -> LoraWeights | FullWeights:
     """Load an adapter or a checkpoint with all weights. Raises `AdapterError` if it does not fit the base model."""
-    try:
-        full = json.loads((folder / "adapter_config.json").read_text()).get("peft_type") == FULL_WEIGHTS
-    except (OSError, ValueError, AttributeError):
-        full = False
+    full = read_json(folder / "adapter_config.json").get("peft_type") == FULL_WEIGHTS
     return load_full(folder, merger.parameters) if full else load_lora(folder, merger.modules).to(merger.device)
 
 

@@ -89,7 +89,7 @@ def packed_attention(
     scaling: float | None = None,
     packed: PackedBatch | None = None,
     sliding_window: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention of [1, heads, N, D] queries within their slots; returns [1, N, heads, D].
 

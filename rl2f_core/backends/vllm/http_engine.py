@@ -221,10 +221,10 @@ class HttpEngine:
             )  # fmt: skip
 
     # -- HTTP --------------------------------------------------------------------------------------------------
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _run(self, coroutine: Coroutine[object, None, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def _control(self, path: str, **body: Any) -> tuple[int, str]:
+    def _control(self, path: str, **body: object) -> tuple[int, str]:
         """Return status and message of a response that may be a refusal."""
         self._check_server()
         response = self._run(self._send("POST", path, body))

@@ -21,7 +21,6 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _MARKS = re.compile(r"[\s,;:.|/\\&\[\](){}<>\-–—_*`'\"“”‘’=→+~^!$]*")
-_WORD = re.compile(r"[^\W\d_]+")
 _SHOULD = r"(?:should|must|has to|have to|needs? to|ought to|will|would have to)"
 _STRONG_IS = rf"(?:{_SHOULD} (?:be|read|hold|say|contain|have|become)|becomes|needs (?:a|an|the)|wants (?:a|an)|(?:has|have) (?:a |the )?distance(?: of)?|is at distance|ought be|correctly (?:is|reads))"
 _WEAK_IS = r"(?:is|are|reads?|holds?|contains?|says|has|=|:|→|->|equals)"

@@ -76,7 +76,7 @@ def _function(parameter: str, body: Sequence[str]) -> str:
 
 
 # -- inputs --------------------------------------------------------------------------------------------------------
-def draw_input(kind: str, rng: random.Random) -> Any:
+def draw_input(kind: str, rng: random.Random) -> int | str | list[int]:
     """Draw a value of a parameter type: `int`, `list[int]` or `str`."""
     if kind == "int":
         return rng.choice([rng.randint(-9, 9), rng.randint(-30, 99), rng.randint(-30, 99), rng.randint(100, 2000)])
@@ -87,11 +87,11 @@ def draw_input(kind: str, rng: random.Random) -> Any:
     return "".join(rng.choices("aeioursxtA ", k=rng.randint(0, 9)))
 
 
-EDGES: dict[str, tuple[Any, ...]] = {"int": (0, 1, -1, 10), "list[int]": ([], [0], [5, 5]), "str": ("", "a", "Aa")}
+EDGES: dict[str, tuple[object, ...]] = {"int": (0, 1, -1, 10), "list[int]": ([], [0], [5, 5]), "str": ("", "a", "Aa")}
 """Inputs at the limits of a type, which are among the hidden tests."""
 
 
-def _probes(kind: str) -> tuple[Any, ...]:
+def _probes(kind: str) -> tuple[object, ...]:
     rng = random.Random(f"probes/{kind}")
     return (*EDGES[kind], *(draw_input(kind, rng) for _ in range(40)))
 
@@ -105,6 +105,6 @@ def behavior_key(kind: str, outputs: Sequence[str]) -> str:
     return hashlib.sha256("\n".join([kind, *outputs]).encode()).hexdigest()[:16]
 
 
-def is_trivial(kind: str, outputs: Sequence[Any]) -> bool:
+def is_trivial(kind: str, outputs: Sequence[object]) -> bool:
     """Return whether a function has under three outputs or returns its argument."""
     return len({repr(value) for value in outputs}) < 3 or list(outputs) == list(PROBES[kind])

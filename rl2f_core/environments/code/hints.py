@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from rl2f_core.environments.code.judging import Output, passes, read_literal
 from rl2f_core.environments.code.problems import Case, call_text
@@ -57,7 +56,7 @@ def false_value(expected: str, output: Output, rng: random.Random) -> str:
     return "None" if expected != "None" else "0"
 
 
-def _changed(value: Any, rng: random.Random) -> Any:
+def _changed(value: object, rng: random.Random) -> object:
     match value:
         case bool():
             return not value

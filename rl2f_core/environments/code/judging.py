@@ -158,18 +158,21 @@ def passes(expected: str, output: Output) -> bool:
         return False
 
 
-def agree(expected: Any, actual: Any) -> bool:
+def agree(expected: object, actual: object) -> bool:
     """Return whether plain values are equal, with a tolerance for floats."""
     if isinstance(expected, float) or isinstance(actual, float):
-        numbers = isinstance(expected, int | float) and isinstance(actual, int | float)
+        if not isinstance(expected, int | float) or not isinstance(actual, int | float):
+            return False
         try:
-            return numbers and math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            return math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
         except OverflowError:
             return False
     if isinstance(expected, list | tuple):
-        same_form = type(expected) is type(actual) and len(expected) == len(actual)
-        return same_form and all(map(agree, expected, actual))
+        if not isinstance(actual, list | tuple) or type(expected) is not type(actual) or len(expected) != len(actual):
+            return False
+        return all(map(agree, expected, actual))
     if isinstance(expected, dict):
-        same_keys = isinstance(actual, dict) and expected.keys() == actual.keys()
-        return same_keys and all(agree(value, actual[key]) for key, value in expected.items())
+        if not isinstance(actual, dict) or expected.keys() != actual.keys():
+            return False
+        return all(agree(value, actual[key]) for key, value in expected.items())
     return bool(expected == actual)

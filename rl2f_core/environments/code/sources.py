@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rl2f_core.environments.code.judging import Limits, Output, Program, Sandbox, passes, read_literal
 from rl2f_core.environments.code.problems import (
@@ -25,6 +24,7 @@ from rl2f_core.environments.code.problems import (
 )
 from rl2f_core.environments.data_files import read_records
 from rl2f_core.errors import DataError
+from rl2f_core.types import JsonObject
 
 SEVERAL_OUTPUTS = ("HumanEval/32",)
 """Left out, because several outputs are right (any root of a polynomial)."""
@@ -81,7 +81,7 @@ def load(path: Path, stamp: tuple[int, int], allow_weaker: bool) -> tuple[Proble
     return tuple({problem.key: problem for problem in checked}.values())
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+def _read_rows(path: Path) -> list[JsonObject]:
     rows = list(read_records(path))
     for number, row in enumerate(rows, 1):
         if not all(isinstance(row.get(name), str) for name in _TEXTS):
@@ -98,7 +98,7 @@ def _row_error(number: int, what: str, value: object) -> DataError:
     return DataError(f"Row {number} {what}.", value=value, fix="See rl2f_core/environments/README.md, `code`.")
 
 
-def _recorded_calls(rows: Sequence[Mapping[str, Any]], sandbox: Sandbox) -> list[list[Case]]:
+def _recorded_calls(rows: Sequence[JsonObject], sandbox: Sandbox) -> list[list[Case]]:
     """Return the tests of each row; the outputs of recorded calls are still empty."""
     recorders = {
         i: Program(
@@ -141,7 +141,7 @@ def given_cases(tests: object) -> list[Case]:
     return cases
 
 
-def _reference(row: Mapping[str, Any]) -> str:
+def _reference(row: JsonObject) -> str:
     """Return the reference program.
 
     HumanEval's solutions continue the prompt; others are whole functions.
@@ -151,7 +151,7 @@ def _reference(row: Mapping[str, Any]) -> str:
     return f"{row['prompt']}\n\n{whole}" if whole is not None else f"{row['prompt']}{solution}"
 
 
-def _problem(row: Mapping[str, Any], number: int, cases: Sequence[Case]) -> Problem:
+def _problem(row: JsonObject, number: int, cases: Sequence[Case]) -> Problem:
     function = row["entry_point"]
     code = normalize_code(row["canonical_solution"], function) or normalize_code(_reference(row), function)
     if code is None:

@@ -14,7 +14,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import regex
 
@@ -27,7 +27,7 @@ from rl2f_core.environments.math.answer_text import normal, number_text, read_nu
 from rl2f_core.environments.math.base import normalize_gold, scale
 from rl2f_core.environments.math.environment import Math
 from rl2f_core.errors import shorten
-from rl2f_core.types import Task, TaskData, Verdict
+from rl2f_core.types import JsonObject, Task, TaskData, Verdict
 
 if TYPE_CHECKING:
     from rl2f_core.environments.dataset.environment import Dataset
@@ -275,7 +275,7 @@ class JsonFields(Checker):
             return None
         return _json_text(self._compared(value))
 
-    def _compared(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def _compared(self, value: JsonObject) -> JsonObject:
         """Return the keys to compare."""
         keys = self.config.json_fields
         return {key: item for key, item in value.items() if keys is None or key in keys}
@@ -435,7 +435,7 @@ def _number_form(text: str) -> str | None:
     return form if form is not None and _number(form) == value else None
 
 
-def _json_object(text: str) -> dict[str, Any] | None:
+def _json_object(text: str) -> JsonObject | None:
     """Parse a JSON object without repeated keys and without NaN; None otherwise."""
     if len(text) > MAX_ANSWER:
         return None
@@ -447,22 +447,22 @@ def _json_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("a key occurs twice")
     return dict(pairs)
 
 
-def _refuse(name: str) -> Any:
+def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
 
 
-def _json_text(value: Any) -> str:
+def _json_text(value: object) -> str:
     """Return a value as JSON in normal form; equal numbers have equal texts."""
     return json.dumps(_integral(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def _integral(value: Any) -> Any:
+def _integral(value: object) -> object:
     if isinstance(value, dict):
         return {key: _integral(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -10,10 +10,11 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rl2f_core.environments.sandbox import pool
 from rl2f_core.errors import DataError
+from rl2f_core.types import JsonObject
 
 SIZES = {"acre": 1_000, "word_ladder": 500}
 """Sizes of data sets that generate all entries at once, or have few."""
@@ -51,10 +52,10 @@ class GymDataset:
         limit: Time limit in seconds for scoring one answer.
     """
 
-    def __init__(self, name: str, settings: dict[str, Any], seed: int, limit: float) -> None:
+    def __init__(self, name: str, settings: JsonObject, seed: int, limit: float) -> None:
         self.name, self.settings, self.limit = name, settings, limit
         self.size = SIZES.get(name, SIZE)
-        self._spec: dict[str, Any] = {"name": name, "settings": settings, "seed": seed, "size": self.size}
+        self._spec: JsonObject = {"name": name, "settings": settings, "seed": seed, "size": self.size}
         self._entry = functools.lru_cache(4096)(self._create)
         self._scores: dict[ScoringJob, pool.Reply] = {}
         self._generation_seconds = 0.0

@@ -74,7 +74,7 @@ class Missing(Exception):
     """The kernel refused a part of the sandbox."""
 
 
-def call(name: str, *args: Any) -> None:
+def call(name: str, *args: object) -> None:
     """Call a function of the C library. Raises `Missing` if that fails."""
     try:
         function = getattr(libc, name)
@@ -161,7 +161,7 @@ def set_limits(cpu_seconds: int, memory_bytes: int) -> None:
 
 
 # -- one job -------------------------------------------------------------------------------------------------------
-def literal(value: Any, depth: int = 0) -> str:
+def literal(value: object, depth: int = 0) -> str:
     """Return a plain value as a Python literal. Raises `TypeError` for others.
 
     Values of subclasses are read by the methods of the built-in types.
@@ -190,7 +190,7 @@ def literal(value: Any, depth: int = 0) -> str:
     raise TypeError("no plain value")
 
 
-def run_job(program: str, function: str, inputs: list[str], say: Callable[[Any], None]) -> None:
+def run_job(program: str, function: str, inputs: list[str], say: Callable[[list[str] | None], None]) -> None:
     """Execute a program, call its function on each input, and report the results."""
     import ast
 
@@ -236,7 +236,7 @@ def be_job(job: dict[str, Any], pipe: int, nonce: str, directory: str | None, fi
         if filtered:
             filter_system_calls()
 
-        def say(value: Any) -> None:
+        def say(value: list[str] | None) -> None:
             line = f"{nonce} {json.dumps(value)}\n".encode()
             while line:
                 line = line[os.write(3, line) :]
@@ -247,7 +247,7 @@ def be_job(job: dict[str, Any], pipe: int, nonce: str, directory: str | None, fi
     os._exit(0)
 
 
-def supervise(job: dict[str, Any], isolated: bool, filtered: bool) -> dict[str, Any]:
+def supervise(job: dict[str, Any], isolated: bool, filtered: bool) -> dict[str, object]:
     """Fork, collect the results of a job within its limits, and kill the rest.
 
     `status` is done, exited, timeout or output (too much of it).

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rl2f_core.errors import RunError
 from rl2f_core.processes import kill_group
+from rl2f_core.types import JsonObject
 
 START_SECONDS = 120.0
 """Time limit of a worker's imports, long enough for a busy machine."""
@@ -44,7 +45,7 @@ class Job(NamedTuple):
     """The name of a job of `sandbox.worker` and its arguments."""
 
     name: str
-    args: dict[str, Any]
+    args: JsonObject
 
 
 class Reply(NamedTuple):
@@ -184,7 +185,7 @@ class WorkerPool:
         cache.update(zip(new, self.run([jobs[key] for key in new], limit), strict=True))
         return {key: cache[key] for key in jobs}
 
-    def ask(self, job: str, limit: float, /, **args: Any) -> Reply:
+    def ask(self, job: str, limit: float, /, **args: object) -> Reply:
         """Run one job."""
         return self._run_one(Job(job, args), limit)
 

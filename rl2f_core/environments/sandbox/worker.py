@@ -65,7 +65,9 @@ def equal(gold: str, answer: str) -> bool:
     return bool(first and second and verify(first, second, timeout_seconds=None))
 
 
-def entries(name: str, settings: dict[str, Any], seed: int, size: int, indices: list[int]) -> list[dict[str, Any]]:
+def entries(
+    name: str, settings: dict[str, object], seed: int, size: int, indices: list[int]
+) -> list[dict[str, str | None]]:
     """Return questions, answers and worked solutions at positions of a data set."""
     key = json.dumps(settings, sort_keys=True)
     return [
@@ -80,7 +82,7 @@ def entries(name: str, settings: dict[str, Any], seed: int, size: int, indices: 
 
 def score(
     name: str,
-    settings: dict[str, Any],
+    settings: dict[str, object],
     seed: int,
     size: int,
     answer: str,
@@ -166,10 +168,10 @@ def warm(packages: str) -> bool:
 class _PlottingStub(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Replaces matplotlib, an unused dependency that takes as long to import as everything else."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if _PLOTTING.match(name) else None
 
-    def create_module(self, spec: Any) -> types.ModuleType:
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return _EmptyModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -177,17 +179,17 @@ class _PlottingStub(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _EmptyModule(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(name)
         return type(name, (), {})  # can be called or subclassed
 
 
-JOBS: dict[str, Callable[..., Any]] = {"math": equal, "gym": entries, "score": score, "warm": warm}
+JOBS: dict[str, Callable[..., object]] = {"math": equal, "gym": entries, "score": score, "warm": warm}
 
 
 # -- main loop -----------------------------------------------------------------------------------------------------
-def _audit(event: str, details: tuple[Any, ...]) -> None:
+def _audit(event: str, details: tuple[object, ...]) -> None:
     if not _working:
         return
     if event == "open":
@@ -198,7 +200,7 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
         raise PermissionError(f"a job may not do {event}")
 
 
-def reply_to(line: str) -> dict[str, Any]:
+def reply_to(line: str) -> dict[str, object]:
     """Run the job of one line."""
     global _working
     try:

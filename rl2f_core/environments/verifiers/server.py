@@ -13,13 +13,13 @@ import json
 import os
 import random
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TextIO
 
 from rl2f_core import registry
 from rl2f_core.config.loading import validate_config
 from rl2f_core.environments.base import CONTENTLESS, Environment
 from rl2f_core.environments.capabilities import ScriptedHints
-from rl2f_core.types import Task, Verdict
+from rl2f_core.types import Split, Task, Verdict
 
 
 @functools.lru_cache(8)
@@ -30,14 +30,14 @@ def open_environment(name: str, settings: str) -> Environment:
     return kind(validate_config(kind.Config, data))
 
 
-def list_tasks(environment: Environment, split: Any, count: int) -> list[dict[str, str]]:
+def list_tasks(environment: Environment, split: Split, count: int) -> list[dict[str, str]]:
     """Return id and prompt of the first tasks of a split."""
     tasks = [environment.task(split, index) for index in range(count)]
     system = environment.system_prompt()
     return [{"id": task.id, "system": system, "prompt": environment.prompt(task.public)} for task in tasks]
 
 
-def verify(environment: Environment, split: Any, index: int, attempts: list[str]) -> dict[str, Any]:
+def verify(environment: Environment, split: Split, index: int, attempts: list[str]) -> dict[str, object]:
     """Verify the attempts of a dialogue in order, until it ends.
 
     Returns:
@@ -64,10 +64,10 @@ def _message(environment: Environment, task: Task, verdicts: list[Verdict]) -> s
     return "\n\n".join(filter(None, (verdicts[-1].observation, hint))) or CONTENTLESS
 
 
-JOBS: dict[str, Callable[..., Any]] = {"tasks": list_tasks, "verify": verify}
+JOBS: dict[str, Callable[..., object]] = {"tasks": list_tasks, "verify": verify}
 
 
-def answer(line: str) -> dict[str, Any]:
+def answer(line: str) -> dict[str, object]:
     """Run one job and return its reply, or the error."""
     try:
         request = json.loads(line)

@@ -8,11 +8,12 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rl2f_core.environments.sandbox import pool
 from rl2f_core.errors import ConfigError, shorten
 from rl2f_core.paths import ROOT
+from rl2f_core.types import JsonObject
 
 PYTHON = "RL2F_VERIFIERS_PYTHON"
 """Environment variable with the Python that has verifiers."""
@@ -32,7 +33,7 @@ class TextTask(NamedTuple):
     prompt: str
     key: str
     """Hash of its content, by verifiers."""
-    data: dict[str, Any]
+    data: JsonObject
     """Its other fields."""
 
 
@@ -106,7 +107,7 @@ class Taskset:
         result = self._workers().ask("score", limit + self._load_seconds, **arguments)
         if result.error and len(replies) > 1:
             return []
-        found: list[dict[str, Any]] = [{"error": result.error}] if result.error else result.value
+        found: list[JsonObject] = [{"error": result.error}] if result.error else result.value
         scores = [Score(each.get("reward", 0.0), each.get("terms", {}), each.get("error", "")) for each in found]
         self._scores.update(zip(replies, scores, strict=True))
         return scores
@@ -138,7 +139,7 @@ def _command() -> tuple[list[str], dict[str, str]]:
     return [str(python()), "-P", "-s", str(WORKER_PROGRAM)], variables | {"OMP_NUM_THREADS": "1"}
 
 
-def _text_task(messages: list[dict[str, str]], key: str, data: dict[str, Any]) -> TextTask:
+def _text_task(messages: list[dict[str, str]], key: str, data: JsonObject) -> TextTask:
     leading = messages[0]["content"] if messages[0]["role"] == "system" else ""
     others = messages[1:] if leading else messages
     single = len(others) == 1 and others[0]["role"] == "user"

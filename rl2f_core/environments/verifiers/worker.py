@@ -92,7 +92,7 @@ def messages_of(task: Any) -> list[Any]:
     return [vf.SystemMessage(content=system), *messages] if system else messages
 
 
-def load(**spec: Any) -> list[dict[str, Any]]:
+def load(**spec: Any) -> list[dict[str, object]]:
     """Return messages, key and JSON data of each task."""
     return [
         {
@@ -104,17 +104,17 @@ def load(**spec: Any) -> list[dict[str, Any]]:
     ]
 
 
-def score(replies: list[dict[str, Any]], limit: float, **spec: Any) -> list[dict[str, Any]]:
+def score(replies: list[dict[str, Any]], limit: float, **spec: Any) -> list[dict[str, object]]:
     """Score replies, each an object with `position`, `key` and `text`, at the same time."""
     tasks = read_tasks(**spec)
 
-    async def score_all() -> list[dict[str, Any]]:
+    async def score_all() -> list[dict[str, object]]:
         return await asyncio.gather(*(score_reply(tasks, limit=limit, **reply) for reply in replies))
 
     return RUNNER.run(score_all())
 
 
-async def score_reply(tasks: list[Any], position: int, key: str, text: str, limit: float) -> dict[str, Any]:
+async def score_reply(tasks: list[Any], position: int, key: str, text: str, limit: float) -> dict[str, object]:
     """Return the reward of a reply and its terms, or the error."""
     import verifiers.v1 as vf
     from verifiers.v1.state import state_cls
@@ -146,10 +146,10 @@ async def score_reply(tasks: list[Any], position: int, key: str, text: str, limi
     return {"reward": trace.reward, "terms": terms}
 
 
-JOBS: dict[str, Callable[..., Any]] = {"warm": warm, "load": load, "score": score}
+JOBS: dict[str, Callable[..., object]] = {"warm": warm, "load": load, "score": score}
 
 
-def answer(line: str) -> dict[str, Any]:
+def answer(line: str) -> dict[str, object]:
     """Run one job and return its reply."""
     try:
         request = json.loads(line)

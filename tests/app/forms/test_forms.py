@@ -24,6 +24,7 @@ from rl2f_core.config.components import Component
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import dump_yaml, load_config
 from rl2f_core.config.run import BaseRun
+from rl2f_core.paths import CONFIGS
 
 ROOT = Path(__file__).resolve().parents[3]
 run_kinds.load()
@@ -441,7 +442,7 @@ def test_a_schedule_is_a_number_or_settings_and_its_errors_stand_at_the_point_th
 # -- presets and names -------------------------------------------------------------------------------------------------
 def test_presets_start_with_the_default_and_say_what_they_are_for() -> None:
     found = run_form.presets()
-    assert found[0].name == run_form.DEFAULT_PRESET and {p.path.parents[1] for p in found} == {run_form.PRESETS}
+    assert found[0].name == run_form.DEFAULT_PRESET and {p.path.parents[1] for p in found} == {CONFIGS}
     assert all(preset.about for preset in found)
 
 

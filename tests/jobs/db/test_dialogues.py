@@ -284,16 +284,6 @@ def test_a_dialogue_without_turns_can_be_shown(filled: Database) -> None:
     assert (view.turns, view.row.error, view.row.outcomes, view.row.length) == ([], "out of memory", "", 0)
 
 
-def test_several_dialogues_are_given_at_once_with_labels_and_notes(own: tuple[Database, Workspace]) -> None:
-    db, workspace = own
-    run = stored_run(db, workspace, small_run())
-    events = [f"dialogue:train:rl2f/1/0/{i}" for i in (1, 0)]
-    notes.add(db, run.id or 0, "odd", event=events[0], turn=1)
-    found = dialogues.views(db, run.id or 0, [*events, "unknown"])
-    assert [view.row.event_id for view in found] == events[::-1]
-    assert [[note.text for note in view.notes] for view in found] == [[], ["odd"]]
-
-
 def test_what_there_is_to_filter_by(filled: Database) -> None:
     found = dialogues.facets(filled, 1)
     assert found == {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
+from schema_drift import schema_drift
 
 from jobs.db import schema, settings
 from jobs.db.engine import Database
@@ -56,11 +57,6 @@ def add_revision(versions: Path, number: int, body: str) -> None:
     (versions / f"v{number}.py").write_text(f"{source}\ndef upgrade():\n    {body.strip()}\n")
 
 
-def drift(db: Database) -> list[object]:
-    with db._reader.connect() as connection:
-        return schema.schema_drift(connection)
-
-
 def revision(db: Database) -> str | None:
     with db._reader.connect() as connection:
         return schema.current_revision(connection)
@@ -75,7 +71,7 @@ def test_an_empty_database_gets_the_schema_of_the_models(tmp_path: Path) -> None
     db = Database(f"sqlite:///{tmp_path}/workspace.sqlite")
     assert revision(db) is None
     db.migrate()
-    assert revision(db) == schema.head_revision() == str(HEAD) and drift(db) == []
+    assert revision(db) == schema.head_revision() == str(HEAD) and schema_drift(db) == []
     db.migrate()
     assert revision(db) == str(HEAD)
 
@@ -84,7 +80,7 @@ def test_a_difference_between_schema_and_models_is_found(db: Database) -> None:
     with db.write() as session:
         session.connection().exec_driver_sql("ALTER TABLE note ADD COLUMN colour VARCHAR")
         session.connection().exec_driver_sql("DROP INDEX ix_note_run_event")
-    assert len(drift(db)) == 2
+    assert len(schema_drift(db)) == 2
 
 
 def test_the_alembic_command_compares_a_database_with_the_models(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +107,7 @@ def test_an_upgrade_that_fails_is_undone_with_all_its_revisions(db: Database, ve
     add_revision(versions, HEAD + 2, failing)
     with pytest.raises((ZeroDivisionError, StoreError)):
         db.migrate()
-    assert drift(db) == [] and revision(db) == str(HEAD) and runs.get(db, 1).name == "old"
+    assert schema_drift(db) == [] and revision(db) == str(HEAD) and runs.get(db, 1).name == "old"
     assert value(db, "PRAGMA foreign_keys") == 1
     add_revision(versions, HEAD + 2, "op.drop_table('note')")
     db.migrate()
@@ -125,7 +121,7 @@ def test_a_process_killed_in_an_upgrade_leaves_the_older_revision(db: Database, 
         f"schema.VERSIONS = pathlib.Path({str(versions)!r})\nDatabase({str(db.url)!r}).migrate()"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
-    assert drift(db) == [] and revision(db) == str(HEAD) and runs.get(db, 1).name == "old"
+    assert schema_drift(db) == [] and revision(db) == str(HEAD) and runs.get(db, 1).name == "old"
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -161,4 +157,4 @@ def test_processes_that_start_together_bring_it_up_to_date_once(tmp_path: Path) 
     errors = [process.communicate(timeout=120)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0] * 4, errors
     db = Database(f"sqlite:///{tmp_path}/workspace.sqlite")
-    assert drift(db) == [] and revision(db) == str(HEAD)
+    assert schema_drift(db) == [] and revision(db) == str(HEAD)

@@ -158,7 +158,7 @@ class Server:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, request: dict[str, Any], limit: float) -> Any:
+    def ask(self, request: dict[str, object], limit: float) -> Any:
         """Return the result of a job. Raises `RuntimeError` if it fails or takes longer than `limit` seconds."""
         with self._lock:
             if self._process is None:
@@ -186,7 +186,7 @@ class Server:
             start_new_session=True,
         )
 
-    def _exchange(self, process: subprocess.Popen[bytes], request: dict[str, Any], deadline: float) -> Any:
+    def _exchange(self, process: subprocess.Popen[bytes], request: dict[str, object], deadline: float) -> Any:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
