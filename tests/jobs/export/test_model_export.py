@@ -442,7 +442,7 @@ def test_the_shipped_adapter_gives_equal_greedy_tokens_merged_and_as_f16(
 
 @pytest.mark.slow
 def test_llama_cpp_reads_the_q8_0_export_and_answers_in_the_trained_format(quickstart: Path, tmp_path: Path) -> None:
-    llama = pytest.importorskip("xllamacpp")  # a wheel of the package index, not a dependency
+    llama = pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install xllamacpp")
     export_model(quickstart, "24", tmp_path / "gguf", format="gguf-q8_0")
     (file,) = (tmp_path / "gguf").glob("*.gguf")
     parameters = llama.CommonParams()
