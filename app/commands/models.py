@@ -73,11 +73,13 @@ def export(
     Without --out, --push uploads the files and keeps no copy. HF_ENDPOINT names another hub.
     """
     from jobs.export.model.exporter import export_model
-    from jobs.export.model.hub import push
+    from jobs.export.model.hub import check_upload, push
 
     if target is None and repository is None and not dry_run:
         raise ConfigError("The export needs a destination.", fix="Add --out FOLDER or --push ORG/NAME.")
     run, name = parse_checkpoint(checkpoint, workspace)
+    if repository is not None and not dry_run:
+        check_upload(repository)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model" if target is None or dry_run else target
         manifest = export_model(

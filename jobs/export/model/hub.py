@@ -11,6 +11,21 @@ TOKEN = "HF_TOKEN"
 """Environment variable of the hub's token; `HF_ENDPOINT` names another hub than huggingface.co."""
 
 
+def check_upload(repository: str) -> str:
+    """Return the hub's token. Raises `ConfigError` without one, or if the name of the repository is invalid."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    token = os.environ.get(TOKEN)
+    if not token:
+        raise ConfigError("An upload needs a token with write access.", fix=f"Set the environment variable {TOKEN}.")
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ConfigError("This is no name of a repository.", value=repository, fix="Write ORG/NAME.") from error
+    return token
+
+
 def push(folder: Path, repository: str, *, public: bool = False, message: str = "Upload a model") -> str:
     """Upload all files of a folder in one commit, and return the address of the repository.
 
@@ -25,18 +40,14 @@ def push(folder: Path, repository: str, *, public: bool = False, message: str = 
     """
     from httpx2 import HTTPError
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    token = os.environ.get(TOKEN)
-    if not token:
-        raise ConfigError("An upload needs a token with write access.", fix=f"Set the environment variable {TOKEN}.")
+    token = check_upload(repository)
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
     try:
         url = api.create_repo(repository, private=not public, exist_ok=True)
         operations = [CommitOperationAdd(file.name, file) for file in sorted(folder.iterdir())]
         api.create_commit(repository, operations, commit_message=message)
-    except HFValidationError as error:
-        raise ConfigError("This is no name of a repository.", value=repository, fix="Write ORG/NAME.") from error
     except OfflineModeIsEnabled as error:
         raise ModelError("HF_HUB_OFFLINE disables the hub.", value=repository) from error
     except (HfHubHTTPError, HTTPError, OSError, RuntimeError) as error:

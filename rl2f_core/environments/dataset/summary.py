@@ -39,6 +39,8 @@ def summarize(config: Dataset.Config) -> Summary:
     unused = {meaning: "" for meaning, names in COLUMNS.items() if not set(names).isdisjoint(loaded.header)}
     settings = {"type": "dataset", "path": config.path, "columns": {**unused, **loaded.columns}}
     chosen = config.model_dump(mode="json", exclude_defaults=True, exclude={*settings, "checker", "bad_rows"})
+    if config.llm is not None:
+        chosen["llm"] = {"type": config.llm.type, **chosen["llm"]}
     skipped = {"bad_rows": "skip"} if loaded.bad_rows else {}
     return Summary(loaded, baseline, {**settings, "checker": config.checker, **chosen, **skipped})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from app.cli import app
+from rl2f_core.config.loading import load_config
 from rl2f_core.environments.dataset.environment import Dataset
 from rl2f_core.paths import QUESTIONS_SAMPLE
 
@@ -29,6 +31,15 @@ def test_a_good_file_gives_counts_and_yaml_that_a_run_accepts() -> None:
     assert settings["columns"] == {"level": "", "problem": "question", "answer": "answer", "solution": "solution"}
     assert (settings["checker"], settings["tolerance"]) == ("numeric", 0.5)
     assert Dataset(Dataset.Config.model_validate(settings)).task("test", 0).level == "all"
+
+
+def test_the_yaml_of_a_judge_names_its_type() -> None:
+    judge = "llm={type: openai_api, base_url: 'http://127.0.0.1:9/v1', model: judge}"
+    done = check(QUESTIONS_SAMPLE, "--set", "checker=judge", "--set", judge)
+    assert done.exit_code == 0, done.output
+    environment = yaml.safe_load(done.output.partition("For the configuration of a run:")[2])["environment"]
+    assert environment["llm"] == {"type": "openai_api", "base_url": "http://127.0.0.1:9/v1", "model": "judge"}
+    assert load_config("quickstart", [f"environment={json.dumps(environment)}"])
 
 
 def test_bad_rows_are_printed_without_control_characters_and_set_the_exit_code(tmp_path: Path) -> None:

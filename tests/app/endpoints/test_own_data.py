@@ -77,6 +77,7 @@ def test_every_checker_can_be_chosen_in_the_page(own: OwnDataEndpoints) -> None:
             continue
         found = own.check_data_file(name, checker=checker)
         assert found["valid"] == 1 and f"checker: {checker}\n" in found["yaml"]
+        assert (checker == "judge") == ("type: openai_api" in found["yaml"])
 
 
 @pytest.mark.parametrize(

@@ -369,12 +369,15 @@ def test_a_dry_run_lists_the_files_and_writes_and_uploads_nothing(
         ".q8_0.gguf" in done.stderr and "Modelfile" in done.stderr and "Nothing was written or uploaded" in done.stderr
     )
     assert list(tmp_path.iterdir()) == []
+    target = ["--out", str(tmp_path / "out")]
     for words, said in (
         (["models", "export", f"{run}@18"], "--out FOLDER or --push"),
+        (["models", "export", f"{run}@18", *target, "--push", "lab/model"], "Set the environment variable HF_TOKEN"),
         (["models", "export", str(run), "--dry-run"], "Write RUN@STEP"),
     ):
         refused = CliRunner().invoke(app, words)
         assert refused.exit_code == 2 and said in refused.output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_upload_without_a_token_or_with_a_wrong_one_fails_without_showing_it(
@@ -439,7 +442,7 @@ def test_the_shipped_adapter_gives_equal_greedy_tokens_merged_and_as_f16(
 
 @pytest.mark.slow
 def test_llama_cpp_reads_the_q8_0_export_and_answers_in_the_trained_format(quickstart: Path, tmp_path: Path) -> None:
-    llama = pytest.importorskip("xllamacpp")  # a wheel of the package index, not a dependency
+    llama = pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install xllamacpp")
     export_model(quickstart, "24", tmp_path / "gguf", format="gguf-q8_0")
     (file,) = (tmp_path / "gguf").glob("*.gguf")
     parameters = llama.CommonParams()
