@@ -22,6 +22,7 @@ from jobs.labels import label_queries
 from jobs.run_kinds.export import ExportRun
 from jobs.run_kinds.model_export import ModelExportRun
 from rl2f_core.config.loading import dump_yaml
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 MAX_LISTED_RUNS = 200
@@ -254,6 +255,7 @@ class ExportEndpoints:
         known = [row.name for row in runs.checkpoints(db, run_id)]
         if checkpoint not in known:
             raise NotFoundError(f"Run {run_id} has no such checkpoint.", value=checkpoint, known=known)
+        RunDir(self._context.workspace.folder(run.folder)).checkpoint(checkpoint)
         values = {"run": run.folder, "checkpoint": checkpoint, "format": format, "dtype": dtype}
         config = validated(ModelExportRun, {**values, "name": f"{checkpoint} as {format}"})
         queued = self._context.queue.add(dump_yaml(config), parent=run_id)

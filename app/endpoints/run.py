@@ -22,12 +22,13 @@ from app.plots.run_charts import catalogue, overview, series
 from app.plots.run_data import RunData
 from app.plots.series import XKind
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, Stage
+from jobs.db.models import Dialogue, Run, Stage
 from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
 from rl2f_core.errors import DataError
 from rl2f_core.metrics.teacher_costs import add_costs, costs_text
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 T = TypeVar("T")
@@ -83,14 +84,21 @@ class RunStage(StageColumns):
     """The stage learns from demonstrations."""
 
 
-class RunCheckpoint(TypedDict):
-    """A checkpoint of a run."""
+class CheckpointColumns(TypedDict):
+    """Stored columns of a checkpoint."""
 
     name: str
     stage: str
     step: int
     sha256: str
     time: float
+
+
+class RunCheckpoint(CheckpointColumns):
+    """A checkpoint of a run."""
+
+    has_files: bool
+    """Whether the run directory has the adapter; without it, only the record exists."""
 
 
 class RelatedRun(TypedDict):
@@ -235,7 +243,7 @@ class RunEndpoints:
             "teacher_costs": costs_text(costs) if costs else None,
             "evaluation": state,
             "stages": [_stage(stage, off_policy) for stage in runs.stages(db, run_id)],
-            "checkpoints": [_columns(row, RunCheckpoint) for row in runs.checkpoints(db, run_id)],
+            "checkpoints": self._checkpoints(run),
             "children": [_columns(row, RelatedRun) for row in outcomes.child_runs(db, run_id)],
             "tags": runs.tags(db, run_id),
             "notes": [_columns(row, RunNote) for row in all_notes if row.event_id is None],
@@ -280,6 +288,11 @@ class RunEndpoints:
         name = _NOT_IN_RUN_NAMES.sub("-", f"eval {run.name} {checkpoint}")[:100]
         added = self._context.queue.add(config, name=name, parent=run_id)
         return {"run": added.id or 0, "name": added.name, "url": page_url("run", run=added.id)}
+
+    def _checkpoints(self, run: Run) -> list[RunCheckpoint]:
+        stored = RunDir(self._context.workspace.folder(run.folder)).checkpoint_names()
+        rows = runs.checkpoints(self._context.db, run.id or 0)
+        return [{**_columns(row, CheckpointColumns), "has_files": row.name in stored} for row in rows]
 
     # -- tags and notes ----------------------------------------------------------------------------------------
     @endpoint("run")

@@ -23,6 +23,7 @@ MODEL_FORMATS = {
     "gguf-q8_0": "GGUF q8_0",
 }
 """Formats in the menu of a checkpoint; `rl2f models export` has more."""
+NO_FILES = "record only: its files were not kept"
 ABORT = "Stops immediately. Progress since the last saved state is lost."
 
 
@@ -217,13 +218,9 @@ def checkpoint_table(details: RunDetails, read_only: bool, limit: int | None = N
 
 
 def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -> Element:
-    evaluate: dict[str, Attribute] = {"data_action": "evaluate", "data_checkpoint": row["name"], "disabled": read_only}
-    chat = page_url("chat", checkpoints=f"{run}:{row['name']}")
+    uses = _checkpoint_uses(run, row, read_only) if row["has_files"] else [el("span.rl-muted", NO_FILES)]
     buttons = [
-        el("button.rl-button.rl-small", "Evaluate", title="Queue an evaluation", **evaluate),
-        el("a.rl-button.rl-small", "Chat", href=chat),
-        _export_menu(run, row, read_only),
-        _serve_menu(run, row),
+        *uses,
         action("Copy hash", "copy", style="rl-small", text=row["sha256"]) if complete else None,
     ]
     details = [
@@ -238,6 +235,17 @@ def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -
         el("td", el("span.rl-row", buttons)),
         data_key=row["name"],
     )
+
+
+def _checkpoint_uses(run: int, row: RunCheckpoint, read_only: bool) -> list[Element]:
+    """Return the actions that need the adapter of a checkpoint."""
+    evaluate: dict[str, Attribute] = {"data_action": "evaluate", "data_checkpoint": row["name"], "disabled": read_only}
+    return [
+        el("button.rl-button.rl-small", "Evaluate", title="Queue an evaluation", **evaluate),
+        el("a.rl-button.rl-small", "Chat", href=page_url("chat", checkpoints=f"{run}:{row['name']}")),
+        _export_menu(run, row, read_only),
+        _serve_menu(run, row),
+    ]
 
 
 def _export_menu(run: int, row: RunCheckpoint, read_only: bool) -> Element:

@@ -53,6 +53,8 @@ def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[Publ
     """Build all pages, each with its own route, and publish the endpoints for programs."""
     import gradio as gr
 
+    from app.pages._events import show_errors
+
     blocks = gr.Blocks(title="RL2F Studio", analytics_enabled=False, fill_width=True)
     blocks.pages[0] = ("", "Runs", True)
     blocks.state_session_capacity = MAX_SESSIONS
@@ -61,7 +63,9 @@ def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[Publ
     for page in sorted(pages, key=lambda page: page.path != ""):  # routes must follow the root page
         shown = page.in_navigation
         with blocks if page.path == "" else blocks.route(page.title, page.path, show_in_navbar=shown):
+            others = set(blocks.fns)
             page.module.build(studio)
+            show_errors(blocks, others)
             _hide_events(blocks, published)
     blocks.queue(default_concurrency_limit=8, api_open=False)
     return blocks, published

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -269,6 +270,24 @@ def test_a_run_deleted_in_another_tab_and_an_unknown_one_are_one_plain_message(
         second.goto(f"{server.url}/run?run={address}")
         second.wait_for_selector(f".rl-empty >> text={words}")
         assert second.get_by_role("link", name="All runs").get_attribute("href") == "/"
+
+
+def test_the_error_of_an_action_is_shown_and_checkpoints_without_files_have_no_actions(
+    server: Any, visit: Callable[..., Any], add_copy: Callable[..., int], console: Any
+) -> None:
+    console.allow("500")
+    run = add_copy(server, "lost-files", seed=5)
+    page = visit(f"/run?run={run}&tab=checkpoints")
+    row = page.locator("#run-checkpoints tbody tr").first
+    name = row.get_attribute("data-key")
+    shutil.rmtree(server.workspace / "runs" / "lost-files" / "checkpoints" / name)
+    row.get_by_role("button", name="Evaluate").click()
+    expect(page.locator(".toast-body.error")).to_contain_text("There is no such checkpoint", timeout=WAIT)
+    expect(page.locator(".toast-body.error")).to_contain_text(name)
+    page.reload()
+    row = page.locator(f"#run-checkpoints tr[data-key='{name}']")
+    expect(row).to_contain_text("its files were not kept", timeout=WAIT)
+    expect(row.get_by_role("button", name="Evaluate")).to_have_count(0)
 
 
 @pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
