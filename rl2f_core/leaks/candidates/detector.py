@@ -20,19 +20,12 @@ from rl2f_core.environments.grids.path_environment import PathEnvironment
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
+from rl2f_core.leaks.candidates.codes import code, patterns
 from rl2f_core.leaks.candidates.facts import Memory, Part, PartValue
 from rl2f_core.leaks.candidates.matrices import read_matrix_hint
 from rl2f_core.leaks.candidates.numbers import read_number_hint
-from rl2f_core.leaks.candidates.parts import (
-    MAX_CANDIDATES,
-    Assignment,
-    Puzzle,
-    Statement,
-    code,
-    patterns,
-    read_hint,
-    roles,
-)
+from rl2f_core.leaks.candidates.parts import MAX_CANDIDATES, Assignment, Puzzle, Statement, read_hint
+from rl2f_core.leaks.candidates.roles import roles
 from rl2f_core.leaks.candidates.text import plain
 from rl2f_core.leaks.candidates.told import NumberTask, Told, as_number, numbers_in
 from rl2f_core.leaks.candidates.walks import read_walk_hint

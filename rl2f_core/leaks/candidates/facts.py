@@ -1,7 +1,7 @@
 """A small grammar of statements about the parts of an answer.
 
 A sentence becomes a sequence of *tokens*: parts of the answer (a person, a place, a digit, a row), values (a role, a
-letter, a digit), and the concepts of `LEXICON`. `read_sentence` scans it once from left to right. The last part
+letter, a digit), and the concepts of `lexicon.py`. `read_sentence` scans it once from left to right. The last part
 mentioned is the subject of the values and verdicts that follow, as in shallow parsing with finite-state cascades
 (Abney, "Partial Parsing via Finite-State Cascades", 1996). Text that is in no token contributes nothing.
 
@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
+
+from rl2f_core.leaks.candidates.lexicon import LEXICON, words_of
 
 Part = str | int
 PartValue = str
@@ -60,6 +64,8 @@ class Vocabulary:
     """Returns the tokens `part` and `value` of a sentence."""
     located: Callable[[PartValue], frozenset[Part]] = lambda value: frozenset()
     """Returns the parts of the last attempt with a value."""
+    is_numbered: bool = False
+    """The parts are places, which bare numbers may mean."""
     skips_suppositions: bool = False
     """Suppositions about the parts are common, so that they are no statements."""
 
@@ -75,45 +81,22 @@ class Memory:
     single: tuple[Relation, PartValue] | None = None
     """The concept of which there is exactly one: a value, or a wrong part."""
     last: tuple[str, PartValue] | None = None
+    recent: tuple[frozenset[Part], ...] = ()
+    """The parts of the last tokens, for "they", "the latter" and "swap them"."""
+    known: set[Part] = field(default_factory=set)
+    """Parts that the hints of the dialogue tell."""
+    fact: Fact | None = None
+    """The last statement, for "so does Jack" and "E too"."""
 
 
-LEXICON: dict[str, str] = {
-    "suppose": r"if|suppos\w+|assum\w+|pretend\w*|whether|would|could|might|may|maybe|perhaps|unless|what about|imagine|when|try|test|cannot both|can't both|either",
-    "report": (
-        r"you(?:'ve| have| had|'d)? (?:sa(?:id|y)|wr[io]te?n?|claim(?:ed)?|got|made|make|put|list(?:ed)?|call(?:ed)?|name(?:d)?|ha(?:ve|d)|"
-        r"answer(?:ed)?|guess(?:ed)?|think|thought|treat(?:ed)?|g[ai]ven?|chose|pick(?:ed)?|label(?:l?ed)?|insult(?:ed)?|accus(?:ed?)|trust(?:ed)?|believed?)(?: that| down)?"
-        r"|(?:you|your \w+) (?:\w+ )?(?:lists?|says|has|claims)|says|said(?! so)|claim(?:s|ed)|calls|called|remarks?|tells you|insists|swears|vouch\w+|according to|accus\w+|speaks? (?:so )?well of"
-    ),
-    "except": r"except(?: for)?|but for|apart from|aside from|other than|besides|save for|bar(?= )|everyone but|everybody but|all but|nobody but|nothing but|no 1 but|none but",
-    "others": r"(?:(?:all|any|every) )?(?:the |these |those |your )?(?:\d+ )?(?:others?(?!'s| (?:way|hand|words?|1))|rest|remainder|remaining(?: \w+)?)|everyone else|everybody else|everything else|anyone else|all else|otherwise|elsewhere",
-    "all": r"all|every(?:one|body|thing)?|each|both|the lot|whole lot|any(?:one|body|thing)?",
-    "none": r"nobody|no one|no 1|nothing|none",
-    "not": r"not|isnt|arent|dont|doesnt|didnt|wasnt|werent|wont|cannot|cant|never|no|neither|nor|without|nowhere|hardly|lacks?|\w+n't|forget|ban(?:ned|ish)?|absent|missing from|no part|stays? away|stays? out|stays? home|leave out|drop(?= the [A-Z]\b)|excluded|eliminated|stranger",
-    "swap": r"swap(?:ped|s)?|exchang\w+|trad(?:e|ed|ing)s?|interchang\w+|(?:change|switch|swap)(?:d|ed)? (?:seats|places|roles|positions|hats)|switch(?:ed)?(?= (?:the )?(?:roles|two|last|first|\d))|transpos\w+|mixed up|mix-?up|crossed over|each other'?s?|the other'?s|eachother|(?<=s )(?:badge|place|coat|hat|seat|role|shoes|label|chair|spot)s?|switcheroo",
-    "right": (
-        r"(?:exactly |just )?(?:what|as|like) you (?:said|wrote|had it|put it|have it|thought)|right|rightly|correct(?:ly)?|fine|good|ok(?:ay)?|perfect(?:ly)?|sound|accurate(?:ly)?|keep|kept|stays?|stay put|remains?|leave|hold (?:on|fast)|hang on|"
-        r"untouched|as (?:it|they) (?:should|ought)|where (?:it|they|he|she) belongs?|at home|in (?:its|their|the right|the correct|his|her) (?:proper )?(?:place|places|seat|seats|spot|spots|position|positions)|"
-        r"accepted|settled|safe|spot-? ?on|bang on|lovely|yes|nailed|match(?:es)?|true|unchanged|impeccable|solid|stands?|flawless|proud of|belongs?|well done|judged well|do(?:es)?n't (?:change|touch)|innocent|locked|in the bag|winners?|taken|sorted|gold|fits?|works?|ticked|untouchable|slaps|wouldn't change|leave be|on the money"
-    ),
-    "wrong": (
-        r"(?:the )?wrong way (?:round|around|up)|wrong(?:ly)?|incorrect(?:ly)?|mistak\w+|false|errors?|bad|off|flip(?:ped|s)?|turn(?:ed)?(?=(?: \w+){0,3} (?:around|over|into))|chang(?:e|ed|es|ing)|toggl\w+|invert\w*|switch(?:ed)?|"
-        r"(?:the )?other way(?: round| around)?|needs? fixing|fix|slips?|misjudg\w+|mislabel\w*|misread|spoil(?:ed|t)?|culprit|the opposite|opposite|trouble|(?:must|has to|have to) go|"
-        r"out of place|sinner|impostor|odd one out|injustice|unfair\w*|wronged|kinder|harsher|touch|lies in your|misplaced|busted|did dirty|pack its bags|booed|bad(?: 1)?|differs? in|to think about|to look at again|booted|evicted|to (?:go over|look over) again|uncertain"
-    ),
-    "same": r"the same|same|equal|identical|twins?|alike|agree|match each other",
-    "different": r"different|differ|opposites?|unlike|disagree|not the same|opposed",
-    "them": r"(?:one|1|any|some|\d+) of (?:them|those|these)|among (?:them|those)|in it|of (?:that|this) (?:kind|sort)",
-    "only": r"only|just|exactly|precisely|a single|single|sole|lone|merely|solitary",
-    "number": r"\d{1,2}(?: (?:out )?of (?:the |your |these )?\d{1,2})?(?![\w.]*\d)(?!\w)|once|twice",
-}  # fmt: skip
-"""Concepts with their words, in order of precedence."""
 _COMMAND = re.compile(r"flip|turn|chang(?!ed)|toggl|invert|switch(?!ed)|kinder|harsher|fix", re.IGNORECASE)
-_CONCEPT = re.compile(
-    "|".join(rf"(?P<{name}>(?<![\w'])(?:{words})(?![\w]))" for name, words in LEXICON.items())
-    + r"|(?P<join>,|&|\+|/|\b(?:and|nor|or)\b)",
-    re.IGNORECASE,
-)
+_JOIN = re.compile(r",|&|\+|/|\b(?:and|nor|or)\b", re.IGNORECASE)
 _ENDS_CLAUSE = re.compile(r"[:;—–]|, (?:but|so|only|though|while|whereas|and then)\b|\bbut\b")
+_TIMES = {"once": 1, "twice": 2, "thrice": 3}
+_SOLE = ("only", "sole", "single", "lone", "solitary", "a single")
+_OUT_OF = re.compile(r" (?:out )?of (?:the |your |these )?\d{1,2}(?!\w)")
+_BESIDE = 28
+"""Characters between a place and its letter."""
 _TO_NUMBER = 14
 """Characters between a number and the word it counts."""
 
@@ -121,20 +104,44 @@ _TO_NUMBER = 14
 def tokens_of(sentence: str, vocabulary: Vocabulary) -> list[Token]:
     """Return the tokens of a sentence in order; parts and values take precedence over concepts."""
     named = vocabulary.read(sentence)
-    taken = [(token.start, token.end) for token in named]
-    found = [
-        Token(str(match.lastgroup), *match.span(), match[0])
-        for match in _CONCEPT.finditer(sentence)
-        if not any(start < match.end() and match.start() < end for start, end in taken)
-    ]
+    found = [token for token in _concepts(sentence) if _is_free(token, named)]
     found = [_neither_nor(token, [*named, *found]) for token in found]
-    taken += [(token.start, token.end) for token in found if token.symbol != "join"]
+    taken = [*named, *(token for token in found if token.symbol != "join")]
     found += [
         Token("clause", *match.span(), match[0])
         for match in _ENDS_CLAUSE.finditer(sentence)
-        if not any(start < match.end() and match.start() < end for start, end in taken)
+        if _is_free(Token("clause", *match.span(), ""), taken)
     ]
     return sorted([*named, *found], key=lambda token: (token.start, token.symbol != "clause"))
+
+
+def _is_free(token: Token, taken: Sequence[Token]) -> bool:
+    return not any(other.start < token.end and token.start < other.end for other in taken)
+
+
+@lru_cache(4096)
+def _concepts(sentence: str) -> tuple[Token, ...]:
+    """Return the tokens of the lexicon, numbers and conjunctions of a sentence."""
+    words = words_of(sentence)
+    found: list[Token] = []
+    used: set[int] = set()
+    for symbol, first, last in LEXICON.find(words):
+        start, end = words[first].start, words[last - 1].end
+        used.update(range(first, last))
+        if symbol != "noise":
+            found.append(Token(symbol, start, end, sentence[start:end]))
+    end = 0
+    for i, word in enumerate(words):
+        if (
+            i not in used
+            and word.start >= end
+            and (word.text in _TIMES or (word.text.isdigit() and len(word.text) < 3))
+        ):
+            match = _OUT_OF.match(sentence, word.end)
+            end = match.end() if match else word.end
+            found.append(Token("number", word.start, end, sentence[word.start : end]))
+    found += [Token("join", *match.span(), match[0]) for match in _JOIN.finditer(sentence)]
+    return tuple(found)
 
 
 def _neither_nor(token: Token, tokens: Sequence[Token]) -> Token:
@@ -153,18 +160,34 @@ def read_sentence(sentence: str, offset: int, vocabulary: Vocabulary, memory: Me
         vocabulary: Words of the task.
         memory: What the earlier sentences of the dialogue mentioned.
     """
-    scan = _Scan(tokens_of(sentence, vocabulary), offset, vocabulary, memory)
-    asked = sentence.rstrip().endswith("?")
-    if asked or (vocabulary.skips_suppositions and any(token.symbol == "suppose" for token in scan.tokens[:2])):
-        memory.mentioned |= {part for token in scan.tokens for part in token.parts}
+    tokens = tokens_of(sentence, vocabulary)
+    if not tokens:
         return []
-    return scan.run()
+    asked = sentence.rstrip().endswith("?")
+    if asked or (vocabulary.skips_suppositions and any(token.symbol == "suppose" for token in tokens[:2])):
+        memory.mentioned |= {part for token in tokens for part in token.parts}
+        values = [token.value for token in tokens if token.symbol == "value"]
+        memory.value = values[-1] if values else memory.value
+        memory.fact = None
+        return []
+    numbered = _with_numbered_parts(tokens, vocabulary) if vocabulary.is_numbered else None
+    other = _Scan(numbered, offset, vocabulary, replace(memory)).run() if numbered else []
+    return _Scan(tokens, offset, vocabulary, memory).run() + other
+
+
+def _with_numbered_parts(tokens: Sequence[Token], vocabulary: Vocabulary) -> list[Token] | None:
+    """Return tokens whose bare numbers mean parts, as in "2 and 4 are off"; None if there are no two of them."""
+    bare = [t for t in tokens if t.symbol == "number" and t.text.isdigit() and int(t.text) in vocabulary.parts]
+    commanded = any(one.symbol in ("right", "wrong", "swap") and other in bare for one, other in pairwise(tokens))
+    if len(bare) < 2 and not commanded:
+        return None
+    return [t._replace(symbol="part", parts=frozenset([int(t.text)])) if t in bare else t for t in tokens]
 
 
 def _integer(token: Token) -> int:
     """Return the number of a token such as `2` or `2 out of 3`."""
     first = token.text.lower().split()[0]
-    return {"once": 1, "twice": 2}.get(first) or int(first)
+    return _TIMES.get(first) or int(first)
 
 
 class _Scan:
@@ -184,6 +207,8 @@ class _Scan:
         self.negated = False
         self.number: Token | None = None
         self.only = False
+        self.sole = False
+        """The value or verdict that follows is that of one part alone."""
         self.reported = False
         self.pending: list[Token] = []
         """Values without a part, a number or a negation so far."""
@@ -198,8 +223,13 @@ class _Scan:
         i = 0
         while i < len(self.tokens):
             i = self._step(i)
+        if self.vocabulary.is_numbered:
+            self._pairs()
         self._ellipsis()
+        self._also()
         self.memory.mentioned = self._mentioned(len(self.tokens))
+        self.memory.recent = self._recent(len(self.tokens))
+        self.memory.fact = self.facts[-1] if self.facts else self.memory.fact
         return self.facts
 
     def _step(self, i: int) -> int:
@@ -240,6 +270,9 @@ class _Scan:
                 self.number = token
             case "only":
                 self.only = True
+                following = self.tokens[i + 1 : i + 2]
+                if token.text.lower() in _SOLE and following and following[0].symbol in ("value", "right", "wrong"):
+                    self.sole = True
                 if "single" in token.text.lower() or token.text.lower() in ("sole", "lone", "solitary"):
                     self.number = Token("number", token.start, token.end, "1")
             case "report":
@@ -251,12 +284,23 @@ class _Scan:
             case "right" | "wrong":
                 self._verdict(i)
             case "same" | "different":
-                if self.subject is not None and len(self.subject) > 1:
+                ahead = [t.parts for t in self.tokens[i + 1 : i + 4] if t.symbol == "part"][:1]
+                parts = (self.subject or frozenset()).union(*(ahead if len(self.subject or ()) < 2 else ()))
+                if len(parts) > 1:
                     same = (token.symbol == "same") ^ self.negated
-                    self._add("same" if same else "different", token, parts=self.subject)
+                    self._add("same" if same else "different", token, parts=parts)
                     self.used = True
+            case "loner":
+                if self.memory.value is not None:
+                    self._add("count", token, value=self.memory.value, count=1)
             case "them":
                 self._them(token)
+            case "pronoun":
+                if self.subject is None:
+                    self._set(self._meant(i), token)
+                    self.subject = self.subject or None
+            case "nothing_else":
+                self._nothing_else(token)
             case "clause":
                 self._end_clause()
         self.fresh = token.symbol in ("part", "join")
@@ -265,6 +309,40 @@ class _Scan:
     def _set(self, parts: frozenset[Part], token: Token) -> None:
         self.subject, self.subject_at, self.used = parts, token.start, False
         self.contrast = frozenset()
+
+    def _recent(self, i: int) -> tuple[frozenset[Part], ...]:
+        """Return the parts of the last tokens before a token, oldest first."""
+        return (*self.memory.recent, *(token.parts for token in self.tokens[:i] if token.parts))[-8:]
+
+    def _meant(self, i: int) -> frozenset[Part]:
+        """Return the parts that a pronoun means."""
+        recent = self._recent(i)
+        word = self.tokens[i].text.lower()
+        if not recent:
+            return frozenset()
+        if "former" in word:
+            return recent[-2] if len(recent) > 1 else frozenset()
+        plural = word.startswith(("the", "both")) and "latter" not in word
+        if plural and len(recent[-1]) == 1 and len(recent) > 1:
+            return recent[-1] | recent[-2]
+        return recent[-1]
+
+    def _nothing_else(self, token: Token) -> None:
+        """Give all other parts the opposite of the verdict or value that comes next, or came last."""
+        if self.subject is not None and not self.used:
+            self.contrast = self.vocabulary.parts - self.subject
+            return
+        told = [fact for fact in self.facts if fact.relation in ("is", "right") and fact.parts]
+        if not told and self.memory.fact is not None and not any(t.parts for t in self.tokens):
+            told = [self.memory.fact]
+        if told and told[-1].relation in ("is", "right"):
+            same = [
+                f
+                for f in told
+                if (f.relation, f.value, f.positive) == (told[-1].relation, told[-1].value, told[-1].positive)
+            ]
+            others = self.vocabulary.parts.difference(*(fact.parts for fact in same))
+            self._add(told[-1].relation, token, parts=others, value=told[-1].value, positive=not told[-1].positive)
 
     def _mentioned(self, i: int) -> set[Part]:
         """Return the parts that were mentioned before a token."""
@@ -279,12 +357,16 @@ class _Scan:
                 self.consumed.add(k)
             elif token.symbol in ("others", "all") and not parts:
                 return self.vocabulary.parts - (self._mentioned(k) if token.symbol == "others" else frozenset())
+            elif token.symbol == "pronoun" and not parts:
+                return self._meant(k)
+            elif token.text == ":" and not parts and k == i + 1:
+                continue
             elif token.symbol not in ("join", "all", "only", "number") or (token.symbol == "join" and not parts):
                 break
         return parts
 
     def _end_clause(self) -> None:
-        self.negated = self.only = self.reported = False
+        self.negated = self.only = self.sole = self.reported = False
         self.number = None
         if self.used:
             self.subject = None
@@ -319,13 +401,16 @@ class _Scan:
             parts = ahead or self.subject
             if parts:
                 self._add("is", token, parts=parts, value=token.value, positive=not self.negated)
-                if self.contrast and not ahead:
-                    self._add("is", token, parts=self.contrast, value=token.value, positive=self.negated)
+                contrast = self.vocabulary.parts - parts if self.sole else self.contrast if not ahead else frozenset()
+                self._add("is", token, parts=contrast, value=token.value, positive=self.negated)
                 self.used = not ahead or self.used
                 self.memory.subject = parts
             elif self.negated:
                 self._add("count", token, value=token.value, count=0)
                 self._add("is", token, parts=self.memory.subject, value=token.value, positive=False)
+                if self.memory.known:
+                    unknown = self.vocabulary.parts - self.memory.known
+                    self._add("is", token, parts=unknown, value=token.value, positive=False)
             else:
                 self.pending.append(token)
                 after = next((t for t in self.tokens[i + 1 :] if t.symbol in ("number", "value", "clause")), None)
@@ -336,7 +421,7 @@ class _Scan:
 
     def _verdict(self, i: int) -> None:
         token = self.tokens[i]
-        if self.reported:
+        if self.reported and not self._is_own_verdict(i):
             return
         right = (token.symbol == "right") ^ self.negated
         command = _COMMAND.match(token.text) is not None and not self.negated
@@ -367,15 +452,20 @@ class _Scan:
                 self.pending = []
             if parts:
                 self._add("right", token, parts=parts, positive=right, command=command)
-                if self.contrast and not ahead:
-                    self._add("right", token, parts=self.contrast, positive=not right)
-                elif self.only and not ahead and not right:  # "slot 2 is the only bad one"
-                    self._add("right", token, parts=self.vocabulary.parts - parts, positive=True)
+                contrast = self.vocabulary.parts - parts if self.sole else self.contrast if not ahead else frozenset()
+                self._add("right", token, parts=contrast, positive=not right)  # "slot 2 is the only bad one"
                 self.subject, self.used = parts, True
                 self.memory.subject = parts
         self.memory.last = ("right" if token.symbol == "right" else "wrong", "")
         self.negated = False
         self.number = None
+
+    def _is_own_verdict(self, i: int) -> bool:
+        """Return whether a verdict after a report is the teacher's: "you have placed correctly", "you called a knave, is fine"."""
+        k = max((k for k in range(i) if self.tokens[k].symbol in ("report", "suppose")), default=0)
+        between = [token.symbol for token in self.tokens[k + 1 : i]]
+        yours = self.tokens[k].symbol == "report" and self.tokens[k].text.lower().startswith("you")
+        return yours and ("value" not in between or between[-2:] == ["value", "join"])
 
     def _them(self, token: Token) -> None:
         """Read "is one of them" with the last value."""
@@ -419,22 +509,73 @@ class _Scan:
         else:
             self._add("right", token, parts=parts, positive=negated != (value == "one"))
 
+    def _also(self) -> None:
+        """Repeat the last statement with other parts or values, as in "so does Jack" and "E too"."""
+        symbols = {token.symbol for token in self.tokens}
+        last = self.memory.fact
+        begins = self.tokens[0].text.lower() in ("and", "nor", "or", "neither", "not") if self.tokens else False
+        if (
+            self.facts
+            or last is None
+            or not (begins or "also" in symbols)
+            or symbols & {"right", "wrong", "report", "swap"}
+        ):
+            return
+        parts = frozenset(part for token in self.tokens for part in token.parts)
+        values = [token for token in self.tokens if token.symbol == "value"]
+        if parts and not values:
+            self._add(last.relation, self.tokens[0], parts=parts, value=last.value, positive=last.positive)
+        for token in values if last.relation in ("is", "count") and last.value else ():
+            told = replace(last, value=token.value, start=self.offset + token.start, end=self.offset + token.end)
+            self.facts.append(replace(told, parts=parts or last.parts))
+
+    def _pairs(self) -> None:
+        """Read a place and a letter next to each other, such as "second: T" and "the T up front"."""
+        for i, (one, other) in enumerate(pairwise(self.tokens)):
+            if (one.symbol, other.symbol) == ("value", "not"):  # "W is out for the first", "W has an alibi"
+                near = [t.parts for t in self.tokens[i + 2 : i + 4] if t.symbol == "part"]
+                self._add("count", one, value=one.value, count=0)
+                parts = near[0] if near else (self._recent(i) or (frozenset[Part](),))[-1]
+                self._add("is", one, parts=parts, value=one.value, positive=False)
+        if any(token.symbol in ("not", "report", "except", "swap") for token in self.tokens):
+            return
+        for one, other in pairwise(t for t in self.tokens if t.symbol not in ("join", "number", "only", "each", "all")):
+            named = {one.symbol: one, other.symbol: other}
+            if set(named) == {"part", "value"} and other.start - one.end < _BESIDE:
+                self._add("is", named["value"], parts=named["part"].parts, value=named["value"].value)
+
     def _sequence(self) -> None:
-        """Read "the first three go G then F then D"."""
-        for i, token in enumerate(self.tokens):
-            following = [t for t in self.tokens[i + 1 :] if t.symbol not in ("join", "clause", "number")]
-            values = following[: len(token.parts)]
-            if len(token.parts) > 1 and len(values) == len(token.parts) and all(t.symbol == "value" for t in values):
-                for part, value in zip(sorted(token.parts, key=str), values, strict=True):
+        """Read "the first three go G then F then D" and "second and third: F, D"."""
+        listed = [t for t in self.tokens if t.symbol not in ("join", "clause", "number", "each", "only", "pronoun")]
+        for i, token in enumerate(listed):
+            parts: list[Part] = []
+            values: list[Token] = []
+            for following in listed[i:]:
+                if following.symbol == "part" and not values:
+                    parts += sorted(following.parts, key=str)
+                elif following.symbol == "value":
+                    values.append(following)
+                else:
+                    break
+            if token.symbol == "part" and len(parts) > 1 and len(values) == len(parts) == len(set(parts)):
+                for part, value in zip(parts, values, strict=True):
                     self._add("is", value, parts=frozenset([part]), value=value.value)
 
     def _exchange(self) -> Fact | None:
         swap = next((token for token in self.tokens if token.symbol == "swap"), None)
+        named = [token for token in self.tokens if token.symbol == "part" and len(token.parts) == 1]
+        for four in zip(named, named[1:], named[2:], named[3:], strict=False):  # "Ann wears Bob's, Bob wears Ann's"
+            crossed = [t.parts for t in four] == [four[0].parts, four[1].parts, four[1].parts, four[0].parts]
+            if crossed and four[0].parts != four[1].parts and four[1].text.endswith("s") and four[3].text.endswith("s"):
+                swap = four[1]
         if swap is None:
             return None
         pairs = [token.parts for token in self.tokens if len(token.parts) == 2]
         singles = [token.parts for token in self.tokens if len(token.parts) == 1]
         parts = pairs[0] if pairs else frozenset().union(*singles[:2]) if len(singles) >= 2 else frozenset()
+        if not pairs and not singles:  # "let them trade"
+            earlier = list(dict.fromkeys(self.memory.recent))
+            parts = earlier[-1] if earlier and len(earlier[-1]) == 2 else frozenset().union(*earlier[-2:])
         if len(parts) != 2:
             return None
         return Fact("exchange", self.offset + swap.start, self.offset + swap.end, parts, command=True)

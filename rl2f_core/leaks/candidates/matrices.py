@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary, read_sentence
-from rl2f_core.leaks.candidates.parts import place_tokens
+from rl2f_core.leaks.candidates.places import place_tokens
 from rl2f_core.leaks.candidates.text import sentences
 
 Span = tuple[int, int]
@@ -109,7 +109,7 @@ def _row_vocabulary(n: int) -> Vocabulary:
 
     def read(sentence: str) -> list[Token]:
         found = (
-            place_tokens(sentence, n)
+            list(place_tokens(sentence, n))
             if _ROW_WORDS.search(sentence)
             or re.search(r"\b(?:second|third|first|fourth|fifth)\b", sentence, re.IGNORECASE)
             else []

@@ -110,11 +110,29 @@ def _value(match: re.Match[str]) -> int:
     return total + _TENS.get(tens, 40 if tens else 0) + _ONES.get(unit or one, 0)
 
 
-def sentences(text: str) -> list[tuple[int, int]]:
-    """Return the spans of the sentences, each with its final mark."""
+_QUERY = re.compile(r"[^?]*?\b(?:who|which|what|where|how)\b", re.IGNORECASE)
+
+
+@lru_cache(4096)
+def sentences(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the spans of the sentences, each with its final mark; a short question belongs to the answer after it."""
     spans, start = [], 0
     for mark in _SENTENCE.finditer(text):
         if text[start : mark.start()].strip():
             spans.append((start, mark.end()))
         start = mark.end()
-    return [*spans, (start, len(text))] if text[start:].strip() else spans
+    if text[start:].strip():
+        spans.append((start, len(text)))
+    merged: list[tuple[int, int]] = []
+    for span in spans:
+        question = text[slice(*merged[-1])] if merged else ""
+        if question.endswith("?") and not text[: span[1]].endswith("?") and _is_answered(question, text[slice(*span)]):
+            merged[-1] = merged[-1][0], span[1]
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def _is_answered(question: str, following: str) -> bool:
+    """Return whether the text after a question answers it: `Clara? No, she lies.` or `Who lies? Bob.`"""
+    return question.count(" ") < 4 or (following.count(" ") < 6 and _QUERY.match(question) is not None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from rl2f_core.leaks.candidates.parts import ORDINALS, place_tokens
+from rl2f_core.leaks.candidates.places import ORDINALS, place_tokens
 from rl2f_core.leaks.candidates.text import sentences
 
 Span = tuple[int, int]
