@@ -263,14 +263,18 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
         whole = [t for t in current if t.holds is None]
         if whole:
             return Remaining((whole[0].start, whole[0].end), left=1, steps=min(t.steps for t in whole))
-        if not current or not counted:
-            return Remaining(None)
         compared = _compared(turns, attempts, gold)
-        before = _agreeing(range(low, high + 1), [*compared, *(t.holds for t in told if t.holds)])
-        left = _agreeing(before, [t.holds for t in current if t.holds])
-        if len(left) == len(before):
+        if not counted or not (current or compared[-1:]):
             return Remaining(None)
-        span = min(t.start for t in current), max(t.end for t in current)
+        learned = [test for turn in compared[:-1] for _, test in turn]
+        learned += [test for span, test in compared[-1] if span is None] if compared else []
+        latest = [(span, test) for span, test in compared[-1] if span] if compared else []
+        before = _agreeing(range(low, high + 1), [*learned, *(t.holds for t in told if t.holds)])
+        left = _agreeing(before, [*(test for _, test in latest), *(t.holds for t in current if t.holds)])
+        if len(left) == len(before) or not (current or len(left) == 1):
+            return Remaining(None)
+        spans = [*((t.start, t.end) for t in current), *(span for span, _ in latest)]
+        span = min(start for start, _ in spans), max(end for _, end in spans)
         return Remaining(span, high - low + 1, len(left), 2)
 
     return read
@@ -286,17 +290,19 @@ def _agreeing(numbers: Iterable[int], tests: Sequence[Callable[[int], bool]]) ->
 
 def _compared(
     turns: Sequence[Turn], attempts: Sequence[Fraction | None], gold: Fraction
-) -> list[Callable[[int], bool]]:
-    """Return what the student learns from "too low" and "too high", and from each wrong attempt."""
-    tests: list[Callable[[int], bool]] = []
+) -> list[list[tuple[tuple[int, int] | None, Callable[[int], bool]]]]:
+    """Return what the student learns in each turn: that the attempt is wrong (no span), and "too low" or "too high"."""
+    found: list[list[tuple[tuple[int, int] | None, Callable[[int], bool]]]] = []
     for turn in turns:
         attempt = attempts[len(turn.attempts) - 1] if turn.attempts else None
+        found.append([])
         if attempt is None:
             continue
-        tests.append(_differs(attempt))
-        if (_HIGHER if gold > attempt else _LOWER).search(turn.text.text):
-            tests.append(_beyond(attempt, above=gold > attempt))
-    return tests
+        found[-1].append((None, _differs(attempt)))
+        direction = (_HIGHER if gold > attempt else _LOWER).search(turn.text.text)
+        if direction:
+            found[-1].append((direction.span(), _beyond(attempt, above=gold > attempt)))
+    return found
 
 
 def _differs(attempt: Fraction) -> Callable[[int], bool]:
@@ -328,7 +334,7 @@ def _matrix_reader(task: Task, gold: Sequence[str]) -> ReadTurns:
 
     def read(turns: Sequence[Turn]) -> Remaining:
         memory = Memory()
-        known: dict[tuple[int, int], str] = {}
+        known: set[tuple[int, int]] = set()
         span = None
         for turn in turns:
             attempts = [None if a is None else a.split() for a in turn.attempts]

@@ -37,18 +37,19 @@ _UNIT = re.compile(
     re.IGNORECASE,
 )
 _BY_ONE = re.compile(
-    r"\W*(?:too|to (?:many|much|high|low|few)|more|short|less|fewer|off|higher|lower|up|down|bigger|smaller|over|under|above|below|shy|away)\b",
+    r"\W*(?:too|to (?:many|much|high|low|few)|more|short|less|fewer|off|higher|lower|up|down|bigger|smaller|over|under|above|below|shy|away|further|farther|further|on top|extra|past|larger|greater|back|further|step|notch|unit|tad|hair|point|behind|ahead|beyond)\b",
     re.IGNORECASE,
 )
 _ONE_BY = re.compile(
-    r"\b(?:add|plus|minus|subtract|take|by|lacks?|missing|drop|remove)(?: just| only| exactly)? $", re.IGNORECASE
+    r"\b(?:add|plus|minus|subtract|take|by|lacks?|missing|drop|remove|want|need|give|knock|shave|trim|deduct)(?: \w+)?(?: just| only| exactly)? $",
+    re.IGNORECASE,
 )
 _UP = re.compile(
-    r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and)\b",
+    r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and|under\w*|needs?|needed|climb\w*|rais\w+|bump\w*|ahead|on|behind|stingy|forgot|miss\w*|owe\w*|another|too soon|less than|add\w*|top up|boost\w*|gain\w*|not enough|fell|fall\w*|lift\w*|grow\w*|to go)\b",
     re.IGNORECASE,
 )
 _DOWN = re.compile(
-    r"\b(?:subtract\w*|minus|less|fewer|lower|take|drop|remove|too? (?:high|much|many|big|large)|over\w*|above|excess|off|down|reduc\w*|knock|give back|deduct\w*|smaller|lose|without|throw away|cut|away|from|back)\b",
+    r"\b(?:subtract\w*|minus|less|fewer|lower|take|drop|remove|too? (?:high|much|many|big|large)|over\w*|above|excess|off|down|reduc\w*|knock|give back|deduct\w*|smaller|lose|without|throw away|cut|away|from|back|exceed\w*|surplus|extra|past|beyond|shav\w+|trim\w*|strip\w*|generous|shed|refund\w*|return|too far|more than|sink|shrink\w*|drop\w*|ahead|return\w*|remove|beyond|greedy|return)\b",
     re.IGNORECASE,
 )
 _TIMES = re.compile(
@@ -57,9 +58,9 @@ _TIMES = re.compile(
 _BY = re.compile(r"(?:times|multipl\w+ (?:it |that |yours )?(?:by|with)|by|×|\*)\W*$", re.IGNORECASE)
 _DIVIDED = re.compile(r"(?:divid\w+|split|shar\w+|cut)[^.]{0,25}?(?:by|into|in|among|between)\W*$", re.IGNORECASE)
 _WORD_FACTORS = [
-    (re.compile(r"\b(?:double|doubled|doubling|twice)\b", re.IGNORECASE), Fraction(2)),
-    (re.compile(r"\b(?:triple|tripled|thrice)\b", re.IGNORECASE), Fraction(3)),
-    (re.compile(r"\bquadruple\b", re.IGNORECASE), Fraction(4)),
+    (re.compile(r"\b(?:doubl\w+|twice|twofold|(?:same|that|as much|as many|equal)\b[^.]{0,24}\b(?:again|(?:second|2nd) time|once more|over)|half (?:full|way|of (?:it|what|the))|halfway)\b", re.IGNORECASE), Fraction(2)),
+    (re.compile(r"\b(?:tripl\w+|trebl\w+|thrice|threefold)\b", re.IGNORECASE), Fraction(3)),
+    (re.compile(r"\b(?:quadrupl\w+|fourfold)\b", re.IGNORECASE), Fraction(4)),
     *((re.compile(rf"\b(?:an? |1 |the )?{word}s?\b(?! (?:digit|column|place|number|person|guess|attempt|try))", re.IGNORECASE), Fraction(1, n)) for word, n in _FRACTIONS.items()),
 ]  # fmt: skip
 _SIGN = re.compile(
@@ -87,7 +88,7 @@ _ADD_CUE = re.compile(
     re.IGNORECASE,
 )
 _SUBTRACT_CUE = re.compile(
-    r"\b(?:from|back off|off|minus|less|ends? up|take|difference|left|fewer|subtract\w*|remov\w+|without|gone|of them|total|out of|away|used|already)\b|-|−",
+    r"\b(?:from|back off|off|apart|gap|how far|distance|empty|free|spare|rest|of the|exceed\w*|more than|compare\w*|shorter|longer|minus|less|ends? up|take|difference|left|fewer|subtract\w*|remov\w+|without|gone|of them|total|out of|away|used|already)\b|-|−",
     re.IGNORECASE,
 )
 _MULTIPLY_CUE = re.compile(
@@ -103,7 +104,7 @@ _YOURS = re.compile(
 )
 _EACH = re.compile(r"\b(?:each|every|apiece|times|full of|holding|containing|copies|lots)\b", re.IGNORECASE)
 _BECOMES = re.compile(
-    r"\b(?:comes? out|becomes?|gives?|makes?|you(?:'d)? get|yields?|turns? into|is|lands? on|ends? up|equals?|reach\w*)\b",
+    r"\b(?:comes? out|becomes?|gives?|makes?|you(?:'d)? get|yields?|turns? into|is|lands? on|ends? up|equals?|out (?:it )?(?:comes?|came|pops?)|produces?|result\w*|emerges?|reach\w*)\b",
     re.IGNORECASE,
 )
 _NTHS = re.compile(rf"\b(\d{{1,3}}) ({_DENOMINATOR})\b", re.IGNORECASE)
@@ -123,7 +124,10 @@ _PLACE_VALUES = re.compile(
 )
 _PLACE_VALUE = re.compile(r"(\d{1,2}) (thousand|hundred|ten|one|unit)s?", re.IGNORECASE)
 _VALUES = {"thousand": 1000, "hundred": 100, "ten": 10, "one": 1, "unit": 1}
-_OLDER = re.compile(r"\b(?:first|earlier|previous|before|other|old|original|initial)\b", re.IGNORECASE)
+_OLDER = re.compile(
+    r"\b(?:first|earlier|earliest|previous\w*|before|other|old|original\w*|initial\w*|at the (?:very )?(?:start|beginning|outset)|(?:began|started|opened) with|opening|go back|ago|former|prior|1st|last time|that time)\b",
+    re.IGNORECASE,
+)
 _EQUATION = re.compile(r"(?<![\w.])(-?\d{1,6})\s*\*?\s*[a-z]\s*=\s*(-?\d{1,9})(?!\w)")
 _MIXED = re.compile(
     rf"\b(\d{{1,4}}) (?:whole\w*|full|entire|complete)\b[^.]{{0,30}}?\b(\d{{1,3}}) ({_DENOMINATOR})\b", re.IGNORECASE
@@ -160,7 +164,8 @@ def read_number_hint(
     spans = sentences(text)
     for i, (start, end) in enumerate(spans):
         window = text[start : spans[i + 1][1]] if i + 1 < len(spans) else text[start:end]
-        meant = tried if _OLDER.search(window) else tried[-1:]
+        named = [a for a in tried[:-1] if any(v == a for t in (*earlier, text) for _, _, v in numbers_in(t))]
+        meant = tried if _OLDER.search(window) else [*named, *tried[-1:]]
         for attempt in dict.fromkeys(reversed(meant)):
             span = _operation(window, attempt, task)
             if span:
@@ -172,11 +177,101 @@ def read_number_hint(
     for match in _PLACE_VALUES.finditer(text):
         if sum(int(m[1]) * _VALUES[m[2].lower()] for m in _PLACE_VALUE.finditer(match[0])) == task.gold:
             told.append(Told(*match.span()))
+    told += _relative(text, task, tried)
     told += _intermediate(text, task, tried, earlier)
     if task.gold.denominator == 1:
         told += properties(text, task, tried)
         told += digits(text, task, tried, memory)
     return told
+
+
+_ORIGIN = r"(?:what |the number |exactly |just |right |your )?"
+_BEFORE = r"less than|fewer than|below|short of|shy of|under|before|smaller than|lower than|left of|from reaching|away from|off|subtracted from|taken from"
+_BEYOND = r"more than|greater than|above|over|past|after|beyond|bigger than|larger than|higher than|on top of|added to|to the right of|north of"
+_OFFSET = re.compile(
+    rf"(?<![\w.-])(?P<n>\d{{1,3}}|an?|one|just|right|immediately|directly|comes?|next)(?: \w+)? (?:(?P<less>{_BEFORE})|(?P<more>{_BEYOND})) {_ORIGIN}(?P<m>\d{{1,6}})(?![\w]|[.,]\d)",
+    re.IGNORECASE,
+)
+_MULTIPLE = re.compile(
+    r"\b(?P<f>half|double|twice|triple|thrice|a third|a quarter|(?P<square>the square)|(?P<root>the (?:square )?root))(?: of)?(?: the number)? (?P<m>\d{1,6})(?![\w]|[.,]\d)|(?<!\d)(?P<base>\d{1,3}) (?:squared|times itself|multiplied by itself)",
+    re.IGNORECASE,
+)
+_MIDWAY = re.compile(
+    r"\b(?:half ?way|midway|in the middle|exactly in between|the middle|average|mean|midpoint)\b[^.]{0,30}?(\d{1,6}) (?:and|to|&) (\d{1,6})",
+    re.IGNORECASE,
+)
+_BASES = re.compile(
+    r"\b(?:(?P<b2>binary|base 2|base-2|bits?)|(?P<b16>hex\w*|base 16|base-16)|(?P<b8>octal|base 8|base-8))\b",
+    re.IGNORECASE,
+)
+_CODED = re.compile(r"(?<![\w.])(?:0[xbo])?(?=[0-9A-F]*\d)[0-9A-F]{2,10}(?![\w])", re.IGNORECASE)
+_ROMAN_CUE = re.compile(
+    r"\b(?:roman\w*|caesar\w*|cicero|latin|numerals?|centurion|legion\w*|letters?)\b", re.IGNORECASE
+)
+_ROMAN = re.compile(r"(?<![\w'])(?=[MDCLXVI])M{0,3}(?:CM|CD|D?C{0,4})(?:XC|XL|L?X{0,4})(?:IX|IV|V?I{0,4})(?![\w'])")
+_ROMAN_VALUES = {"M": 1000, "D": 500, "C": 100, "L": 50, "X": 10, "V": 5, "I": 1}
+_FILLER = r"\W{1,3}(?:(?:and|then|an?|the|followed by|with|by|next|comes?|another|big|round|after|it|that|finally|lastly|second|last|in|front|middle|is)\W{1,2}){0,4}"
+
+
+def _relative(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterator[Told]:
+    """Yield descriptions of the answer by other numbers, by its digits, in another base or in Roman numerals."""
+    gold = task.gold
+    if gold.denominator != 1:
+        return
+    for match in _OFFSET.finditer(text):
+        n = int(match["n"]) if match["n"].isdigit() else 1
+        if {n, int(match["m"])} <= task.given or int(match["m"]) in tried:
+            continue
+        if int(match["m"]) + (-n if match["less"] else n) == gold:
+            yield Told(*match.span())
+    for match in _MULTIPLE.finditer(text):
+        factors = {
+            "half": Fraction(1, 2),
+            "double": 2,
+            "twice": 2,
+            "triple": 3,
+            "thrice": 3,
+            "a third": Fraction(1, 3),
+            "a quarter": Fraction(1, 4),
+        }
+        m = int(match["m"] or match["base"])
+        value = m * m if match["base"] or match["square"] else m * factors.get(match["f"].lower(), 0)
+        if value == gold or (match["root"] and gold * gold == m):
+            yield Told(*match.span())
+    for match in _MIDWAY.finditer(text):
+        if int(match[1]) + int(match[2]) == 2 * gold:
+            yield Told(*match.span())
+    for match in _BASES.finditer(text):
+        base = next(int(str(name)[1:]) for name, word in match.groupdict().items() if word)
+        for coded in _CODED.finditer(text):
+            if _in_base(coded[0], base) == gold:
+                yield Told(*coded.span())
+    for match in _ROMAN.finditer(text) if _ROMAN_CUE.search(text) else ():
+        if match[0] and match[0] != "I" and _roman(match[0]) == gold:
+            yield Told(*match.span())
+    digits = str(abs(int(gold)))
+    if len(digits) > 1:
+        spelled = re.search(rf"(?<![\w.]){_FILLER.join(digits)}(?![\w]|[.,]\d)", text, re.IGNORECASE)
+        if spelled and (
+            len(digits) > 2 or re.search(r"\b(?:digits?|followed|figures?|next to)\b", text, re.IGNORECASE)
+        ):
+            yield Told(*spelled.span())
+    if _SWAPPED.search(text) and digits != digits[::-1]:
+        for start, end, value in numbers_in(text):
+            if str(value) == digits[::-1] and value not in tried:
+                yield Told(start, end)
+
+
+def _in_base(text: str, base: int) -> int | None:
+    try:
+        return int(text, base)
+    except ValueError:
+        return None
+
+
+def _roman(text: str) -> int:
+    values = [_ROMAN_VALUES[letter] for letter in text]
+    return sum(-v if any(v < w for w in values[i + 1 : i + 2]) else v for i, v in enumerate(values))
 
 
 # -- operations on an attempt ------------------------------------------------------------------------------------------
@@ -200,7 +295,7 @@ def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, in
             factors.append((start, end, 1 / value))
         elif _TIMES.match(after) or _BY.search(before):
             factors.append((start, end, value))
-        elif abs(value) == 1 and not (_BY_ONE.match(after) or _ONE_BY.search(before)):
+        if abs(value) == 1 and not (_BY_ONE.match(after) or _ONE_BY.search(before)):
             continue
         elif (
             value not in task.given

@@ -20,21 +20,21 @@ _NOUNS = (
 ).split()
 _PHRASES = Phrases(
     {
-        "front": f"{_FRONT} # (of), {_FRONT} pair|couple|duo|trio|half|triple|quartet, # up front, # in front, # (_) at|on|to (the|its|your) (very|far) front|start|head|beginning|left|top",
-        "back": f"{_BACK} # (of), {_BACK} pair|couple|duo|trio|half|triple|quartet, # (_) at|on|to (the|its|your) (very|far) back|end|rear|tail|right|bottom",
+        "front": f"{_FRONT} # (of), # upper|top|opening|initial|leading, {_FRONT} pair|couple|duo|trio|half|triple|quartet, # up front, # in front, # (_) at|on|to (the|its|your) (very|far) front|start|head|beginning|left|top",
+        "back": f"{_BACK} # (of), # lower|bottom|final|closing|trailing, {_BACK} pair|couple|duo|trio|half|triple|quartet, # (_) at|on|to (the|its|your) (very|far) back|end|rear|tail|right|bottom",
         "core": "middle|central|inner|inside|centre|center #|pair|couple|duo|trio, # in|at (the|its) middle|centre|center|"
         "interior, # inside|between|middle, between the two, both in between",
         "from_end": "second|third|fourth|2nd|3rd|4th|2|3 (1) to|from (the|your) (far|very|right|right-hand) last|end|back|right|"
         "bottom|rear|finish, second|2nd|third|3rd last, next to (the) last, penultimate, last|final|bottom (letter|row|"
-        "line|digit|1|place|step) but 1|2|one|two, 1|one before (the) last|end, last but 1|2|one|two, second-to-last, "
+        "line|digit|1|place|step) but 1|2|one|two, 1|one|row|line|letter|place|step before|above (the) last|end|final|bottom, last but 1|2|one|two, second-to-last, "
         "next-to-last, second-last",
         "ordinal": f"{'|'.join(ORDINALS)} (1)",
         "ends": "both|the|either|its|two|outer|opposite|far ends, outer, outside, outsides, outermost, bookend*, flank*, "
         "either end, ends (of), extremes, extremities, edges, on the outside, both sides, two|2 ends",
         "last": "last|final|closing (1), rear, tail, back, bottom, bottommost, lowest, rightmost, closer, closes, close, "
-        "end, ends, ending, finale, hindmost, caboose, finisher, finish, finishes, conclusion, concludes, far end, finishing, "
+        "end, ends, ending, terminate*, finale, hindmost, caboose, finisher, finish, finishes, conclusion, concludes, far end, finishing, "
         "right-hand (end|side|edge), right end|side|edge|flank|hand, last place, very last, right-most, lastly, finally",
-        "first": "front, leading, lead, leads, start, starts, starting, begin, begins, beginning, opening, opens, opener, "
+        "first": "front, leading, lead, leads, start, starts, starting, begin, begins, beginning, commence*, opening, opens, opener, "
         "head, heads, uppermost, topmost, leftmost, top, initial, leader, kick* off, left-hand (end|side|edge), left end|"
         "side|edge|flank|hand, very first, left-most, starter, begins, outset, foremost, vanguard, pole position, "
         "opened, started, began",

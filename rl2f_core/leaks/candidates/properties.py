@@ -28,7 +28,7 @@ _PROPERTIES: list[tuple[str, Callable[[int, list[int]], bool]]] = [
     (r"\b(?:perfect square|square number|is (?:itself )?a square|square of an?)\b", lambda c, _: c >= 0 and isqrt(c) ** 2 == c),
     (r"\b(?:perfect cube|cube number|cube of an?)\b", lambda c, _: c >= 0 and round(c ** (1 / 3)) ** 3 == c),
     (r"\bpower of (?:2|two)\b", lambda c, _: c > 0 and c & (c - 1) == 0),
-    (rf"\b(?:divisible by|multiple of|divides? (?:evenly )?by) {_N}|{_N} (?:goes into|divides)|\b{_N}[- ]times[- ]table", lambda c, v: v[0] != 0 and c % v[0] == 0),
+    (rf"\b(?:divisible by|multiple of|divides? (?:\w+ )?by|divided (?:\w+ )?by|shared (?:\w+ )?(?:by|among|between)|times table of|counting (?:up )?(?:by|in)|split (?:\w+ )?(?:into|by|among)) {_N}(?! (?:leaves|gives))|{_N} (?:goes (?:\w+ )?into|divides|fits (?:\w+ )?into|is a (?:factor|divisor))|\b{_N}[- ]times[- ]table", lambda c, v: v[0] != 0 and c % v[0] == 0),
     (rf"\b(?:digits?|them|figures?)\b[^.]{{0,40}}?(?:add(?:s|ed)?(?: up)? to|sums?(?: up)? to|add to|totals?|(?:you )?get|make|makes|give|gives) {_N}|(?:digit sum|cross sum|checksum|sum of (?:its|the|both|all|2|3)? ?(?:\d )?digits)[^.\d]{{0,12}}{_N}", lambda c, v: sum(map(int, str(abs(c)))) == v[0]),
     (r"\bdigits?\b[^.]{0,24}\b(?:the same|equal|identical|twins?|alike|repeated)|\bsame digit|\bidentical digits|\b(?:\d )?equal digits|\bdouble digit(?! n)|\btwin digits", lambda c, _: len(set(str(abs(c)))) == 1 and abs(c) > 9),
     (r"\b([1-6])[- ](?:digits?|figures?)\b(?! (?:is|are|right|wrong|off|correct|incorrect|need))", lambda c, v: len(str(abs(c))) == v[0]),
@@ -43,7 +43,9 @@ _PROPERTIES: list[tuple[str, Callable[[int, list[int]], bool]]] = [
     (rf"(?<!not )(?<!no )\b(?:(?:less|fewer|smaller|lower) than|below|under|before|short of) {_N}(?! (?:of|times))", lambda c, v: c < v[0]),
     (rf"\b(?:at least|no (?:less|fewer|smaller|lower) than|not (?:below|under)) {_N}", lambda c, v: c >= v[0]),
     (rf"\b(?:at most|no (?:more|greater|bigger|larger|higher) than|not (?:above|over)) {_N}", lambda c, v: c <= v[0]),
-    (rf"\bnot {_N}(?: either)?", lambda c, v: c != v[0]),
+    (rf"\bnot {_N}(?: either)?|\b{_N},? (?:it|that)(?: \w+)? (?:isn't|is not|ain't|won't be)", lambda c, v: c != v[0]),
+    (rf"\b(?:among|amongst|one of|within|in) (?:the )?(\d{{1,3}}) (?:numbers|integers|values|ones) (?:that |which )?(?:starting|start|begin|beginning|following|from|after)s? (?:at|with|from|on)? ?{_N}", lambda c, v: v[1] <= c <= v[1] + v[0]),
+    (rf"\b(?:from|range) {_N} (?:up )?(?:to|through|till|until) {_N}|\bsomewhere (?:in|from) {_N}(?: to |-){_N}", lambda c, v: min(v) <= c <= max(v)),
 ]  # fmt: skip
 _COMPILED = [(re.compile(pattern, re.IGNORECASE), test) for pattern, test in _PROPERTIES]
 _OFF_BY = re.compile(

@@ -54,6 +54,7 @@ _KNOWLEDGE = {
     r"days (?:in|of) an? leap year": 366,
 }
 """Numbers by descriptions that everybody knows."""
+_SPELLED = re.compile(r"(?<![\w'])[A-Za-z](?:[, .-]{1,2}[A-Za-z](?![\w'])){2,}")
 _DESCRIBED = re.compile(
     "|".join(rf"(?P<n{i}>(?<![\w-])(?:the number of )?(?:{p})(?!\w))" for i, p in enumerate(_KNOWLEDGE)), re.IGNORECASE
 )
@@ -92,6 +93,9 @@ def plain(hint: str) -> NormalizedText:
         wrong = ((m.start(), m.end(), _corrected(m[0])) for m in _WORD.finditer(lower))
         pieces = [piece for piece in wrong if lower[piece[0] : piece[1]] != piece[2]]
         text = replaced(text, non_overlapping(sorted(pieces))) if pieces else text
+    letters = ((m, re.sub(r"[^a-z]", "", m[0].lower())) for m in _SPELLED.finditer(text.text))
+    words = [(m.start(), m.end(), str((_ONES | _TENS)[word])) for m, word in letters if word in _ONES or word in _TENS]
+    text = replaced(text, words) if words else text
     numbers = [(*m.span(), str(_value(m))) for m in _NUMBER.finditer(text.text)]
     if _DESCRIBED_WORDS.search(text.text):
         known = list(_KNOWLEDGE.values())
