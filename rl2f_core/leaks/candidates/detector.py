@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -28,7 +28,7 @@ from rl2f_core.leaks.candidates.parts import MAX_CANDIDATES, Assignment, Puzzle,
 from rl2f_core.leaks.candidates.roles import roles
 from rl2f_core.leaks.candidates.text import plain
 from rl2f_core.leaks.candidates.told import NumberTask, Told, as_number, numbers_in
-from rl2f_core.leaks.candidates.walks import read_walk_hint
+from rl2f_core.leaks.candidates.walks import as_letters, read_walk_hint
 from rl2f_core.leaks.exact import find_verbatim
 from rl2f_core.leaks.task_cache import TaskCache
 from rl2f_core.leaks.visible_context import parse_attempt
@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 
 _MAX_DIGITS = 4
 """Maximum digits of the candidates without a range; they have one digit more than the problem's numbers."""
+_MAX_STEPS = 7
+"""Longer walks are not listed."""
+_LENGTH = re.compile(
+    r"\b(\d) (?:\w+ )?(?:steps?|moves?|letters?|characters?|symbols?|long|instructions?|directions?|commands?)\b",
+    re.IGNORECASE,
+)
 _HIGHER = re.compile(
     r"\b(?:low\w*|small\w*|little|short|under\w*|below|up|higher|more|bigger|larger|greater|climb\w*|far)\b",
     re.IGNORECASE,
@@ -318,11 +324,22 @@ def _walk_reader(environment: PathEnvironment, task: Task, gold: str) -> ReadTur
         return environment.is_correct_answer(task, " ".join(walk))
 
     infeasible = re.fullmatch(r"[UDLR](?: [UDLR])*", gold) is None
+    steps: Assignment = dict(enumerate(gold.replace(" ", ""), 1))
+    read_steps = _puzzle_reader(code("DLRU", steps), lambda walk: dict(enumerate(walk.split(), 1)))
 
     def read(turns: Sequence[Turn]) -> Remaining:
         attempts = [a.replace(" ", "") if a and re.fullmatch(r"[UDLR ]+", a) else None for a in turns[-1].attempts]
         told = [turn.text.text for turn in turns[:-1]]
         span = read_walk_hint(turns[-1].text.text, attempts, told, is_accepted, infeasible)
+        if span is None and not infeasible and len(steps) <= _MAX_STEPS:
+            same = tuple(a if a and len(a.split()) == len(steps) else None for a in turns[-1].attempts)
+            counted = any(int(m[1]) == len(steps) for turn in turns for m in _LENGTH.finditer(turn.text.text))
+            if counted or any(same):
+                texts = [replace(turn.text, text=as_letters(turn.text.text)) for turn in turns]
+                remaining = read_steps(
+                    [Turn(same[: len(t.attempts)], text) for t, text in zip(turns, texts, strict=True)]
+                )
+                return remaining if remaining.leaked else Remaining(None)
         return Remaining(None) if span is None else Remaining(span, left=1)
 
     return read

@@ -256,6 +256,19 @@ class _Scan:
                     self.negated ^= token.symbol == "none"
             case "except":
                 excluded = self.tokens[i + 1].parts if i + 1 < len(self.tokens) else frozenset()
+                if (
+                    excluded
+                    and self.facts
+                    and self.facts[-1].parts > excluded
+                    and self.facts[-1].relation in ("is", "right")
+                ):
+                    last = self.facts.pop()
+                    told = {"value": last.value, "positive": last.positive}
+                    self._add(last.relation, token, parts=last.parts - excluded, **told)
+                    self._add(last.relation, token, parts=excluded, **(told | {"positive": not last.positive}))
+                    self._set(excluded, token)
+                    self.negated = False
+                    return i + 2
                 if excluded:
                     positive_rest = token.text.lower().startswith(("no", "none"))
                     self._set(self.vocabulary.parts - excluded, token)
@@ -394,6 +407,8 @@ class _Scan:
         if count is not None and not self.negated:
             self._add("count", token, value=token.value, count=count)
             self.memory.single = ("is", token.value) if count == 1 else None
+            named, negated = self._named_after(i) if count == 1 else (frozenset(), False)
+            self._add("is", token, parts=named, value=token.value, positive=not negated)
         else:
             ahead = self._ahead(i) if self.subject is None or self.used else frozenset()
             if not ahead and self.subject is None and [t.symbol for t in self.tokens[i + 1 : i + 2]] == ["not"]:
@@ -418,6 +433,17 @@ class _Scan:
                     self._add("count", token, value=token.value, count=_integer(after))
         self.memory.value, self.memory.last = token.value, ("value", token.value)
         self.number = None
+
+    def _named_after(self, i: int) -> tuple[frozenset[Part], bool]:
+        """Return the parts that a count of one introduces, as in "one liar: Otto", and whether they are denied."""
+        negated = False
+        for k, token in enumerate(self.tokens[i + 1 :], i + 1):
+            if token.symbol == "part":
+                return token.parts, negated
+            if token.symbol not in ("join", "clause", "pronoun", "only", "not"):
+                break
+            negated |= self.tokens[k].symbol == "not"
+        return frozenset(), False
 
     def _verdict(self, i: int) -> None:
         token = self.tokens[i]
@@ -495,6 +521,8 @@ class _Scan:
         if value is not None and self.only and self.number is not None and not symbols & {"value", "right", "wrong"}:
             self._add("count", self.number, value=value, count=_integer(self.number))
             self.memory.single = ("is", value) if _integer(self.number) == 1 else None
+        if symbols == {"number"} and " of " in self.tokens[0].text and not self.facts:  # "Three out of four."
+            self._add("count_right", self.tokens[0], count=_integer(self.tokens[0]))
         denied = "report" in symbols and "not" not in symbols
         if self.memory.single is None or denied or symbols & {"value", "right", "wrong", "them", "swap"}:
             return

@@ -74,7 +74,7 @@ def place_tokens(sentence: str, count: int) -> tuple[Token, ...]:
     if count < 1:
         return ()
     found: list[Token] = []
-    for start, end, places in (*_listed(sentence), *_named(sentence, count)):
+    for start, end, places in (*_named(sentence, count), *_listed(sentence)):
         places = frozenset(_extended(sentence, start, end, places, count))
         if places and max(places) <= count and min(places) > 0:
             if not any(start < token.end and token.start < end for token in found):

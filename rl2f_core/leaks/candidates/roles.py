@@ -8,11 +8,36 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from rl2f_core.leaks.candidates.facts import Part, Token, Vocabulary
+from rl2f_core.leaks.candidates.lexicon import Phrases, words_of
 from rl2f_core.leaks.candidates.parts import Assignment, Puzzle
 from rl2f_core.leaks.candidates.places import ORDINALS
 
-_KNIGHT = r"(?:straight|truth)[- ]?(?:shooters?|talkers?)|upright|candid|credible|dependable|on the side of (?:the )?truth|(?:his|her|their) word is (?:good|gold)|trust(?:ed)?|believe|rely on|count on|spotless|clean(?: as a whistle)?|squeaky clean|saints?|honest(?:ly)?|truthful|truth-?tellers?|(?:tell|speak)s?(?:ing)? (?:only )?(?:the )?truth|sincere|trustworthy|reliable|(?:can|may) be trusted|to trust|on the level|straight"
-_KNAVE = r"distrust|beware of|bluff(?:ers?|ing)|phon(?:y|ies)|frauds?|con ?(?:man|artist)s?|two-faced|snakes?|tricksters?|shady|crooked|make(?:s|ing)? things up|mak(?:es|ing) it up|pinocchio|pants on fire|deceiv(?:es|ing)|untrue|bend(?:s|ing) the truth|spin(?:s|ning) (?:a )?(?:yarn|tale)s?|false tongue|scoundrels?|villains?|rascals?|fibbing|telling (?:lies|fibs|tall tales|porkies)|liars?|lies|lie|lying|lied|dishonest|untruthful|fib(?:s|bers?|bing)?|deceivers?|deceitful|crooks?|not to be trusted|untrustworthy|cheats?|rogues?|fraud"
+_ROLES = Phrases(
+    {
+        "truthful": """
+            honest*, truthful*, truth-teller*, truthteller*, truth teller*|talker*|sayer*, tell|tells|telling|speak|speaks|
+            speaking|says|talks|utters (you|us|only|always|nothing) (but) (the) truth, straight shooter*|arrow*|talker*|
+            talking|up|with, straight-shoot*, straight, upright, candid*, credible, dependable, side of (the) truth, word is
+            good|gold|law, trust, trusts, trusted, trustworthy, trusty, believe, believed, believable, rely on, relied on, count on, bank on,
+            depend on, take _ at _ word, saint*, angel*, sincere*, reliable, on the level, noble, virtuous, genuine,
+            real deal, good guy|egg|apple|soul|sort|person|one|1|as gold, forthright, frank, earnest, veracious, decent,
+            spotless, clean as, squeaky clean, white hat, incapable of lying|lies, square, above board, righteous, fresh,
+            honorable, honourable, honesty, keeps _ word, plays it straight, pure, true to _ word, worthy of trust,
+            to be trusted, believable, wears a halo, has a halo, good faith, a hero
+            """,
+        "lying": """
+            liar*, lie, lies, lying, lied, fib*, deceiv*, deceit*, decept*, crook*, cheat*, rogue*, fraud*, phony, phoney*,
+            dishonest*, untruthful*, untrustworthy, unreliable, villain*, scoundrel*, rascal*, trickster*, con man|artist*,
+            conman, snake*, two-faced, pinocchio*, pants on fire, bluff*, shady, make|makes|making things|it|stuff|everything up,
+            bend*|twist*|stretch* the truth, tall tales, tells tales|fairy, yarn*, tongue*, faker*, fakes, fake, impostor*,
+            rotten apple|egg|one|1|to, bad apple|egg|guy|penny|1|one|sort, black sheep, rat, rats, weasel*, swindl*, hoax*,
+            mislead*, misled, distrust*, mistrust*, beware, wary of, devil*, baddie*, fabricat*, perjur*, porkies, untrue,
+            falsehood*, deceptive, bend the, insincere, dodgy, slippery, charlatan*, double-dealer*, double-tongued,
+            fairy tales, pulling your|our leg, not a true word, no true word, crossed fingers, fingers crossed, nose grows|
+            grow|growing, bad faith, wicked, scamp*, knavish, invents, full of it|beans|hot, trick*, hoodwink*, dupes, duping
+            """,
+    }
+)
 
 
 _SAYING = r"statements?|claims?|remarks?|sentence|line|words?|testimony|says?|said|utters?|utterance"
@@ -24,12 +49,20 @@ _CLAIM = re.compile(
 )
 
 
-@lru_cache(16)
-def _role_words(truthful: str, lying: str) -> re.Pattern[str]:
-    return re.compile(
-        rf"\b(?:(?P<truthful>{re.escape(truthful)}s?|{_KNIGHT})|(?P<lying>{re.escape(lying)}s?|{_KNAVE}))\b",
-        re.IGNORECASE,
-    )
+@lru_cache(4096)
+def _role_words(sentence: str, truthful: str, lying: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the spans of the words for a role with the role that they mean."""
+    words = words_of(sentence)
+    known = {truthful: truthful, f"{truthful}s": truthful, lying: lying, f"{lying}s": lying}
+    found = [
+        (word.start, word.end, known[word.text.removesuffix("'s")])
+        for word in words
+        if word.text.removesuffix("'s") in known
+    ]
+    for phrase in _ROLES.find(words):
+        span = words[phrase.first].start, words[phrase.last - 1].end
+        found.append((*span, truthful if phrase.symbol == "truthful" else lying))
+    return tuple(sorted(found))
 
 
 def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
@@ -42,7 +75,6 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
     order = tuple(gold)
     truthful, lying = words
     by_name = {str(name).lower(): name for name in order}
-    role = _role_words(truthful, lying)
 
     def vocabulary(attempts: Sequence[Assignment | None]) -> Vocabulary:
         attempt = attempts[-1] if attempts else None
@@ -57,21 +89,20 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
             for m in _PERSON.finditer(sentence):
                 found += _described(m, sentence, written)
             for m in _CALLED.finditer(sentence):
-                value = role.search(sentence, m.start())
-                if attempt and value:
-                    wanted = truthful if value["truthful"] else lying
-                    parts = frozenset(p for p, v in attempt.items() if v == wanted)
+                role = next((r for r in _role_words(sentence, truthful, lying) if r[0] >= m.start()), None)
+                if attempt and role:
+                    parts = frozenset(p for p, v in attempt.items() if v == role[2])
                     if len(parts) == 1:
-                        found.append(Token("part", m.start(), value.end(), sentence[m.start() : value.end()], parts))
+                        found.append(Token("part", m.start(), role[1], sentence[m.start() : role[1]], parts))
             for m in _CLAIM.finditer(sentence):
                 if m["name"].lower() not in by_name:
                     continue
                 told = truthful if m["true"] else lying
                 found.append(Token("value", m.start("saying"), m.end("verdict"), m["verdict"], value=told))
             spans = [(t.start, t.end) for t in found]
-            for m in role.finditer(sentence):
-                if not any(start < m.end() and m.start() < end for start, end in spans):
-                    found.append(Token("value", *m.span(), m[0], value=truthful if m["truthful"] else lying))
+            for begin, stop, value in _role_words(sentence, truthful, lying):
+                if not any(start < stop and begin < end for start, end in spans):
+                    found.append(Token("value", begin, stop, sentence[begin:stop], value=value))
             return found
 
         return Vocabulary(frozenset(order), read, skips_suppositions=True)
@@ -80,7 +111,7 @@ def roles(words: tuple[str, str], gold: Assignment) -> Puzzle:
 
 
 _PERSON = re.compile(
-    rf"\b(?P<which>{'|'.join(ORDINALS)}|last|final) (?:person|name|1|of them|speaker|islander|(?=you (?:wrote|named|listed)))"
+    rf"\b(?P<which>{'|'.join(ORDINALS)}|last|final) (?:person|name|1|of them|speaker|islander|villager|position|place|entry|verdict|label|line|spot|on (?:your|the) list|in (?:your|the) (?:list|row|line)|(?=you (?:wrote|named|listed)))"
     r"|\b(?P<initial>initial|(?:begins?|starts?) w(?:ith)?|first letter)\b\W*(?:is |the |an? )*(?P<letter>[A-Z]\b(?: or [A-Z]\b)?|(?P<nth>\w+) letter)"
     r"|\bnames?\b[^.]{0,20}\b(?P<length>\d) letters"
     r"|\bdouble (?P<double>[A-Z])\b"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from rl2f_core.leaks.candidates.lexicon import LEXICON, words_of
 from rl2f_core.leaks.candidates.places import ORDINALS, place_tokens
 from rl2f_core.leaks.candidates.text import sentences
 
@@ -13,8 +14,8 @@ Span = tuple[int, int]
 
 _STEP = {"u": "U", "n": "U", "d": "D", "s": "D", "l": "L", "w": "L", "r": "R", "e": "R"}
 _DIRECTION = re.compile(
-    r"\b(?:(?P<up>up|upwards?|north|northwards?|climb\w*|above|ascend\w*)|(?P<down>down|downwards?|south|southwards?|drops?(?: all| right| straight)?(?= down| to| all| until| till)|sink|falls?|fall(?:ing)?|descend\w*)"
-    r"|(?P<left>left|leftwards?|west|westwards?)|(?P<right>right|rightwards?|east|eastwards?))\b",
+    r"\b(?:(?P<up>ups?|upwards?|north|northwards?|climb\w*|above|ascend\w*)|(?P<down>downs?|downwards?|south|southwards?|drops?(?: all| right| straight)?(?= down| to| all| until| till)|sink|falls?|fall(?:ing)?|descend\w*)"
+    r"|(?P<left>lefts?|leftwards?|west|westwards?)|(?P<right>rights?|rightwards?|east|eastwards?))\b",
     re.IGNORECASE,
 )
 _LETTER_STEP = re.compile(r"(?<![\w'])(?P<step>[UDLR])(?:'?s)?(?![\w'])")
@@ -55,6 +56,17 @@ _STUTTER = re.compile(
 _MISSING = re.compile(
     r"\b(?P<n>\d{1,2}|an?|another|1) (?:more )?(?:cells?|steps?|moves?|squares?|letters?|times?)?[^.;]{0,20}\b(?:missing|more|further|short|to go|lacking|too (?:soon|early))|\bshort by (?P<m>\d{1,2})|\btoo (?:soon|early)\b",
     re.IGNORECASE,
+)
+_ADDED = re.compile(
+    r"\b(?:(?:1|an?|one|\d) (?:more|further|extra|additional|last|final|missing)|another|add|append|tack on|stick on|lacks?|lacking|finish with|end with|too (?:soon|early)|short)\b",
+    re.IGNORECASE,
+)
+_RESIZED = re.compile(
+    r"\b(?:should|ought|must|only|just|make|cut|instead|not|reduce|shorten|into|enough|needs?|wants?|too)\b",
+    re.IGNORECASE,
+)
+_EXCESS = re.compile(
+    r"\b(?:too many|extra|superfluous|surplus|spare|redundant|needless|unnecessary|excess)\b", re.IGNORECASE
 )
 _SAME_WAY = re.compile(
     r"\b(?:same (?:direction|way|letter)|keep going|go on|more of the same|carry on|continue|your last (?:steps?|moves?|direction|letter))\b",
@@ -173,10 +185,8 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
         counts = dict(zip(open_ended, chosen, strict=True))
         walk = "".join(step * counts.get(i, n) for i, (step, n, _) in enumerate(steps))
         yield from (prefix + walk for prefix in dict.fromkeys(prefixes))
-    for attempt in attempts:
-        missing = _MISSING.search(sentence)
-        if missing and len(steps) == 1:
-            yield attempt + steps[0][0] * steps[0][1]
+    for attempt in attempts if len(steps) == 1 and (_MISSING.search(sentence) or _ADDED.search(sentence)) else ():
+        yield attempt + steps[0][0] * steps[0][1]
 
 
 def _straight(text: str) -> Iterator[str]:
@@ -217,6 +227,11 @@ def _edited(text: str, attempt: str) -> Iterator[str]:
                 yield "".join(step for i, step in enumerate(attempt) if i not in gone)
         joined = frozenset().union(*(token.parts for token in places)) if places else frozenset()
         yield "".join(step for k, step in enumerate(attempt, 1) if k not in joined)
+    yield from _resized(text, attempt)
+    if any(found.symbol == "right" for found in LEXICON.find(words_of(text))):
+        for token in places:  # "from the third letter on it is fine"
+            if max(map(int, token.parts)) == len(attempt) and len(token.parts) > 1:
+                yield "".join(step for k, step in enumerate(attempt, 1) if k in token.parts)
     if _KEEP.search(text):
         for token in places:
             yield "".join(step for k, step in enumerate(attempt, 1) if k in token.parts)
@@ -243,6 +258,27 @@ def _edited(text: str, attempt: str) -> Iterator[str]:
             yield from (attempt.replace(old, new) for new in set(steps) - {old})
 
 
+def _resized(text: str, attempt: str) -> Iterator[str]:
+    """Yield an attempt with one run of equal steps made longer or shorter, as in "the four Ls should be three"."""
+    if not (_RESIZED.search(text) or _EXCESS.search(text)):
+        return
+    numbers = {int(n) for n in re.findall(r"(?<!\w)\d{1,2}(?!\w)", text)}
+    named = {_STEP[str(m.lastgroup)[0]] for m in _DIRECTION.finditer(text)} | {
+        m["step"] for m in _LETTER_STEP.finditer(text)
+    }
+    runs = list(re.finditer(r"(.)\1*", attempt))
+    for run in runs:
+        sizes = (
+            {n for n in numbers if len(run[0]) in numbers and n != len(run[0])}
+            if run[1] in named or len(run[0]) > 2
+            else set()
+        )
+        if _EXCESS.search(text) and run[1] in named and sum(other[1] == run[1] for other in runs) == 1:
+            sizes |= {len(run[0]) - n for n in (numbers or {1}) if n < len(run[0])}
+        for size in sizes:
+            yield attempt[: run.start()] + run[1] * size + attempt[run.end() :]
+
+
 def _without_returns(walk: str) -> str:
     """Return a walk without steps that the next one undoes."""
     undone = {"U": "D", "D": "U", "L": "R", "R": "L"}
@@ -253,3 +289,9 @@ def _without_returns(walk: str) -> str:
         else:
             steps.append(step)
     return "".join(steps)
+
+
+def as_letters(text: str) -> str:
+    """Return a text with words for directions as letters of the same length, padded with spaces."""
+    letters = _DIRECTION.sub(lambda m: _STEP[str(m.lastgroup)[0]].ljust(len(m[0])), text)
+    return re.sub(r"(?<=[a-z])(?= )|\bs\b", "", letters)
