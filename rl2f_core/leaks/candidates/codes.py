@@ -170,6 +170,8 @@ def _runs(runs: Sequence[tuple[int, int, str]], code: str, text: str) -> Iterato
     """Yield letters close to each other that spell the code, or that spell it from the back if the text says so."""
     wanted = {code, code[::-1]} if _REVERSED.search(text) else {code}
     for i, (start, end, letters) in enumerate(runs):
+        if _CHOICE.search(text, max(0, start - 16), start):
+            continue
         for begin, following, more in runs[i + 1 :]:
             if not _BETWEEN.fullmatch(text, end, begin):
                 break
@@ -189,9 +191,14 @@ def _fills(runs: Sequence[tuple[int, int, str]], wanted: set[str], text: str, go
             return
 
 
+_CHOICE = re.compile(
+    r"\b(?:any of|each|either|can hold|choose|possible|allowed|permitted|available|some of)\b", re.IGNORECASE
+)
+
+
 def _affirms(sentence: str) -> bool:
     """Return whether a sentence has no negation, question or quotation of the attempt."""
-    if sentence.rstrip().endswith("?"):
+    if sentence.rstrip().endswith("?") or _CHOICE.search(sentence):
         return False
     return not any(found.symbol in ("not", "report", "wrong") for found in LEXICON.find(words_of(sentence)))
 

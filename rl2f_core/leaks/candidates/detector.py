@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from math import ceil, floor
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -46,12 +47,16 @@ _LENGTH = re.compile(
     r"\b(\d) (?:\w+ )?(?:steps?|moves?|letters?|characters?|symbols?|long|instructions?|directions?|commands?)\b",
     re.IGNORECASE,
 )
+_DEGREE = r"(?:(?:too|still|bit|little|lil|slightly|tad|way|now|go|going|aim|try|think|fly|look|much|far|somewhat|was|is|are|move) (?:\w+ ){0,2}?)"
 _HIGHER = re.compile(
-    r"\b(?:low\w*|small\w*|little|short|under\w*|below|up|higher|more|bigger|larger|greater|climb\w*|far)\b",
+    rf"\b(?:{_DEGREE}(?:low|small|little|short|high(?=er)|more|big(?=ger)|up|upwards?|north)\b|higher|bigger(?! step)|larger|greater|undersh\w+|climb"
+    r"|under(?=\W*$)|below (?:it|mine|the)|short of (?:it|the)|worth more|smaller than (?:mine|the|it)|less than (?:mine|the|it))\b",
     re.IGNORECASE,
 )
 _LOWER = re.compile(
-    r"\b(?:high\w*|big\w*|much|over\w*|above|down|lower|less|smaller|fewer|many|large\w*|far)\b", re.IGNORECASE
+    rf"\b(?:{_DEGREE}(?:high|big|large|much|far|many|low(?=er)|less|small(?=er)|down|downwards?|south)\b|lower|smaller(?! step)|fewer|oversh\w+|descend"
+    r"|over(?=\W*$)|above (?:it|mine|the)|past (?:it|the)|worth less|(?:bigger|larger|more|higher) than (?:mine|the|it))\b",
+    re.IGNORECASE,
 )
 
 
@@ -269,54 +274,40 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
         whole = [t for t in current if t.holds is None]
         if whole:
             return Remaining((whole[0].start, whole[0].end), left=1, steps=min(t.steps for t in whole))
-        compared = _compared(turns, attempts, gold)
-        if not counted or not (current or compared[-1:]):
+        bounds, latest = _compared(turns, attempts, gold, (low, high))
+        if not counted or not (current or latest):
             return Remaining(None)
-        learned = [test for turn in compared[:-1] for _, test in turn]
-        learned += [test for span, test in compared[-1] if span is None] if compared else []
-        latest = [(span, test) for span, test in compared[-1] if span] if compared else []
-        before = _agreeing(range(low, high + 1), [*learned, *(t.holds for t in told if t.holds)])
-        left = _agreeing(before, [*(test for _, test in latest), *(t.holds for t in current if t.holds)])
+        excluded = {int(a) for a in attempts if a is not None and a.denominator == 1}
+        tests = [t.holds for t in told if t.holds]
+        before = [c for c in range(bounds[0], bounds[1] + 1) if c not in excluded and all(test(c) for test in tests)]
+        tests = [t.holds for t in current if t.holds]
+        first, last = latest[1] if latest else bounds
+        left = [c for c in before if first <= c <= last and all(test(c) for test in tests)]
         if len(left) == len(before) or not (current or len(left) == 1):
             return Remaining(None)
-        spans = [*((t.start, t.end) for t in current), *(span for span, _ in latest)]
+        spans = [*((t.start, t.end) for t in current), *([latest[0]] if latest else [])]
         span = min(start for start, _ in spans), max(end for _, end in spans)
         return Remaining(span, high - low + 1, len(left), 2)
 
     return read
 
 
-def _agreeing(numbers: Iterable[int], tests: Sequence[Callable[[int], bool]]) -> list[int]:
-    """Return the numbers that pass all tests."""
-    left = list(numbers)
-    for test in tests:
-        left = [number for number in left if test(number)]
-    return left
-
-
 def _compared(
-    turns: Sequence[Turn], attempts: Sequence[Fraction | None], gold: Fraction
-) -> list[list[tuple[tuple[int, int] | None, Callable[[int], bool]]]]:
-    """Return what the student learns in each turn: that the attempt is wrong (no span), and "too low" or "too high"."""
-    found: list[list[tuple[tuple[int, int] | None, Callable[[int], bool]]]] = []
-    for turn in turns:
+    turns: Sequence[Turn], attempts: Sequence[Fraction | None], gold: Fraction, bounds: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[tuple[int, int], tuple[int, int]] | None]:
+    """Return the bounds that "too low" and "too high" gave before the last turn, and the words and bounds of that one."""
+    for k, turn in enumerate(turns):
         attempt = attempts[len(turn.attempts) - 1] if turn.attempts else None
-        found.append([])
-        if attempt is None:
+        if attempt is None or attempt == gold:
             continue
-        found[-1].append((None, _differs(attempt)))
         direction = (_HIGHER if gold > attempt else _LOWER).search(turn.text.text)
         if direction:
-            found[-1].append((direction.span(), _beyond(attempt, above=gold > attempt)))
-    return found
-
-
-def _differs(attempt: Fraction) -> Callable[[int], bool]:
-    return lambda c: c != attempt
-
-
-def _beyond(attempt: Fraction, *, above: bool) -> Callable[[int], bool]:
-    return lambda c: (c > attempt) == above
+            low, high = bounds
+            tighter = (max(low, floor(attempt) + 1), high) if gold > attempt else (low, min(high, ceil(attempt) - 1))
+            if k == len(turns) - 1 and not turn.text.text.rstrip(".! ").endswith("by a lot"):
+                return bounds, (direction.span(), tighter)
+            bounds = tighter
+    return bounds, None
 
 
 def _walk_reader(environment: PathEnvironment, task: Task, gold: str) -> ReadTurns:

@@ -94,6 +94,7 @@ _JOIN = re.compile(r",|&|\+|/|\b(?:and|nor|or)\b", re.IGNORECASE)
 _ENDS_CLAUSE = re.compile(r"[:;—–]|, (?:but|so|only|though|while|whereas|and then)\b|\bbut\b")
 _TIMES = {"once": 1, "twice": 2, "thrice": 3}
 _SOLE = ("only", "sole", "single", "lone", "solitary", "a single")
+_SOME = ("some", "any", "either of", "several", "a few", "most", "at ", "partly")
 _OUT_OF = re.compile(r" (?:out )?of (?:the |your |these )?\d{1,2}(?!\w)")
 _BESIDE = 28
 """Characters between a place and its letter."""
@@ -291,7 +292,7 @@ class _Scan:
             case "report":
                 self.reported = True
             case "suppose":
-                self.reported |= self.vocabulary.skips_suppositions
+                self.reported |= self.vocabulary.skips_suppositions or token.text.lower().startswith(_SOME)
             case "value":
                 self._value(i)
             case "right" | "wrong":

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 CONCEPTS: dict[str, str] = {
     "suppose": """
-        if, suppos*, assum*, pretend*, whether, would be, would have, would then, could, might, may be, maybe, perhaps,
+        if, some of|are, any|either of, several (of), a few of, most of, at least|most, partly, should be false|true, suppos*, assum*, pretend*, whether, would be, would have, would then, could, might, may be, maybe, perhaps,
         unless, what about, imagin*, when, try, test, cannot|can't both, either, say for a moment, let's say, hypothes*,
         what would, what follows, were to, as though, in case, provided
         """,
@@ -152,8 +152,8 @@ class Found(NamedTuple):
     last: int
 
 
-Rest = tuple[frozenset[str], ...]
-"""Alternatives of each word after the first one."""
+Rest = tuple[tuple[frozenset[str], tuple[str, ...]], ...]
+"""Alternatives of each word after the first one: whole words, and beginnings of words."""
 
 
 @lru_cache(4096)
@@ -177,7 +177,7 @@ class Phrases:
             for phrase in " ".join(phrases.split()).replace("| ", "|").split(","):
                 rank += 1
                 for first, *rest in _variants(phrase.split()):
-                    entry = (rank, tuple(frozenset(word.split("|")) for word in rest), symbol)
+                    entry = (rank, tuple(map(_alternatives, rest)), symbol)
                     for word in first.split("|"):
                         where, key = (self._stems, word[:-1]) if word.endswith("*") else (self._whole, word)
                         where.setdefault(key, []).append(entry)
@@ -200,15 +200,31 @@ class Phrases:
 
     def find(self, words: tuple[Word, ...]) -> Iterator[Found]:
         """Yield the phrases of a sentence from left to right, without overlaps."""
-        i = 0
-        while i < len(words):
-            for rest, symbol in self.entries(words[i].text):
+        i, count, known = 0, len(words), self._known
+        while i < count:
+            word = words[i].text
+            entries = known.get(word)
+            for rest, symbol in self.entries(word) if entries is None else entries:
                 end = i + 1 + len(rest)
-                if end <= len(words) and all(_fits(words[i + 1 + k].text, word) for k, word in enumerate(rest)):
+                if end <= count and (not rest or _fit(words, i + 1, rest)):
                     yield Found(symbol, i, end)
                     i = end - 1
                     break
             i += 1
+
+
+def _alternatives(word: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    words = word.split("|")
+    return frozenset(words), tuple(each[:-1] for each in words if each.endswith("*"))
+
+
+def _fit(words: tuple[Word, ...], first: int, rest: Rest) -> bool:
+    for (allowed, beginnings), (_, _, word) in zip(rest, words[first : first + len(rest)], strict=True):
+        if word in allowed or "_" in allowed or ("#" in allowed and word.isdigit()):
+            continue
+        if not (beginnings and word.startswith(beginnings)):
+            return False
+    return True
 
 
 def _variants(words: list[str]) -> Iterator[list[str]]:
@@ -216,14 +232,6 @@ def _variants(words: list[str]) -> Iterator[list[str]]:
     optional = [("", word[1:-1]) if word.startswith("(") else (word,) for word in words]
     for chosen in product(*optional):
         yield [word for word in chosen if word]
-
-
-def _fits(word: str, allowed: frozenset[str]) -> bool:
-    if word in allowed or "_" in allowed:
-        return True
-    if "#" in allowed and word.isdigit():
-        return True
-    return any(each.endswith("*") and word.startswith(each[:-1]) for each in allowed)
 
 
 LEXICON = Phrases(CONCEPTS)

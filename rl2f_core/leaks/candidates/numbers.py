@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
 
+from rl2f_core.leaks.candidates.described import SWAPPED, described
 from rl2f_core.leaks.candidates.facts import Memory
 from rl2f_core.leaks.candidates.properties import PLACE_OF_DIGIT, digit_indices, digits, properties
 from rl2f_core.leaks.candidates.text import sentences
@@ -33,7 +36,7 @@ _APPROXIMATE = re.compile(
     re.IGNORECASE,
 )
 _UNIT = re.compile(
-    r"\W*(?:of (?:the|your|its|these) )?(?:digits?|columns?|places?|tr(?:y|ies)|guess(?:es)?|mistakes?|letters?|numbers?|wrong|right|errors?|slips?|thing|more (?:time|try|step|look)|carr(?:y|ies)|attempts?|answers?|sentences?|words?|steps?)\b",
+    r"\W*(?:of (?:the|your|its|these) )?(?:digits?|columns?|places?|tr(?:y|ies)|guess(?:es)?|mistakes?|letters?|numbers?|wrong|right|errors?|slips?|thing|more (?:time|try|step|look)|carr(?:y|ies)|attempts?|answers?|sentences?|words?|steps?|terms?|signs?|amounts?|rows?|halves|hints?|minutes?|people|questions?|parts?|operations?|brackets?|lines?|times you|options?|facts?|clues?|reasons?|thirds)\b",
     re.IGNORECASE,
 )
 _BY_ONE = re.compile(
@@ -63,14 +66,15 @@ _WORD_FACTORS = [
     (re.compile(r"\b(?:quadrupl\w+|fourfold)\b", re.IGNORECASE), Fraction(4)),
     *((re.compile(rf"\b(?:an? |1 |the )?{word}s?\b(?! (?:digit|column|place|number|person|guess|attempt|try))", re.IGNORECASE), Fraction(1, n)) for word, n in _FRACTIONS.items()),
 ]  # fmt: skip
+_FACTOR_WORDS = re.compile(
+    r"doubl|twice|twofold|threefold|fourfold|again|second|2nd|once more|half|halve|tripl|trebl|thrice|quadrupl|third|quarter|fourth|fifth|sixth|eighth"
+    r"|tenth|ninth|twelfth|seventh|slice|parts?\b|piece|share|heap|pile|group|portion|chunk",
+    re.IGNORECASE,
+)
 _SIGN = re.compile(
     r"\b(?:(?:minus |wrong |the |that )?sign|minus|negative|positive|below zero|above zero)\b", re.IGNORECASE
 )
 _SIGN_ALONE = re.compile(r"\b(?:only|just|drop|forget|without|lose|remove|flip|apart from|except)\b", re.IGNORECASE)
-_SWAPPED = re.compile(
-    r"\b(?:swap\w*|exchang\w+|switch\w*|trad\w+|transpos\w+|interchang\w+|revers\w+|back(?:wards?| to front)|the other way (?:round|around)|turn\w* (?:it|them|that|yours)? ?(?:around|round)|mirror\w*|flip\w*|wrong order|chang\w+ (?:seats|places)|mixed up|from (?:right to left|behind|the back)|upside|inside out|glass door|opposite order)\b",
-    re.IGNORECASE,
-)
 _EDIT = re.compile(
     r"\b(?:make|makes?|chang\w+|put|turn\w*|replac\w+|becomes?|instead|swap\w*|write|set|bump|should (?:be|have been)|needs? to be|wants? to be|ought to be|was meant)\b",
     re.IGNORECASE,
@@ -125,7 +129,7 @@ _PLACE_VALUES = re.compile(
 _PLACE_VALUE = re.compile(r"(\d{1,2}) (thousand|hundred|ten|one|unit)s?", re.IGNORECASE)
 _VALUES = {"thousand": 1000, "hundred": 100, "ten": 10, "one": 1, "unit": 1}
 _OLDER = re.compile(
-    r"\b(?:first|earlier|earliest|previous\w*|before|other|old|original\w*|initial\w*|at the (?:very )?(?:start|beginning|outset)|(?:began|started|opened) with|opening|go back|ago|former|prior|1st|last time|that time)\b",
+    r"\b(?:first|earlier|earliest|previous\w*|1 before|one before|before that|other (?:try|answer|attempt|guess|number|1)|old|original\w*|initial\w*|at the (?:very )?(?:start|beginning|outset)|(?:began|started|opened) with|opening|go back|ago|former|prior|1st|last time|that time)\b",
     re.IGNORECASE,
 )
 _EQUATION = re.compile(r"(?<![\w.])(-?\d{1,6})\s*\*?\s*[a-z]\s*=\s*(-?\d{1,9})(?!\w)")
@@ -147,6 +151,14 @@ _DENOMINATORS = {
 }
 
 
+_ONE = re.compile(
+    r"\b(?:this|that|which|each|every|another|any|next|same|such|only|easy|hard|tough|tricky|right|wrong|good|bad|close|nice|no|other|careful with this|a hard|new|old|your) 1\b"
+    r"|\b1(?= (?:of (?!(?:the )?\d)|after|by 1|another|that|who|which|where|at a time|from)\b)",
+    re.IGNORECASE,
+)
+"""The pronoun "one"."""
+
+
 def read_number_hint(
     text: str, task: NumberTask, attempts: Sequence[Fraction | None], earlier: Sequence[str], memory: Memory
 ) -> list[Told]:
@@ -159,12 +171,14 @@ def read_number_hint(
         earlier: The earlier hints in plain form.
         memory: What the earlier sentences mentioned.
     """
+    text = _ONE.sub(lambda match: match[0][:-1] + "_", text)
     tried = [attempt for attempt in attempts if attempt is not None]
     told: list[Told] = []
     spans = sentences(text)
+    mentioned = {value for t in (*earlier, text) for _, _, value in numbers_in(t)} if len(tried) > 1 else set()
+    named = [a for a in tried[:-1] if a in mentioned]
     for i, (start, end) in enumerate(spans):
         window = text[start : spans[i + 1][1]] if i + 1 < len(spans) else text[start:end]
-        named = [a for a in tried[:-1] if any(v == a for t in (*earlier, text) for _, _, v in numbers_in(t))]
         meant = tried if _OLDER.search(window) else [*named, *tried[-1:]]
         for attempt in dict.fromkeys(reversed(meant)):
             span = _operation(window, attempt, task)
@@ -177,101 +191,12 @@ def read_number_hint(
     for match in _PLACE_VALUES.finditer(text):
         if sum(int(m[1]) * _VALUES[m[2].lower()] for m in _PLACE_VALUE.finditer(match[0])) == task.gold:
             told.append(Told(*match.span()))
-    told += _relative(text, task, tried)
+    told += described(text, task, tried)
     told += _intermediate(text, task, tried, earlier)
     if task.gold.denominator == 1:
         told += properties(text, task, tried)
         told += digits(text, task, tried, memory)
     return told
-
-
-_ORIGIN = r"(?:what |the number |exactly |just |right |your )?"
-_BEFORE = r"less than|fewer than|below|short of|shy of|under|before|smaller than|lower than|left of|from reaching|away from|off|subtracted from|taken from"
-_BEYOND = r"more than|greater than|above|over|past|after|beyond|bigger than|larger than|higher than|on top of|added to|to the right of|north of"
-_OFFSET = re.compile(
-    rf"(?<![\w.-])(?P<n>\d{{1,3}}|an?|one|just|right|immediately|directly|comes?|next)(?: \w+)? (?:(?P<less>{_BEFORE})|(?P<more>{_BEYOND})) {_ORIGIN}(?P<m>\d{{1,6}})(?![\w]|[.,]\d)",
-    re.IGNORECASE,
-)
-_MULTIPLE = re.compile(
-    r"\b(?P<f>half|double|twice|triple|thrice|a third|a quarter|(?P<square>the square)|(?P<root>the (?:square )?root))(?: of)?(?: the number)? (?P<m>\d{1,6})(?![\w]|[.,]\d)|(?<!\d)(?P<base>\d{1,3}) (?:squared|times itself|multiplied by itself)",
-    re.IGNORECASE,
-)
-_MIDWAY = re.compile(
-    r"\b(?:half ?way|midway|in the middle|exactly in between|the middle|average|mean|midpoint)\b[^.]{0,30}?(\d{1,6}) (?:and|to|&) (\d{1,6})",
-    re.IGNORECASE,
-)
-_BASES = re.compile(
-    r"\b(?:(?P<b2>binary|base 2|base-2|bits?)|(?P<b16>hex\w*|base 16|base-16)|(?P<b8>octal|base 8|base-8))\b",
-    re.IGNORECASE,
-)
-_CODED = re.compile(r"(?<![\w.])(?:0[xbo])?(?=[0-9A-F]*\d)[0-9A-F]{2,10}(?![\w])", re.IGNORECASE)
-_ROMAN_CUE = re.compile(
-    r"\b(?:roman\w*|caesar\w*|cicero|latin|numerals?|centurion|legion\w*|letters?)\b", re.IGNORECASE
-)
-_ROMAN = re.compile(r"(?<![\w'])(?=[MDCLXVI])M{0,3}(?:CM|CD|D?C{0,4})(?:XC|XL|L?X{0,4})(?:IX|IV|V?I{0,4})(?![\w'])")
-_ROMAN_VALUES = {"M": 1000, "D": 500, "C": 100, "L": 50, "X": 10, "V": 5, "I": 1}
-_FILLER = r"\W{1,3}(?:(?:and|then|an?|the|followed by|with|by|next|comes?|another|big|round|after|it|that|finally|lastly|second|last|in|front|middle|is)\W{1,2}){0,4}"
-
-
-def _relative(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterator[Told]:
-    """Yield descriptions of the answer by other numbers, by its digits, in another base or in Roman numerals."""
-    gold = task.gold
-    if gold.denominator != 1:
-        return
-    for match in _OFFSET.finditer(text):
-        n = int(match["n"]) if match["n"].isdigit() else 1
-        if {n, int(match["m"])} <= task.given or int(match["m"]) in tried:
-            continue
-        if int(match["m"]) + (-n if match["less"] else n) == gold:
-            yield Told(*match.span())
-    for match in _MULTIPLE.finditer(text):
-        factors = {
-            "half": Fraction(1, 2),
-            "double": 2,
-            "twice": 2,
-            "triple": 3,
-            "thrice": 3,
-            "a third": Fraction(1, 3),
-            "a quarter": Fraction(1, 4),
-        }
-        m = int(match["m"] or match["base"])
-        value = m * m if match["base"] or match["square"] else m * factors.get(match["f"].lower(), 0)
-        if value == gold or (match["root"] and gold * gold == m):
-            yield Told(*match.span())
-    for match in _MIDWAY.finditer(text):
-        if int(match[1]) + int(match[2]) == 2 * gold:
-            yield Told(*match.span())
-    for match in _BASES.finditer(text):
-        base = next(int(str(name)[1:]) for name, word in match.groupdict().items() if word)
-        for coded in _CODED.finditer(text):
-            if _in_base(coded[0], base) == gold:
-                yield Told(*coded.span())
-    for match in _ROMAN.finditer(text) if _ROMAN_CUE.search(text) else ():
-        if match[0] and match[0] != "I" and _roman(match[0]) == gold:
-            yield Told(*match.span())
-    digits = str(abs(int(gold)))
-    if len(digits) > 1:
-        spelled = re.search(rf"(?<![\w.]){_FILLER.join(digits)}(?![\w]|[.,]\d)", text, re.IGNORECASE)
-        if spelled and (
-            len(digits) > 2 or re.search(r"\b(?:digits?|followed|figures?|next to)\b", text, re.IGNORECASE)
-        ):
-            yield Told(*spelled.span())
-    if _SWAPPED.search(text) and digits != digits[::-1]:
-        for start, end, value in numbers_in(text):
-            if str(value) == digits[::-1] and value not in tried:
-                yield Told(start, end)
-
-
-def _in_base(text: str, base: int) -> int | None:
-    try:
-        return int(text, base)
-    except ValueError:
-        return None
-
-
-def _roman(text: str) -> int:
-    values = [_ROMAN_VALUES[letter] for letter in text]
-    return sum(-v if any(v < w for w in values[i + 1 : i + 2]) else v for i, v in enumerate(values))
 
 
 # -- operations on an attempt ------------------------------------------------------------------------------------------
@@ -283,7 +208,18 @@ def _operation(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int,
     return _amount(sentence, attempt, task) or _edited(sentence, attempt, gold)
 
 
-def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, int] | None:
+class _Cues(NamedTuple):
+    """What a sentence says about amounts and factors."""
+
+    factors: tuple[tuple[int, int, Fraction], ...]
+    amounts: tuple[tuple[int, int, Fraction], ...]
+    up: bool
+    down: bool
+    sign: re.Match[str] | None
+
+
+@lru_cache(8192)
+def _cues(sentence: str) -> _Cues:
     factors: list[tuple[int, int, Fraction]] = []
     amounts: list[tuple[int, int, Fraction]] = []
     found = numbers_in(sentence)
@@ -295,37 +231,40 @@ def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, in
             factors.append((start, end, 1 / value))
         elif _TIMES.match(after) or _BY.search(before):
             factors.append((start, end, value))
-        if abs(value) == 1 and not (_BY_ONE.match(after) or _ONE_BY.search(before)):
-            continue
-        elif (
-            value not in task.given
-            and value != attempt
-            and value != task.gold
-            and (value > 9 or not _UNIT.match(after))
-        ):
+        if abs(value) == 1:
+            if _BY_ONE.match(after) or _ONE_BY.search(before):
+                amounts.append((start, end, value))
+        elif value and (value > 9 or not _UNIT.match(after)):
             amounts.append((start, end, value))
-    factors += [(*m.span(), factor) for pattern, factor in _WORD_FACTORS for m in pattern.finditer(sentence)]
-    factors += _slices(sentence, found)
-    if _YOURS.search(sentence) and _EACH.search(sentence):
+    if _FACTOR_WORDS.search(sentence):
+        factors += [(*m.span(), factor) for pattern, factor in _WORD_FACTORS for m in pattern.finditer(sentence)]
+        factors += _slices(sentence, found)
+    if found and _YOURS.search(sentence) and _EACH.search(sentence):
         factors += [each for each in found if each[2] > 1]
-    for start, end, factor in factors:
-        result = next((v for _, _, v in found if v == task.gold * factor and v != attempt), None)
+    up, down = bool(amounts) and _UP.search(sentence) is not None, bool(amounts) and _DOWN.search(sentence) is not None
+    return _Cues(tuple(factors), tuple(amounts), up, down, _SIGN.search(sentence))
+
+
+def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, int] | None:
+    """Return the span of a factor, an amount, or both, that lead from an attempt to the answer."""
+    cues, gold = _cues(sentence), task.gold
+    for start, end, factor in cues.factors:
+        result = next((v for _, _, v in numbers_in(sentence) if v == gold * factor and v != attempt), None)
         if result is not None and factor not in (0, 1) and _BECOMES.search(sentence):
             return start, end
-    sign = _SIGN.search(sentence)
-    bases = [attempt, -attempt] if sign else [attempt]
-    up, down = _UP.search(sentence) is not None, _DOWN.search(sentence) is not None
-    for base in bases:
-        if base == task.gold:
-            return sign.span() if sign and _SIGN_ALONE.search(sentence) else None
-        for start, end, factor in [(0, 0, Fraction(1)), *factors]:
+    given = task.given | {attempt, gold}
+    amounts = [each for each in cues.amounts if each[2] not in given or abs(each[2]) == 1]
+    for base in [attempt, -attempt] if cues.sign else [attempt]:
+        if base == gold:
+            return cues.sign.span() if cues.sign and _SIGN_ALONE.search(sentence) else None
+        for start, end, factor in [(0, 0, Fraction(1)), *cues.factors]:
             scaled = base * factor
-            if factor != 1 and scaled == task.gold and attempt != 0:
+            if factor != 1 and scaled == gold and attempt != 0:
                 return start, end
             for left, right, amount in amounts:
-                if (left, right) == (start, end) or not amount:
+                if (left, right) == (start, end):
                     continue
-                if (up and scaled + amount == task.gold) or (down and scaled - amount == task.gold):
+                if (cues.up and scaled + amount == gold) or (cues.down and scaled - amount == gold):
                     return min(left, start if end else left), max(right, end)
     return None
 
@@ -363,12 +302,14 @@ def _edited(sentence: str, attempt: Fraction, gold: Fraction) -> tuple[int, int]
     if attempt.denominator != 1 or gold.denominator != 1 or attempt < 0 or gold < 0:
         return None
     old, new = str(attempt), str(gold)
-    swapped = _SWAPPED.search(sentence)
-    if swapped and sorted(old) == sorted(new):
+    if abs(len(old) - len(new)) > 1:
+        return None
+    swapped = SWAPPED.search(sentence) if sorted(old) == sorted(new) else None
+    if swapped:
         moved = [i for i in range(len(old)) if old[i] != new[i]]
         if len(moved) == 2 or old[::-1] == new:
             return swapped.span()
-    digits = {m[0]: m.span() for m in re.finditer(r"(?<!\d)\d(?!\d)", sentence)}
+    digits = set(re.findall(r"(?<!\d)\d(?!\d)", sentence))
     if len(old) == len(new):
         changed = [i for i in range(len(old)) if old[i] != new[i]]
         edit = _EDIT.search(sentence)

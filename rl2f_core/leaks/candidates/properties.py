@@ -47,7 +47,8 @@ _PROPERTIES: list[tuple[str, Callable[[int, list[int]], bool]]] = [
     (rf"\b(?:among|amongst|one of|within|in) (?:the )?(\d{{1,3}}) (?:numbers|integers|values|ones) (?:that |which )?(?:starting|start|begin|beginning|following|from|after)s? (?:at|with|from|on)? ?{_N}", lambda c, v: v[1] <= c <= v[1] + v[0]),
     (rf"\b(?:from|range) {_N} (?:up )?(?:to|through|till|until) {_N}|\bsomewhere (?:in|from) {_N}(?: to |-){_N}", lambda c, v: min(v) <= c <= max(v)),
 ]  # fmt: skip
-_COMPILED = [(re.compile(pattern, re.IGNORECASE), test) for pattern, test in _PROPERTIES]
+_COMPILED = [(re.compile(pattern), "(-?" in pattern or "([1-" in pattern, test) for pattern, test in _PROPERTIES]
+_PROPERTY_WORDS = re.compile(r"even|odd|prime|square|cube|power|digit|twin|palin|same|backward|unchanged|figure|\d")
 _OFF_BY = re.compile(
     r"\b(?:off|out|wrong|missed(?: \w+){0,5}|away)(?: \w+)? by (?:just |only |exactly |a |1 )?(?:single )?(\d{1,3})\b(?! digit)|\b(\d{1,3}) (?:off|out|away)\b",
     re.IGNORECASE,
@@ -69,8 +70,10 @@ _PART_OF = re.compile(
 def properties(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterator[Told]:
     """Yield true statements about the whole number: parity, divisors, digit sum, bounds, and the like."""
     gold = int(task.gold)
-    for pattern, test in _COMPILED:
-        for match in pattern.finditer(text):
+    lower = text.lower()
+    has_number = any(character.isdigit() for character in text)
+    for pattern, needs_number, test in _COMPILED if _PROPERTY_WORDS.search(lower) else ():
+        for match in pattern.finditer(lower) if has_number or not needs_number else ():
             values = [int(group) for group in match.groups() if group is not None]
             positive = NEGATED.search(text[: match.start()]) is None or match[0].lower().startswith(("no", "at"))
             about_digit = "even" in pattern.pattern or "odd" in match[0].lower()
@@ -116,7 +119,7 @@ def _if_true(told: Told, gold: int) -> Iterator[Told]:
 
 # -- digits --------------------------------------------------------------------------------------------------------------
 PLACE_OF_DIGIT = re.compile(
-    r"\b(?:(?P<R1>ones|rightmost|units?|last|final|ends?|ending|closing|closes|finish(?:es)?|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
+    r"\b(?:(?! ?(?:first|last|final|opening|closing|leading) \d (?!digits|figures|of))(?P<R1>ones|rightmost|units?|last|final|ends?|ending|closing|closes|finish(?:es)?|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
     r"|(?P<L1>first|front|leading|leftmost|starts?|starting|begins?|beginning|opening|opens|left-?hand)|(?P<M>middle|cent(?:er|re)|in between|between the (?:ends|2|outer)|inner|second(?= digit| 1\b))"
     r"|(?P<E>outer|outside|both ends|on the outside))\b(?: 1\b(?=\s|$))?",
     re.IGNORECASE,

@@ -57,6 +57,9 @@ _MISSING = re.compile(
     r"\b(?P<n>\d{1,2}|an?|another|1) (?:more )?(?:cells?|steps?|moves?|squares?|letters?|times?)?[^.;]{0,20}\b(?:missing|more|further|short|to go|lacking|too (?:soon|early))|\bshort by (?P<m>\d{1,2})|\btoo (?:soon|early)\b",
     re.IGNORECASE,
 )
+_VAGUE = re.compile(
+    r"\b(?:how many|at least|somewhere|roughly|loosely|in general|generally|mostly|sooner or later)\b", re.IGNORECASE
+)
 _ADDED = re.compile(
     r"\b(?:(?:1|an?|one|\d) (?:more|further|extra|additional|last|final|missing)|another|add|append|tack on|stick on|lacks?|lacking|finish with|end with|too (?:soon|early)|short)\b",
     re.IGNORECASE,
@@ -73,11 +76,11 @@ _SAME_WAY = re.compile(
     re.IGNORECASE,
 )
 _CHANGE = re.compile(
-    r"\b(?:make|chang\w+|turn (?:it|that|them)|replac\w+|becomes?|instead|swap|write|should (?:be|have been)|needs? to be|wants? to be|ought to be|put)\b",
+    r"\b(?:make|chang\w+|turn (?:it|that|them)|replac\w+|becomes?|instead|swap|write(?! (?:your|down|it|them|out))|should (?:be|have been)|needs? to be|wants? to be|ought to be|put)\b",
     re.IGNORECASE,
 )
 _UNREACHABLE = re.compile(
-    r"\b(?:no|not|never|nothing|none|neither|nobody|nowhere|cannot|can't|impossible|without|isn't|won't|doesn't)\b[^.!?]{0,60}?\b(?:way|path|route|string|reach\w*|bring|gets?|arriv\w*|connect\w*|walk|moves?|solution|lead|exists?|come|there from|through to)\b"
+    r"\b(?:no|not|never|nothing|none|neither|nobody|nowhere|cannot|can't|impossible|without|isn't|won't|doesn't)\b(?!:|,| no\b)[^.!?:]{0,60}?\b(?:way|path|route|string|reach\w*|bring|gets?|arriv\w*|connect\w*|walk|moves?|solution|lead|exists?|come|there from|through to)\b"
     r"|\b(?:way|path|route|g|goal)\b[^.!?]{0,30}?\b(?:does not|doesn't|cannot|can't|isn't|is not|never|no)\b[^.!?]{0,20}?\b(?:exist|be (?:reached|done|found)|reach\w*|connect\w*)"
     r"|\b(?:cut off|walled (?:in|off)|sealed|locked in|boxed in|enclosed|surrounded|unreachable|imprisoned|trapped)\b|\b(?:any|all|every|each|whatever|no)\b[^.]{0,12}\b(?:string|walk|route|path|letters?|way|moves?)\b[^.]{0,60}\b(?:wrong|fail\w*|zero|nothing|useless|in vain|never)\b|\b(?:1 other|other|certain|another) (?:kind|sort|single word|word)|\b(?:certain )?single word\b|\bcan't be done\b|\bcannot be done\b|\bgive up\b",
     re.IGNORECASE,
@@ -117,6 +120,13 @@ def read_walk_hint(
         match = _UNREACHABLE.search(text)
         if match is None or text.rstrip().endswith("?") or _SHORTER.search(match[0]):
             return None
+        about_step = re.search(
+            r"\b(?:steps?|moves?|letters?|turn) \d|\b(?:first|last|second|third|next|that|this) (?:step|move|turn)",
+            text[max(0, match.start() - 30) : match.end()],
+            re.IGNORECASE,
+        )
+        if about_step:
+            return None
         return None if _CONDITION.search(text, max(0, match.start() - 60), match.end()) else match.span()
     for walk, span in _walks(text, [a for a in attempts if a], told):
         if 0 < len(walk) <= 400 and is_accepted(walk):
@@ -155,6 +165,8 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
     """Yield walks such as "two to the left, then down until the wall"."""
     steps: list[tuple[str, int, bool]] = []
     last_end = 0
+    if _VAGUE.search(sentence):
+        return
     for match in _DIRECTION.finditer(sentence):
         before, after = sentence[last_end : match.start()], sentence[match.end() :]
         if match[0].lower() == "left" and re.search(r"\b(?:more|is|are|what's|nothing|what you're) $", before):
