@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 from rl2f_core.leaks.candidates.told import NumberTask, Told, numbers_in
 
@@ -38,7 +39,12 @@ _ROMAN_CUE = re.compile(
 )
 _ROMAN = re.compile(r"(?<![\w'])(?=[MDCLXVI])M{0,3}(?:CM|CD|D?C{0,4})(?:XC|XL|L?X{0,4})(?:IX|IV|V?I{0,4})(?![\w'])")
 _ROMAN_VALUES = {"M": 1000, "D": 500, "C": 100, "L": 50, "X": 10, "V": 5, "I": 1}
-_FILLER = r"\W{1,3}(?:(?:and|then|an?|the|followed by|with|by|next|comes?|another|big|round|after|it|that|finally|lastly|second|last|in|front|middle|is)\W{1,2}){0,4}"
+_FILLER = re.compile(
+    r"\W{1,3}(?:(?:and|then|an?|the|followed by|with|by|next|comes?|another|big|round|after|it|that|finally|lastly|second|last|in|front|middle|is)\W{1,2}){0,4}",
+    re.IGNORECASE,
+)
+_SINGLE = re.compile(r"(?<![\w.])\d(?![\w]|[.,]\d)")
+_DIGIT_WORDS = re.compile(r"\b(?:digits?|followed|figures?|next to)\b", re.IGNORECASE)
 
 
 def described(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterator[Told]:
@@ -80,12 +86,13 @@ def described(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterato
             if _in_base(coded[0], base) == gold:
                 yield Told(*coded.span())
     digits = str(abs(int(gold)))
-    if len(digits) > 1:
-        spelled = re.search(rf"(?<![\w.]){_FILLER.join(digits)}(?![\w]|[.,]\d)", text, re.IGNORECASE)
-        if spelled and (
-            len(digits) > 2 or re.search(r"\b(?:digits?|followed|figures?|next to)\b", text, re.IGNORECASE)
-        ):
-            yield Told(*spelled.span())
+    singles = [m.span() for m in _SINGLE.finditer(text)] if len(digits) > 1 else []
+    for i in range(len(singles) - len(digits) + 1):
+        group = singles[i : i + len(digits)]
+        if all(text[start] == d for (start, _), d in zip(group, digits, strict=True)):
+            close = all(_FILLER.fullmatch(text, one[1], other[0]) for one, other in pairwise(group))
+            if close and (len(digits) > 2 or _DIGIT_WORDS.search(text)):
+                yield Told(group[0][0], group[-1][1])
     if SWAPPED.search(text) and digits != digits[::-1]:
         for start, end, value in numbers_in(text):
             if str(value) == digits[::-1] and value not in tried:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from math import ceil, floor
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.candidates.codes import code, patterns
 from rl2f_core.leaks.candidates.facts import Memory, Part, PartValue
-from rl2f_core.leaks.candidates.matrices import read_matrix_hint
+from rl2f_core.leaks.candidates.matrices import Cell, Span, read_matrix_hint
 from rl2f_core.leaks.candidates.numbers import read_number_hint
 from rl2f_core.leaks.candidates.parts import MAX_CANDIDATES, Assignment, Puzzle, Statement, read_hint
 from rl2f_core.leaks.candidates.roles import roles
@@ -88,6 +88,38 @@ class Remaining:
 
 
 ReadTurns = Callable[[Sequence[Turn]], Remaining]
+T = TypeVar("T")
+_MAX_READINGS = 64
+"""Number of dialogues of a task whose readings are kept."""
+
+
+class _Readings(Generic[T]):
+    """Reads the turns of dialogues on one task; what was read before is not read again.
+
+    Args:
+        read: Returns what the last of some turns tells, given the memory of the earlier ones and what they told.
+    """
+
+    def __init__(self, read: Callable[[Sequence[Turn], Memory, Sequence[T]], T]) -> None:
+        self._read = read
+        self._known: dict[tuple[tuple[tuple[str | None, ...], str], ...], tuple[T, Memory]] = {}
+
+    def __call__(self, turns: Sequence[Turn]) -> list[T]:
+        """Return what each turn tells."""
+        memory = Memory()
+        found: list[T] = []
+        keys = tuple((turn.attempts, turn.text.text) for turn in turns)
+        for k in range(1, len(turns) + 1):
+            known = self._known.get(keys[:k])
+            if known is None:
+                if len(self._known) >= _MAX_READINGS:
+                    self._known.clear()
+                read = self._read(turns[:k], memory, found)
+                known = self._known[keys[:k]] = read, memory.copy()
+            else:
+                memory = known[1].copy()
+            found.append(known[0])
+        return found
 
 
 @registry.register("leak_detector")
@@ -121,6 +153,10 @@ class CandidatesDetector(LeakDetector):
         super().__init__(config, environment, models)
         self._reader = TaskCache(partial(make_reader, self.environment))
         """Returns the reader of a task."""
+        self._verdict = TaskCache(lambda task: lru_cache(_MAX_READINGS)(partial(self.environment.verify, task)))
+        self._parsed = TaskCache(
+            lambda task: lru_cache(_MAX_READINGS)(lambda attempt: parse_attempt(self.environment, task, attempt)[1])
+        )
 
     def check(self, query: LeakQuery) -> LeakReport:
         """Return a report with the words of the statements."""
@@ -130,7 +166,7 @@ class CandidatesDetector(LeakDetector):
         stated = self._stated(query)
         if stated is not None:
             return self._report(query, stated, LeakType.EXACT, "states the answer")
-        parsed = tuple(parse_attempt(self.environment, query.task, attempt)[1] for attempt in query.attempts)
+        parsed = tuple(self._parsed(query.task)(attempt) for attempt in query.attempts)
         hints = (*query.hints, query.hint)
         turns = [Turn(parsed[: k + 1], plain(hint)) for k, hint in enumerate(hints[:-1])]
         turns.append(Turn(parsed, plain(query.hint)))
@@ -173,7 +209,7 @@ class CandidatesDetector(LeakDetector):
         """Return whether the hint has the environment's scripted wording."""
         if not isinstance(self.environment, AnswerSpace):
             return False
-        verdicts = [self.environment.verify(query.task, attempt) for attempt in query.attempts]
+        verdicts = [self._verdict(query.task)(attempt) for attempt in query.attempts]
         return self.environment.hint_statements(query.task, verdicts, query.hint) is not None
 
 
@@ -222,16 +258,21 @@ def _letters(environment: Environment, task: Task) -> list[str]:
 def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Assignment]) -> ReadTurns:
     is_code = all(isinstance(part, int) for part in puzzle.order)
 
+    answers: dict[str, Assignment] = {}
+
+    def parsed(turn: Turn) -> list[Assignment | None]:
+        answers.update((a, answer(a)) for a in turn.attempts if a is not None and a not in answers)
+        return [None if a is None else answers[a] for a in turn.attempts]
+
+    def read_turn(turns: Sequence[Turn], memory: Memory, found: Sequence[list[Statement]]) -> list[Statement]:
+        text = turns[-1].text.text
+        return [*read_hint(text, puzzle, parsed(turns[-1]), memory), *(patterns(text, puzzle) if is_code else ())]
+
+    readings = _Readings(read_turn)
+
     def read(turns: Sequence[Turn]) -> Remaining:
-        memory = Memory()
-        earlier: list[Statement] = []
-        current: list[Statement] = []
-        attempts = [None if a is None else answer(a) for a in turns[-1].attempts]
-        for turn in turns:
-            earlier += current
-            text = turn.text.text
-            current = read_hint(text, puzzle, attempts[: len(turn.attempts)], memory)
-            current += patterns(text, puzzle) if is_code else []
+        *before_last, current = readings(turns)
+        earlier = [statement for told in before_last for statement in told]
         if not current:
             return Remaining(None)
         span = min(s.start for s in current), max(s.end for s in current)
@@ -239,7 +280,7 @@ def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Assignment]) -> ReadT
             return Remaining(span, left=1)
         if puzzle.size > MAX_CANDIDATES:
             return Remaining(None)
-        tried = [dict(attempt) for attempt in attempts if attempt is not None]
+        tried = [dict(attempt) for attempt in parsed(turns[-1]) if attempt is not None]
         before = [c for c in puzzle.candidates() if c not in tried and all(s.holds(c) for s in earlier)]
         left = [c for c in before if all(s.holds(c) for s in current)]
         if len(left) == len(before):
@@ -262,15 +303,18 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
     number = NumberTask(gold, given, low, high)
     counted = gold.denominator == 1 and low <= gold <= high and high - low <= MAX_CANDIDATES
 
+    def read_turn(turns: Sequence[Turn], memory: Memory, found: Sequence[list[Told]]) -> list[Told]:
+        *earlier, text = (turn.text.text for turn in turns)
+        return read_number_hint(
+            text, number, [None if a is None else as_number(a) for a in turns[-1].attempts], earlier, memory
+        )
+
+    readings = _Readings(read_turn)
+
     def read(turns: Sequence[Turn]) -> Remaining:
-        memory = Memory()
         attempts = [None if a is None else as_number(a) for a in turns[-1].attempts]
-        told: list[Told] = []
-        current: list[Told] = []
-        texts = [turn.text.text for turn in turns]
-        for k, turn in enumerate(turns):
-            told += current
-            current = read_number_hint(texts[k], number, attempts[: len(turn.attempts)], texts[:k], memory)
+        *before_last, current = readings(turns)
+        told = [each for statements in before_last for each in statements]
         whole = [t for t in current if t.holds is None]
         if whole:
             return Remaining((whole[0].start, whole[0].end), left=1, steps=min(t.steps for t in whole))
@@ -340,13 +384,17 @@ def _matrix_reader(task: Task, gold: Sequence[str]) -> ReadTurns:
     rows = task.public.get("rows", [])
     free = frozenset((r, c) for r, row in enumerate(rows) for c, cell in enumerate(row) if cell == "0" == gold[r][c])
 
+    def read_turn(
+        turns: Sequence[Turn], memory: Memory, found: Sequence[tuple[Span | None, set[Cell]]]
+    ) -> tuple[Span | None, set[Cell]]:
+        known = set(found[-1][1]) if found else set()
+        attempts = [None if a is None else a.split() for a in turns[-1].attempts]
+        return read_matrix_hint(turns[-1].text.text, gold, free, attempts, known, memory), known
+
+    readings = _Readings(read_turn)
+
     def read(turns: Sequence[Turn]) -> Remaining:
-        memory = Memory()
-        known: set[tuple[int, int]] = set()
-        span = None
-        for turn in turns:
-            attempts = [None if a is None else a.split() for a in turn.attempts]
-            span = read_matrix_hint(turn.text.text, gold, free, attempts, known, memory)
+        span = readings(turns)[-1][0]
         return Remaining(None) if span is None else Remaining(span, left=1, steps=2)
 
     return read

@@ -64,6 +64,8 @@ class Vocabulary:
     """Returns the tokens `part` and `value` of a sentence."""
     located: Callable[[PartValue], frozenset[Part]] = lambda value: frozenset()
     """Returns the parts of the last attempt with a value."""
+    is_shared: bool = False
+    """The vocabulary serves all tasks, so that the tokens of a sentence are kept."""
     is_numbered: bool = False
     """The parts are places, which bare numbers may mean."""
     skips_suppositions: bool = False
@@ -87,6 +89,10 @@ class Memory:
     """Parts that the hints of the dialogue tell."""
     fact: Fact | None = None
     """The last statement, for "so does Jack" and "E too"."""
+
+    def copy(self) -> Memory:
+        """Return a copy that does not change with this memory."""
+        return replace(self, mentioned=set(self.mentioned), known=set(self.known))
 
 
 _COMMAND = re.compile(r"flip|turn|chang(?!ed)|toggl|invert|switch(?!ed)|kinder|harsher|fix", re.IGNORECASE)
@@ -114,6 +120,11 @@ def tokens_of(sentence: str, vocabulary: Vocabulary) -> list[Token]:
         if _is_free(Token("clause", *match.span(), ""), taken)
     ]
     return sorted([*named, *found], key=lambda token: (token.start, token.symbol != "clause"))
+
+
+@lru_cache(4096)
+def _shared_tokens(sentence: str, vocabulary: Vocabulary) -> list[Token]:
+    return tokens_of(sentence, vocabulary)
 
 
 def _is_free(token: Token, taken: Sequence[Token]) -> bool:
@@ -161,7 +172,7 @@ def read_sentence(sentence: str, offset: int, vocabulary: Vocabulary, memory: Me
         vocabulary: Words of the task.
         memory: What the earlier sentences of the dialogue mentioned.
     """
-    tokens = tokens_of(sentence, vocabulary)
+    tokens = _shared_tokens(sentence, vocabulary) if vocabulary.is_shared else tokens_of(sentence, vocabulary)
     if not tokens:
         return []
     asked = sentence.rstrip().endswith("?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 
 from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary, read_sentence
@@ -146,6 +147,7 @@ def _lines(
     return cells, listed
 
 
+@cache
 def _line_vocabulary(n: int) -> Vocabulary:
     lines: frozenset[Part] = frozenset(range(1, n + 1))
 
@@ -156,7 +158,7 @@ def _line_vocabulary(n: int) -> Vocabulary:
             found.append(Token("value", start, end, sentence[start:end], value=digits))
         return found
 
-    return Vocabulary(lines, read)
+    return Vocabulary(lines, read, is_shared=True)
 
 
 def _digit_rows(sentence: str, n: int) -> Iterator[tuple[int, int, str]]:

@@ -67,21 +67,36 @@ _PART_OF = re.compile(
 )
 
 
+_COMPARISON_WORDS = re.compile(
+    r"\b(?:off|out|wrong|missed|away|in|among|between|stuck|caught|fenced|trapped|sandwiched|closer)\b", re.IGNORECASE
+)
+Test = Callable[[int, list[int]], bool]
+
+
+@lru_cache(4096)
+def _stated(text: str) -> tuple[tuple[int, int, Test, list[int], bool], ...]:
+    """Return the properties that a text names: span, test, its numbers, and whether it is affirmed."""
+    lower = text.lower()
+    has_number = re.search(r"\d", text) is not None
+    found: list[tuple[int, int, Test, list[int], bool]] = []
+    for pattern, needs_number, test in _COMPILED if _PROPERTY_WORDS.search(lower) else ():
+        for match in pattern.finditer(lower) if has_number or not needs_number else ():
+            positive = NEGATED.search(text[: match.start()]) is None or match[0].startswith(("no", "at"))
+            about_digit = "even" in pattern.pattern or "odd" in match[0]
+            if not (about_digit and _PART_OF.search(text[: match.start() + 1])):
+                found.append((*match.span(), test, [int(group) for group in match.groups() if group], positive))
+    return tuple(found)
+
+
 def properties(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterator[Told]:
     """Yield true statements about the whole number: parity, divisors, digit sum, bounds, and the like."""
     gold = int(task.gold)
-    lower = text.lower()
-    has_number = any(character.isdigit() for character in text)
-    for pattern, needs_number, test in _COMPILED if _PROPERTY_WORDS.search(lower) else ():
-        for match in pattern.finditer(lower) if has_number or not needs_number else ():
-            values = [int(group) for group in match.groups() if group is not None]
-            positive = NEGATED.search(text[: match.start()]) is None or match[0].lower().startswith(("no", "at"))
-            about_digit = "even" in pattern.pattern or "odd" in match[0].lower()
-            if about_digit and _PART_OF.search(text[: match.start() + 1]):
-                continue
-            holds = _property(test, values, positive)
-            if holds(gold):
-                yield Told(*match.span(), holds=holds)
+    for start, end, test, values, positive in _stated(text):
+        holds = _property(test, values, positive)
+        if holds(gold):
+            yield Told(start, end, holds=holds)
+    if not _COMPARISON_WORDS.search(text):
+        return
     off = _OFF_BY.search(text)
     if off and tried:
         n, attempt = int(off[1] or off[2]), tried[-1]
@@ -190,7 +205,7 @@ def _read_digits(sentence: str) -> list[Token]:
     return found
 
 
-_DIGITS = Vocabulary(_DIGIT_PARTS, _read_digits)
+_DIGITS = Vocabulary(_DIGIT_PARTS, _read_digits, is_shared=True)
 
 
 def digits(text: str, task: NumberTask, tried: Sequence[Fraction], memory: Memory) -> Iterator[Told]:

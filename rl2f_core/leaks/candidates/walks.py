@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from rl2f_core.leaks.candidates.lexicon import LEXICON, words_of
 from rl2f_core.leaks.candidates.places import ORDINALS, place_tokens
@@ -240,7 +241,7 @@ def _edited(text: str, attempt: str) -> Iterator[str]:
         joined = frozenset().union(*(token.parts for token in places)) if places else frozenset()
         yield "".join(step for k, step in enumerate(attempt, 1) if k not in joined)
     yield from _resized(text, attempt)
-    if any(found.symbol == "right" for found in LEXICON.find(words_of(text))):
+    if _praises(text):
         for token in places:  # "from the third letter on it is fine"
             if max(map(int, token.parts)) == len(attempt) and len(token.parts) > 1:
                 yield "".join(step for k, step in enumerate(attempt, 1) if k in token.parts)
@@ -268,6 +269,11 @@ def _edited(text: str, attempt: str) -> Iterator[str]:
                 yield "".join(step if k in token.parts else old for k, old in enumerate(attempt, 1))
         for old in set(steps):
             yield from (attempt.replace(old, new) for new in set(steps) - {old})
+
+
+@lru_cache(4096)
+def _praises(text: str) -> bool:
+    return any(found.symbol == "right" for found in LEXICON.find(words_of(text)))
 
 
 def _resized(text: str, attempt: str) -> Iterator[str]:
