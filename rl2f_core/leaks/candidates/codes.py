@@ -63,6 +63,12 @@ _NEIGHBOR = re.compile(
 )
 
 
+_COPIED = re.compile(
+    r"\b(?:cop(?:y|ies|ied)|duplicat\w+|repeats?|same (?:\w+ )?as|equals?|identical to|match(?:es)?|twin of|clone)\b",
+    re.IGNORECASE,
+)
+
+
 def operations(order: Sequence[Part], sentence: str, offset: int) -> Iterator[Operation]:
     """Yield the operations that a sentence names; `offset` shifts their spans."""
     for pattern in _REPLACE:
@@ -80,7 +86,7 @@ def operations(order: Sequence[Part], sentence: str, offset: int) -> Iterator[Op
     reverse = _REVERSED.search(sentence)
     if reverse:
         yield _operation(reverse, offset, partial(_move, lambda v: v[::-1]))
-    if not _PLACE_OR_LETTER.search(sentence) and not _NEIGHBOR.search(sentence):
+    if not _PLACE_OR_LETTER.search(sentence) and not _NEIGHBOR.search(sentence) and not _COPIED.search(sentence):
         return
     places = place_tokens(sentence, len(order))
     letters = [(m.start(), m["letter"]) for m in _LETTER.finditer(sentence)]
@@ -90,6 +96,10 @@ def operations(order: Sequence[Part], sentence: str, offset: int) -> Iterator[Op
             if abs(start - token.start) < 60:
                 end = max(token.end, start + 1)
                 yield Operation(offset + min(token.start, start), offset + end, partial(_set, token.parts, letter))
+    if len(places) == 2 and _COPIED.search(sentence) and all(len(token.parts) == 1 for token in places):
+        for one, other in (places, places[::-1]):
+            (to,), (source,) = one.parts, other.parts
+            yield Operation(offset + places[0].start, offset + places[1].end, partial(_copy, to, source))
     neighbor = _NEIGHBOR.search(sentence)
     if neighbor:
         by = 1 if any(neighbor[f"next{n}"] for n in ("", 2, 3)) else -1
@@ -111,6 +121,10 @@ def _move(change: Callable[[list[PartValue]], list[PartValue]], answer: Answer) 
 
 def _set(parts: frozenset[Part], letter: PartValue, answer: Answer) -> Answer:
     return {**answer, **dict.fromkeys(parts, letter)}
+
+
+def _copy(to: Part, source: Part, answer: Answer) -> Answer:
+    return {**answer, to: answer[source]}
 
 
 def _step(parts: frozenset[Part], by: int, answer: Answer) -> Answer:
@@ -144,6 +158,14 @@ _ALPHABET = re.compile(
     r"\balphabet\b|\bA\b[^.]{0,14}\b1\b|\b1\b[^.]{0,14}\bA\b|\bnumbers?\b[^.]{0,20}\bletters?\b|\bletters?\b[^.]{0,20}\bnumbers?\b",
     re.IGNORECASE,
 )
+
+
+_TYPED = re.compile(r"(?<![\w'])[b-z](?:[ ,.-]{1,2}[a-z](?![\w'])){1,9}")
+
+
+def typed(text: str) -> str:
+    """Return a text with rows of single small letters, such as "m m k", in capitals."""
+    return _TYPED.sub(lambda match: match[0].upper(), text)
 
 
 def spelled(code: str, letters: frozenset[str], text: str, known: frozenset[Part]) -> Iterator[Statement]:

@@ -26,7 +26,7 @@ _MULTIPLE = re.compile(
     re.IGNORECASE,
 )
 _MIDWAY = re.compile(
-    r"\b(?:half ?way|midway|in the middle|exactly in between|the middle|average|mean|midpoint)\b[^.]{0,30}?(\d{1,6}) (?:and|to|&) (\d{1,6})",
+    r"\b(?:half ?way|midway|in the middle|exactly in between|the middle|average|mean|midpoint|(?:exactly|right|smack|dead|precisely|squarely)(?: in)? between)\b[^.]{0,30}?(\d{1,6}) (?:and|to|&) (\d{1,6})",
     re.IGNORECASE,
 )
 _BASES = re.compile(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import partial
 from math import ceil, floor
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
@@ -21,7 +21,7 @@ from rl2f_core.environments.grids.path_environment import PathEnvironment
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
-from rl2f_core.leaks.candidates.codes import code, patterns
+from rl2f_core.leaks.candidates.codes import code, patterns, typed
 from rl2f_core.leaks.candidates.facts import Memory, Part, PartValue
 from rl2f_core.leaks.candidates.matrices import Cell, Span, read_matrix_hint
 from rl2f_core.leaks.candidates.numbers import read_number_hint
@@ -34,7 +34,7 @@ from rl2f_core.leaks.exact import find_verbatim
 from rl2f_core.leaks.task_cache import TaskCache
 from rl2f_core.leaks.visible_context import parse_attempt
 from rl2f_core.text.normalize import NormalizedText
-from rl2f_core.types import LeakReport, LeakType, Task
+from rl2f_core.types import LeakReport, LeakType, Task, Verdict
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
@@ -153,10 +153,8 @@ class CandidatesDetector(LeakDetector):
         super().__init__(config, environment, models)
         self._reader = TaskCache(partial(make_reader, self.environment))
         """Returns the reader of a task."""
-        self._verdict = TaskCache(lambda task: lru_cache(_MAX_READINGS)(partial(self.environment.verify, task)))
-        self._parsed = TaskCache(
-            lambda task: lru_cache(_MAX_READINGS)(lambda attempt: parse_attempt(self.environment, task, attempt)[1])
-        )
+        self._verdicts: TaskCache[dict[str, Verdict]] = TaskCache(lambda task: {})
+        self._parsed: TaskCache[dict[str, str | None]] = TaskCache(lambda task: {})
 
     def check(self, query: LeakQuery) -> LeakReport:
         """Return a report with the words of the statements."""
@@ -166,7 +164,11 @@ class CandidatesDetector(LeakDetector):
         stated = self._stated(query)
         if stated is not None:
             return self._report(query, stated, LeakType.EXACT, "states the answer")
-        parsed = tuple(self._parsed(query.task)(attempt) for attempt in query.attempts)
+        known = self._parsed(query.task)
+        for attempt in query.attempts:
+            if attempt not in known:
+                known[attempt] = parse_attempt(self.environment, query.task, attempt)[1]
+        parsed = tuple(known[attempt] for attempt in query.attempts)
         hints = (*query.hints, query.hint)
         turns = [Turn(parsed[: k + 1], plain(hint)) for k, hint in enumerate(hints[:-1])]
         turns.append(Turn(parsed, plain(query.hint)))
@@ -209,7 +211,11 @@ class CandidatesDetector(LeakDetector):
         """Return whether the hint has the environment's scripted wording."""
         if not isinstance(self.environment, AnswerSpace):
             return False
-        verdicts = [self._verdict(query.task)(attempt) for attempt in query.attempts]
+        known = self._verdicts(query.task)
+        for attempt in query.attempts:
+            if attempt not in known:
+                known[attempt] = self.environment.verify(query.task, attempt)
+        verdicts = [known[attempt] for attempt in query.attempts]
         return self.environment.hint_statements(query.task, verdicts, query.hint) is not None
 
 
@@ -265,7 +271,7 @@ def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Assignment]) -> ReadT
         return [None if a is None else answers[a] for a in turn.attempts]
 
     def read_turn(turns: Sequence[Turn], memory: Memory, found: Sequence[list[Statement]]) -> list[Statement]:
-        text = turns[-1].text.text
+        text = typed(turns[-1].text.text) if is_code else turns[-1].text.text
         return [*read_hint(text, puzzle, parsed(turns[-1]), memory), *(patterns(text, puzzle) if is_code else ())]
 
     readings = _Readings(read_turn)

@@ -159,7 +159,7 @@ def _concepts(sentence: str) -> tuple[Token, ...]:
 def _neither_nor(token: Token, tokens: Sequence[Token]) -> Token:
     """Return `nor` after a part as a conjunction, since `neither` before it negates already."""
     before = max((t for t in tokens if t.end <= token.start), key=lambda t: t.end, default=None)
-    joins = token.text.lower() == "nor" and before is not None and before.symbol == "part"
+    joins = token.text.lower() == "nor" and before is not None and before.symbol in ("part", "value")
     return token._replace(symbol="join") if joins else token
 
 
@@ -235,6 +235,9 @@ class _Scan:
         i = 0
         while i < len(self.tokens):
             i = self._step(i)
+        before = [token.symbol for token in self.tokens if token.symbol not in ("join", "pronoun")]
+        if self.negated and not self.used and before[-3:-1].count("not") and before[-1:] == ["part"] and self.facts:
+            self._dangling(self.tokens[-1])  # "Otto is honest, and neither Mia nor Rex is"
         if self.vocabulary.is_numbered:
             self._pairs()
         self._ellipsis()
@@ -268,7 +271,9 @@ class _Scan:
                     self.negated ^= token.symbol == "none"
             case "except":
                 excluded = self.tokens[i + 1].parts if i + 1 < len(self.tokens) else frozenset()
-                if (
+                if not excluded and [t.symbol for t in self.tokens[i + 1 : i + 2]] == ["value"]:
+                    self.negated = True  # "anything but P or R"
+                elif (
                     excluded
                     and self.facts
                     and self.facts[-1].parts > excluded
@@ -384,6 +389,8 @@ class _Scan:
                 return self.vocabulary.parts - (self._mentioned(k) if token.symbol == "others" else frozenset())
             elif token.symbol == "pronoun" and not parts:
                 return self._meant(k)
+            elif token.symbol == "report" and not parts and token.text.lower().startswith("you"):
+                continue
             elif token.text == ":" and not parts and k == i + 1:
                 continue
             elif token.symbol not in ("join", "all", "only", "number") or (token.symbol == "join" and not parts):
@@ -469,6 +476,14 @@ class _Scan:
             if all(t.symbol in ("number", "only", "all") for t in between) and self.subject is None:
                 count = _integer(self.number)
         nearby = self.tokens[i + 1 : i + 3]
+        if (
+            count is None
+            and self.subject is None
+            and nearby
+            and nearby[0].symbol == "them"
+            and nearby[0].text[0].isdigit()
+        ):
+            count = _integer(nearby[0])  # "I agree about two of them"
         if token.text.lower().startswith("differ") and any(t.symbol == "number" for t in nearby):
             count = _integer(next(t for t in nearby if t.symbol == "number"))
         if count is not None and (self.subject is None or self.used):
@@ -587,6 +602,11 @@ class _Scan:
     def _sequence(self) -> None:
         """Read "the first three go G then F then D" and "second and third: F, D"."""
         listed = [t for t in self.tokens if t.symbol not in ("join", "clause", "number", "each", "only", "pronoun")]
+        named = [t for t in listed if t.symbol == "part" and len(t.parts) == 1]
+        told = [t for t in listed if t.symbol == "value"]
+        if len(told) > 1 and len(named) == len(told) and listed[: 2 * len(told)] == [*told, *named]:
+            for one, value in zip(named, told, strict=True):
+                self._add("is", value, parts=one.parts, value=value.value)
         for i, token in enumerate(listed):
             parts: list[Part] = []
             values: list[Token] = []
@@ -616,6 +636,9 @@ class _Scan:
         if not pairs and not singles:  # "let them trade"
             earlier = list(dict.fromkeys(self.memory.recent))
             parts = earlier[-1] if earlier and len(earlier[-1]) == 2 else frozenset().union(*earlier[-2:])
+        others = next((i for i, token in enumerate(self.tokens) if token.symbol == "others"), None)
+        if len(parts) != 2 and others is not None:
+            parts = self.vocabulary.parts - self._mentioned(others)
         if len(parts) != 2:
             return None
         return Fact("exchange", self.offset + swap.start, self.offset + swap.end, parts, command=True)

@@ -36,7 +36,7 @@ CONCEPTS: dict[str, str] = {
         """,
     "nothing_else": """
         nothing|nobody|none|no-one|nowhere|no else, no 1|one else, nothing more, that's all, that is all, that's it,
-        that is it, nothing other, that alone, no other*, alone, on its|his|her|their own, leave all else, that's that,
+        that is it, nothing other, that alone, no other*, alone, on its|his|her|their own, leave all else, that's that, apart|aside from that|this, besides that|this, other than that|this, otherwise spot|fine|perfect|correct|good|flawless|right,
         not another*, no further*, that and only that
         """,
     "noise": """
@@ -74,13 +74,13 @@ CONCEPTS: dict[str, str] = {
         no room for, no place for, no business, nil
         """,
     "swap": """
-        swap*, exchang*, trad*, interchang*, change|changed|changing|switch|switched|switching (the|their) seats|places|
+        swap*, confus*, one another, another's, exchang*, trad*, interchang*, change|changed|changing|switch|switched|switching (the|their) seats|places|
         roles|positions|hats|spots|sides|chairs|beds|rooms|labels|tags, switch* (the) two|2|last|first, transpos*, mix*
-        up, mixup, mix-up, cross*, each other, each other's, the other's, eachother, switcheroo, in _ place|seat|badge|coat|hat|spot|chair|shoes|tag, wearing, (takes) _ badge|coat|hat|role|shoes|label|chair|tag, trade places, in the wrong order, out of order, jumbled, back to front, reverse order, opposite order, permut*, change over, vice versa, cross over, invert the
+        up, mixup, mix-up, cross*, each other, each other's, the other's, eachother, switcheroo, in _ place|seat|badge|coat|hat|spot|chair|shoes|tag, wearing, (takes) _ badge|coat|hat|role|shoes|label|chair|tag, trade places, in the wrong order, out of order, jumbled, back to front, trade|trades theirs, reverse order, opposite order, permut*, change over, vice versa, cross over, invert the
         order, musical chairs, reverse the order, flip the order
         """,
     "right": """
-        (exactly|just) what|as|like you said|wrote|had|have|put|thought|called|guessed, right, rightly, correct, correctly,
+        as|like you said|wrote|typed, exactly|just|precisely what|as|like you said|wrote|typed|had|have|put|thought|called|guessed, right, rightly, correct, correctly,
         fine, good, ok, okay, perfect*, sound, accurate*, keep, keeps, keeping, kept, stay*, remain, remains, leave, hold
         on|fast|onto|still, hang on|onto, untouch*, as it|they should|ought, where it|they|he|she belongs|belong, at home,
         in its|their|his|her|the (right|correct|proper|own) place|places|seat|seats|spot|spots|position|positions|slot,
@@ -113,7 +113,8 @@ CONCEPTS: dict[str, str] = {
         object*, argu*, beef, qualm*, doubt*, gripe*, snag*, hiccup*, glitch*, bug, bugs, foul*, offend*, red, redo,
         rethink, repair*, amend*, overturn*, overrul*, revoke*, retract*, undo, let* down, lets you down, poor, sour,
         rotten, misguided, misconstru*, misassign*, misclassif*, misidentif*, mischaracter*, mistaken*, mixed, muddl*,
-        swapped out, replace*, substitut*, traitor*, intruder*, outsider*, deserves better, another label|letter|
+        swapped out, replace*, substitut*, too harsh|kind|soft|lenient|generous|hard|nice|gullible|strict|trusting|suspicious|severe|charitable|mean|tough (on|to|with|about), fooled, fool|fools you, tricked you,
+        traitor*, intruder*, outsider*, deserves better, another label|letter|
         role, opposed, other role|label|type|kind|category|camp|team|column|stamp, incorrectly, typo, typos, erroneous*
         """,
     "same": "the same, same, equal*, identical*, twin, twins, alike, agree, match each other, likewise identical",

@@ -48,7 +48,7 @@ _ONE_BY = re.compile(
     re.IGNORECASE,
 )
 _UP = re.compile(
-    r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and|under\w*|needs?|needed|climb\w*|rais\w+|bump\w*|ahead|on|behind|stingy|forgot|miss\w*|owe\w*|another|too soon|less than|add\w*|top up|boost\w*|gain\w*|not enough|fell|fall\w*|lift\w*|grow\w*|to go)\b",
+    r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|lost|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and|under\w*|needs?|needed|climb\w*|rais\w+|bump\w*|ahead|on|behind|stingy|forgot|miss\w*|owe\w*|another|too soon|less than|add\w*|top up|boost\w*|gain\w*|not enough|fell|fall\w*|lift\w*|grow\w*|to go)\b",
     re.IGNORECASE,
 )
 _DOWN = re.compile(

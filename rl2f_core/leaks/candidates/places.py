@@ -20,7 +20,7 @@ _NOUNS = (
 ).split()
 _PHRASES = Phrases(
     {
-        "front": f"{_FRONT} # (of), # upper|top|opening|initial|leading, {_FRONT} pair|couple|duo|trio|half|triple|quartet, # up front, # in front, # (_) at|on|to (the|its|your) (very|far) front|start|head|beginning|left|top",
+        "front": f"{_FRONT} # (of), # upper|top|opening|initial|leading, {_FRONT} pair|couple|duo|trio|half|triple|quartet, # up front, # (_) in front, # (_) at|on|to (the|its|your) (very|far) front|start|head|beginning|left|top",
         "back": f"{_BACK} # (of), # lower|bottom|final|closing|trailing, {_BACK} pair|couple|duo|trio|half|triple|quartet, # (_) at|on|to (the|its|your) (very|far) back|end|rear|tail|right|bottom",
         "core": "middle|central|inner|inside|centre|center #|pair|couple|duo|trio, # in|at (the|its) middle|centre|center|"
         "interior, # inside|between|middle, between the two, both in between",
@@ -56,7 +56,7 @@ _RANGE = re.compile(
     r",? ?(?:to|through|thru|until|till|up to|-|–)(?: and including)?(?: the)?(?: \w+)? ?$", re.IGNORECASE
 )
 _START = re.compile(
-    r"(?<!\w)(?P<start>\d(?:(?:, | and |, and |/|&| & )\d)*)(?=:| (?:is|are|stays?|was|were)\b)|(?<!\w)#(?P<hash>\d)(?!\d)"
+    r"(?<!\w)(?<!that )(?<!this )(?<!the )(?<!each )(?<!which )(?<!no )(?P<start>\d(?:(?:, | and |, and |/|&| & )\d)*)(?=:| (?:is|are|stays?|was|were)\b)|(?<!\w)#(?P<hash>\d)(?!\d)"
 )
 _NTH = re.compile(r"\b(\d)(?:st|nd|rd|th)\b(?: 1(?!\w))?", re.IGNORECASE)
 _DIGIT_RANGE = re.compile(r"(?<![\w-])(\d) ?(?:-|–|to|through|thru) ?(\d)(?![\w-])")

@@ -28,7 +28,7 @@ _ONES = dict(zip("zero one two three four five six seven eight nine ten eleven t
                  "eighteen nineteen".split(), range(20), strict=True)) | {"nought": 0, "naught": 0, "nil": 0}  # fmt: skip
 _TENS = {word: 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
 _SMALL = rf"(?:(?P<tens>{'|'.join(_TENS)}|fourty)(?:[- ]?(?P<unit>one|two|three|four|five|six|seven|eight|nine))?|(?P<one>{'|'.join(sorted(_ONES, key=len, reverse=True))}))"
-_HUNDRED = rf"(?:(?P<hundreds>an?|one|two|three|four|five|six|seven|eight|nine|\d) hundred(?:(?: and)? {_SMALL.replace('<', '<h_')})?)"
+_HUNDRED = rf"(?:(?P<hundreds>an?|the|one|two|three|four|five|six|seven|eight|nine|\d) hundred(?!s)(?:(?: and)? {_SMALL.replace('<', '<h_')})?)"
 _NUMBER = re.compile(rf"(?<![\w'-])(?:{_HUNDRED}|{_SMALL})(?![\w]|'[a-z])", re.IGNORECASE)
 """A number below 1000 in English words."""
 _KNOWLEDGE = {

@@ -43,7 +43,7 @@ _ONLY = re.compile(
     r"\b(?:only|nothing but|just|all|always|every|each|straight|keep going|nothing else)\b", re.IGNORECASE
 )
 _DROP = re.compile(
-    r"\b(?:drop|remov\w+|delet\w+|cross out|strike|scratch|erase|skip|cut|leave out|leave off|throw (?:it |that |them )?(?:out|away)|superfluous|unnecessary|too many|extra|redundant|needless|without|lose|omit|take out|not needed|surplus|wasted?|pull|shredd\w*|bin|ditch|toss|trim|strip|chop|go(?:es)? in the)\b",
+    r"\b(?:drop|remov\w+|delet\w+|cross out|strike|scratch|erase|skip|cut|leave (?:\w+ ){0,3}?(?:out|off|away)|throw (?:it |that |them )?(?:out|away)|superfluous|unnecessary|too many|extra|redundant|needless|without|lose|omit|take out|not needed|surplus|wasted?|pull|shredd\w*|bin|ditch|toss|trim|strip|chop|go(?:es)? in the)\b",
     re.IGNORECASE,
 )
 _BACKTRACK = re.compile(
@@ -58,6 +58,7 @@ _MISSING = re.compile(
     r"\b(?P<n>\d{1,2}|an?|another|1) (?:more )?(?:cells?|steps?|moves?|squares?|letters?|times?)?[^.;]{0,20}\b(?:missing|more|further|short|to go|lacking|too (?:soon|early))|\bshort by (?P<m>\d{1,2})|\btoo (?:soon|early)\b",
     re.IGNORECASE,
 )
+_AT_ONCE = re.compile(r" (?:after|before|away|there|now|at the (?:start|beginning|end)|here|behind)\b", re.IGNORECASE)
 _VAGUE = re.compile(
     r"\b(?:how many|at least|somewhere|roughly|loosely|in general|generally|mostly|sooner or later)\b", re.IGNORECASE
 )
@@ -172,7 +173,9 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
         before, after = sentence[last_end : match.start()], sentence[match.end() :]
         if match[0].lower() == "left" and re.search(r"\b(?:more|is|are|what's|nothing|what you're) $", before):
             continue
-        if match[0].lower() == "right" and re.search(r"\b(?:you're|all|that's|is|are|was) $", before):
+        if match[0].lower() == "right" and (
+            re.search(r"\b(?:you're|all|that's|is|are|was) $", before) or _AT_ONCE.match(after)
+        ):
             continue
         count_before, count_after = _COUNT_BEFORE.search(before), _COUNT_AFTER.match(after)
         n = 1
@@ -200,6 +203,9 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
         yield from (prefix + walk for prefix in dict.fromkeys(prefixes))
     for attempt in attempts if len(steps) == 1 and (_MISSING.search(sentence) or _ADDED.search(sentence)) else ():
         yield attempt + steps[0][0] * steps[0][1]
+        runs = [run for run in re.finditer(r"(.)\1*", attempt) if run[1] == steps[0][0]]
+        if len(runs) == 1:
+            yield attempt[: runs[0].end()] + runs[0][1] * steps[0][1] + attempt[runs[0].end() :]
 
 
 def _straight(text: str) -> Iterator[str]:
