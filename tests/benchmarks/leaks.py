@@ -130,8 +130,8 @@ def sentence(env: Environment, task: Task, attempt: str, rng: random.Random) -> 
 def measure(name: str, count: int, chunks: int, detectors: str = DEFAULT) -> dict[str, float]:
     """Measure hints per second of CPU time over chunks of new hints, and the fraction of flagged hints.
 
-    Other processes on the core only lower the rate, so `fast`, the rate of the fastest tenth of the chunks, measures the
-    code (as in Python's `timeit`), and `median` and `slow` show how busy the machine was.
+    Other processes on the core only lower the rate, so `fast`, the rate of the fastest tenth of the chunks, measures
+    the code (as in Python's `timeit`), and `median` and `slow` show how busy the machine was.
 
     Args:
         name: Name of the environment.
@@ -173,8 +173,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
         verdict = "reached" if rate["fast"] >= WANTED else "NOT reached"
         print(
             f"{name}: {rate['fast']:,.0f} hints/s in the fastest tenth of the chunks (median {rate['median']:,.0f}, "
-            f"slowest {rate['slow']:,.0f}), {rate['fast'] / WANTED:.1f} times the goal of {WANTED:,}, {verdict}; "
-            f"flagged {rate['flagged']:.4f}"
+            f"slowest {rate['slow']:,.0f}), {rate['fast'] / WANTED:.1f} times the goal of {WANTED:,}, "
+            f"{verdict}; flagged {rate['flagged']:.4f}"
         )
     if args.out:
         args.out.write_text(json.dumps(found, indent=1))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -170,7 +170,7 @@ def typed(text: str) -> str:
 
 def spelled(code: str, letters: frozenset[str], text: str, known: frozenset[Part]) -> Iterator[Statement]:
     """Yield the code, or its unknown letters, spelled with letters, counts of letters, or places in the alphabet."""
-    gold = {part: letter for part, letter in enumerate(code, 1)}
+    gold: dict[Part, PartValue] = dict(enumerate(code, 1))
     for match in re.finditer(rf"(?<![\w]){code}(?![\w])", text):
         yield Statement(equals(gold), *match.span(), whole=True)
     alphabet = _ALPHABET.search(text) is not None
@@ -183,12 +183,12 @@ def spelled(code: str, letters: frozenset[str], text: str, known: frozenset[Part
             repeats = (match["times"] or "").lower() == "again" and bool(runs) and runs[-1][2][-1] == letter
             runs.append((match.start(), match.end(), letter * (1 if repeats else count)))
     if len(runs) > 1 or any(len(run) > 1 for _, _, run in runs):
-        yield from _runs(runs, code, text)
+        yield from _runs(runs, code, text, gold)
         rest = "".join(letter for part, letter in gold.items() if part not in known)
         yield from _fills(runs, {code, rest} if len(rest) > 1 else {code}, text, gold)
 
 
-def _runs(runs: Sequence[tuple[int, int, str]], code: str, text: str) -> Iterator[Statement]:
+def _runs(runs: Sequence[tuple[int, int, str]], code: str, text: str, gold: Assignment) -> Iterator[Statement]:
     """Yield letters close to each other that spell the code, or that spell it from the back if the text says so."""
     wanted = {code, code[::-1]} if _REVERSED.search(text) else {code}
     for i, (start, end, letters) in enumerate(runs):
@@ -199,7 +199,7 @@ def _runs(runs: Sequence[tuple[int, int, str]], code: str, text: str) -> Iterato
                 break
             letters, end = letters + more, following
             if letters in wanted:
-                yield Statement(equals(dict(enumerate(code, 1))), start, end, whole=True)
+                yield Statement(equals(gold), start, end, whole=True)
                 return
 
 
@@ -207,7 +207,7 @@ def _fills(runs: Sequence[tuple[int, int, str]], wanted: set[str], text: str, go
     """Yield the letters of a sentence or of the whole hint that are all unknown letters of the code in order."""
     affirmed = [span for span in sentences(text) if _affirms(text[slice(*span)])]
     groups = [[run for run in runs if start <= run[0] < end] for start, end in affirmed]
-    for group in (*groups, [run for group in groups for run in group]):
+    for group in (*groups, [run for runs_of_one in groups for run in runs_of_one]):
         if "".join(letters for _, _, letters in group) in wanted:
             yield Statement(equals(gold), group[0][0], group[-1][1], whole=True)
             return
@@ -276,9 +276,9 @@ def code(letters: Sequence[str], gold: Assignment) -> Puzzle:
         def read_with_unused(sentence: str) -> list[Token]:
             found = read(sentence)
             match = _UNUSED.search(sentence)
-            for letters in unused if match else ():
-                if len(letters) == 1:
-                    return [*found, Token("value", *match.span(), match[0], value=next(iter(letters)))]
+            letters = next((letters for letters in unused if len(letters) == 1), None)
+            if match and letters:
+                found.append(Token("value", match.start(), match.end(), match[0], value=next(iter(letters))))
             return found
 
         return Vocabulary(frozenset(order), read_with_unused, located, is_numbered=True)
@@ -324,12 +324,10 @@ def patterns(text: str, puzzle: Puzzle) -> list[Statement]:
     found: list[Statement] = []
     if not _PATTERN_WORDS.search(text):
         return found
-    for pattern, count in ((_DISTINCT, lambda v: len(set(v))), (_REPEATED, lambda v: max(map(list(v).count, v)))):
+    for pattern, count in ((_DISTINCT, _distinct), (_REPEATED, _most)):
         for match in pattern.finditer(text):
-            number = next(
-                (int(group) if group.isdigit() else _TIMES[group.lower()] for group in match.groups() if group), 0
-            )
-            holds = _pattern_test(lambda v, n=number, count=count: count(v) == n, False, puzzle.order)
+            word = next(word for word in match.groups() if word)
+            holds = _count_test(count, int(word) if word.isdigit() else _TIMES[word.lower()], puzzle.order)
             if holds(puzzle.gold):
                 found.append(Statement(holds, *match.span()))
     for pattern, test in _PATTERNS:
@@ -347,3 +345,17 @@ def _pattern_test(
     test: Callable[[Sequence[PartValue]], bool], denied: bool, order: Sequence[Part]
 ) -> Callable[[Assignment], bool]:
     return lambda c: test([c[p] for p in order]) != denied
+
+
+def _distinct(values: Sequence[PartValue]) -> int:
+    return len(set(values))
+
+
+def _most(values: Sequence[PartValue]) -> int:
+    return max(values.count(value) for value in values)
+
+
+def _count_test(
+    count: Callable[[Sequence[PartValue]], int], wanted: int, order: Sequence[Part]
+) -> Callable[[Assignment], bool]:
+    return lambda c: count([c[part] for part in order]) == wanted

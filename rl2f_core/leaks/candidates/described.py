@@ -25,6 +25,15 @@ _MULTIPLE = re.compile(
     r"\b(?P<f>half|double|twice|triple|thrice|a third|a quarter|(?P<square>the square)|(?P<root>the (?:square )?root))(?: of)?(?: the number)? (?P<m>\d{1,6})(?![\w]|[.,]\d)|(?<!\d)(?P<base>\d{1,3}) (?:squared|times itself|multiplied by itself)",
     re.IGNORECASE,
 )
+_FACTORS = {
+    "half": Fraction(1, 2),
+    "double": Fraction(2),
+    "twice": Fraction(2),
+    "triple": Fraction(3),
+    "thrice": Fraction(3),
+    "a third": Fraction(1, 3),
+    "a quarter": Fraction(1, 4),
+}
 _MIDWAY = re.compile(
     r"\b(?:half ?way|midway|in the middle|exactly in between|the middle|average|mean|midpoint|(?:exactly|right|smack|dead|precisely|squarely)(?: in)? between)\b[^.]{0,30}?(\d{1,6}) (?:and|to|&) (\d{1,6})",
     re.IGNORECASE,
@@ -64,17 +73,10 @@ def described(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterato
         if int(match["m"]) + (-n if match["less"] else n) == gold:
             yield Told(*match.span())
     for match in _MULTIPLE.finditer(text):
-        factors = {
-            "half": Fraction(1, 2),
-            "double": 2,
-            "twice": 2,
-            "triple": 3,
-            "thrice": 3,
-            "a third": Fraction(1, 3),
-            "a quarter": Fraction(1, 4),
-        }
         m = int(match["m"] or match["base"])
-        value = m * m if match["base"] or match["square"] else m * factors.get(match["f"].lower(), 0)
+        value = (
+            Fraction(m * m) if match["base"] or match["square"] else m * _FACTORS.get(match["f"].lower(), Fraction(0))
+        )
         if value == gold or (match["root"] and gold * gold == m):
             yield Told(*match.span())
     for match in _MIDWAY.finditer(text):
@@ -94,8 +96,8 @@ def described(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterato
             if close and (len(digits) > 2 or _DIGIT_WORDS.search(text)):
                 yield Told(group[0][0], group[-1][1])
     if SWAPPED.search(text) and digits != digits[::-1]:
-        for start, end, value in numbers_in(text):
-            if str(value) == digits[::-1] and value not in tried:
+        for start, end, number in numbers_in(text):
+            if str(number) == digits[::-1] and number not in tried:
                 yield Told(start, end)
 
 

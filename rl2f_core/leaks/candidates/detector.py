@@ -1,5 +1,6 @@
 """Detector `candidates`: the statements of the hints leave one answer."""
 
+# ruff: noqa: E501 (long patterns)
 from __future__ import annotations
 
 import math
@@ -345,7 +346,7 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
 def _compared(
     turns: Sequence[Turn], attempts: Sequence[Fraction | None], gold: Fraction, bounds: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[tuple[int, int], tuple[int, int]] | None]:
-    """Return the bounds that "too low" and "too high" gave before the last turn, and the words and bounds of that one."""
+    """Return the bounds from "too low" and "too high" before the last turn, and the words and bounds of that one."""
     for k, turn in enumerate(turns):
         attempt = attempts[len(turn.attempts) - 1] if turn.attempts else None
         if attempt is None or attempt == gold:

@@ -1,5 +1,6 @@
 """Answers that are matrices of digits: rows, columns, cells, and differences from an attempt."""
 
+# ruff: noqa: E501 (long patterns)
 from __future__ import annotations
 
 import re
@@ -7,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 
-from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary, read_sentence
+from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary
 from rl2f_core.leaks.candidates.lexicon import LEXICON, words_of
 from rl2f_core.leaks.candidates.places import place_tokens
+from rl2f_core.leaks.candidates.scan import read_sentence
 from rl2f_core.leaks.candidates.text import sentences
 
 Span = tuple[int, int]
@@ -195,8 +197,8 @@ def _located(window: str, n: int) -> Iterator[tuple[Cell, str]]:
             groups.append((one[0], other[1], pairs))
     groups.sort()
     for i, (start, end, cells) in enumerate(groups):
-        earlier = max((group[1] for group in groups[:i]), default=max(0, start - 60))
-        later = min((group[0] for group in groups[i + 1 :] if group[0] >= end), default=len(window))
+        earlier = max((end for _, end, _ in groups[:i]), default=max(0, start - 60))
+        later = min((begin for begin, _, _ in groups[i + 1 :] if begin >= end), default=len(window))
         for cell in cells:
             if 0 <= cell[0] < n and 0 <= cell[1] < n:
                 yield cell, window[end:later]

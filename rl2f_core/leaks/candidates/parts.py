@@ -8,7 +8,8 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from rl2f_core.leaks.candidates.facts import Fact, Memory, Part, PartValue, Vocabulary, read_sentence
+from rl2f_core.leaks.candidates.facts import Fact, Memory, Part, PartValue, Vocabulary
+from rl2f_core.leaks.candidates.scan import read_sentence
 from rl2f_core.leaks.candidates.text import sentences
 
 Assignment = Mapping[Part, PartValue]

@@ -1,5 +1,6 @@
 """Words for places in a row: ordinals from both ends, ranges, lists of numbers, ends and middle."""
 
+# ruff: noqa: E501 (long patterns)
 from __future__ import annotations
 
 import re

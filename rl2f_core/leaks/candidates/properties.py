@@ -9,7 +9,8 @@ from fractions import Fraction
 from functools import lru_cache
 from math import isqrt
 
-from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary, read_sentence
+from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary
+from rl2f_core.leaks.candidates.scan import read_sentence
 from rl2f_core.leaks.candidates.text import sentences
 from rl2f_core.leaks.candidates.told import NEGATED, NumberTask, Told, numbers_in
 
