@@ -14,7 +14,7 @@ from rl2f_core.leaks.candidates.parts import Assignment, Operation, Puzzle, Stat
 from rl2f_core.leaks.candidates.places import place_tokens
 from rl2f_core.leaks.candidates.text import sentences
 
-Answer = dict[Part, PartValue]
+Letters = dict[Part, PartValue]
 
 # -- operations on codes ---------------------------------------------------------------------------------------------
 _L = r"(?<![\w'])(?P<{}>[A-Z])(?:'?s)?(?![\w'])"
@@ -107,27 +107,27 @@ def operations(order: Sequence[Part], sentence: str, offset: int) -> Iterator[Op
         yield _operation(neighbor, offset, partial(_step, parts, by))
 
 
-def _operation(match: re.Match[str], offset: int, apply: Callable[[Answer], Answer]) -> Operation:
+def _operation(match: re.Match[str], offset: int, apply: Callable[[Letters], Letters]) -> Operation:
     return Operation(offset + match.start(), offset + match.end(), apply)
 
 
-def _replace(old: PartValue, new: PartValue, answer: Answer) -> Answer:
+def _replace(old: PartValue, new: PartValue, answer: Letters) -> Letters:
     return {part: new if value == old else value for part, value in answer.items()}
 
 
-def _move(change: Callable[[list[PartValue]], list[PartValue]], answer: Answer) -> Answer:
+def _move(change: Callable[[list[PartValue]], list[PartValue]], answer: Letters) -> Letters:
     return dict(zip(answer, change(list(answer.values())), strict=True))
 
 
-def _set(parts: frozenset[Part], letter: PartValue, answer: Answer) -> Answer:
+def _set(parts: frozenset[Part], letter: PartValue, answer: Letters) -> Letters:
     return {**answer, **dict.fromkeys(parts, letter)}
 
 
-def _copy(to: Part, source: Part, answer: Answer) -> Answer:
+def _copy(to: Part, source: Part, answer: Letters) -> Letters:
     return {**answer, to: answer[source]}
 
 
-def _step(parts: frozenset[Part], by: int, answer: Answer) -> Answer:
+def _step(parts: frozenset[Part], by: int, answer: Letters) -> Letters:
     return {p: chr(ord(v) + by) if p in parts else v for p, v in answer.items()}
 
 

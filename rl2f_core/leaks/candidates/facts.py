@@ -116,7 +116,7 @@ def _shared_tokens(sentence: str, vocabulary: Vocabulary) -> list[Token]:
     return tokens_of(sentence, vocabulary)
 
 
-def read_tokens(sentence: str, vocabulary: Vocabulary) -> list[Token]:
+def known_tokens(sentence: str, vocabulary: Vocabulary) -> list[Token]:
     """Return the tokens of a sentence; those of a shared vocabulary are kept."""
     return _shared_tokens(sentence, vocabulary) if vocabulary.is_shared else tokens_of(sentence, vocabulary)
 

@@ -19,8 +19,8 @@ from rl2f_core.leaks.candidates.facts import (
     Token,
     Vocabulary,
     integer,
+    known_tokens,
     meant,
-    read_tokens,
     with_numbered_parts,
 )
 
@@ -42,7 +42,7 @@ def read_sentence(sentence: str, offset: int, vocabulary: Vocabulary, memory: Me
         vocabulary: Words of the task.
         memory: What the earlier sentences of the dialogue mentioned.
     """
-    tokens = read_tokens(sentence, vocabulary)
+    tokens = known_tokens(sentence, vocabulary)
     if not tokens:
         return []
     asked = sentence.rstrip().endswith("?")
