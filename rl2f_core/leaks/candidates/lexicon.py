@@ -165,7 +165,7 @@ class Word(NamedTuple):
     text: str
 
 
-class Found(NamedTuple):
+class PhraseSpan(NamedTuple):
     """A phrase of a sentence; words `first` to `last` − 1."""
 
     symbol: str
@@ -219,7 +219,7 @@ class Phrases:
                 self._known[word] = known
         return known
 
-    def find(self, words: tuple[Word, ...]) -> Iterator[Found]:
+    def find(self, words: tuple[Word, ...]) -> Iterator[PhraseSpan]:
         """Yield the phrases of a sentence from left to right, without overlaps."""
         i, count, known = 0, len(words), self._known
         while i < count:
@@ -228,7 +228,7 @@ class Phrases:
             for rest, symbol in self.entries(word) if entries is None else entries:
                 end = i + 1 + len(rest)
                 if end <= count and (not rest or _fit(words, i + 1, rest)):
-                    yield Found(symbol, i, end)
+                    yield PhraseSpan(symbol, i, end)
                     i = end - 1
                     break
             i += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from rl2f_core.leaks.candidates.facts import Token
-from rl2f_core.leaks.candidates.lexicon import Found, Phrases, Word, words_of
+from rl2f_core.leaks.candidates.lexicon import Phrases, PhraseSpan, Word, words_of
 
 ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth".split()
 _FRONT = "first|opening|initial|top|front|leading|upper|left|starting|earliest|foremost|leftmost|frontmost|beginning"
@@ -110,7 +110,7 @@ def _named(sentence: str, count: int) -> Iterator[tuple[int, int, frozenset[int]
             yield chosen[0].start, chosen[-1].end, places
 
 
-def _places(found: Found, words: tuple[Word, ...], count: int) -> frozenset[int]:
+def _places(found: PhraseSpan, words: tuple[Word, ...], count: int) -> frozenset[int]:
     half = count // 2
     size = next(
         (int(w.text) if w.text.isdigit() else _SIZES[w.text] for w in words if w.text.isdigit() or w.text in _SIZES),
