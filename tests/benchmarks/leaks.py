@@ -1,7 +1,10 @@
-"""`python -m tests.benchmarks.leaks`: how many hints a second the literal leak tiers read, on one core.
+"""Measure how many hints per second a cascade of leak detectors without a model checks on one core.
 
-The hints of each environment are the scripted teacher's, whose few texts come again and again as they do in a run,
-and as many sentences of 10 to 40 words as a language model writes them, all of them new; some have earlier hints.
+Half of the hints of each environment are the scripted teacher's, whose few texts repeat as in a run. The other half are
+new sentences of 10 to 40 words, as a language model writes them. Dialogues have up to four turns, so that some hints
+have earlier hints.
+
+    python -m tests.benchmarks.leaks --detectors exact,equivalent,candidates
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl2f_core import registry
-from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.types import Task
 
 WANTED = 5_000
-"""Hints a second on one core, from the project's requirements."""
+"""Minimum of hints per second on one core, from the project's requirements."""
+DEFAULT = "exact,equivalent"
 OPENINGS = (
     "Not quite, but you are getting closer", "That is a reasonable try", "Let us slow down for a moment", "Hmm, no",
     "I can see how you got there", "Good effort so far", "Careful with this one", "Almost",
@@ -82,7 +86,7 @@ CLOSINGS = (
 
 
 def queries(name: str, count: int, seed: int = 0) -> list[LeakQuery]:
-    """So many hints of an environment in dialogues of up to four turns; half are scripted."""
+    """Return `count` hints of an environment in dialogues of up to four turns; half of them are scripted."""
     cls = registry.get("environment", name)
     env = cls(cls.Config())
     assert isinstance(env, Demonstrator) and isinstance(env, ScriptedHints)
@@ -108,7 +112,7 @@ def queries(name: str, count: int, seed: int = 0) -> list[LeakQuery]:
 
 
 def sentence(env: Environment, task: Task, attempt: str, rng: random.Random) -> str:
-    """What a language model says: 10 to 40 words that give nothing away."""
+    """Return a hint of 10 to 40 words without a leak."""
     public = task.public
     people = public.get("people") or [""]
     values = {
@@ -123,22 +127,28 @@ def sentence(env: Environment, task: Task, attempt: str, rng: random.Random) -> 
     return f"{rng.choice(OPENINGS)}: {body}. {rng.choice(CLOSINGS)}"
 
 
-def measure(name: str, count: int, chunks: int) -> dict[str, float]:
-    """Hints a second of CPU time over so many chunks of new hints, and the share of hints that was flagged.
+def measure(name: str, count: int, chunks: int, detectors: str = DEFAULT) -> dict[str, float]:
+    """Measure hints per second of CPU time over chunks of new hints, and the fraction of flagged hints.
 
-    A core that neighbours slow down gives lower rates and never higher ones, so the rate of the code is that of the
-    fast chunks (as in Python's `timeit`); the median says how the machine was.
+    Other processes on the core only lower the rate, so `fast`, the rate of the fastest tenth of the chunks, measures
+    the code (as in Python's `timeit`), and `median` and `slow` show how busy the machine was.
+
+    Args:
+        name: Name of the environment.
+        count: Hints of a chunk.
+        chunks: Number of chunks.
+        detectors: The cascade; see `parse_detectors`.
     """
     cls = registry.get("environment", name)
     env = cls(cls.Config())
-    detectors = make_detectors(LeaksConfig().detectors, env)
-    run_cascade(detectors, queries(name, count, seed=-1))
+    cascade = make_detectors(parse_detectors(detectors), env)
+    run_cascade(cascade, queries(name, count, seed=-1))
     rates, flagged = [], 0
     asked = queries(name, count * chunks)
     for begin in range(0, len(asked), count):
         chunk = asked[begin : begin + count]
         start = time.process_time()
-        reports = run_cascade(detectors, chunk)
+        reports = run_cascade(cascade, chunk)
         rates.append(len(chunk) / (time.process_time() - start))
         flagged += sum(report.leaked for report in reports)
     rates.sort()
@@ -151,19 +161,20 @@ def measure(name: str, count: int, chunks: int) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
-    """Measure every environment that this file has sentences for, print a table, write JSON where asked."""
+    """Measure every environment of `MIDDLES`, print a line for each, and write JSON if `--out` is given."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.leaks", description=__doc__)
+    parser.add_argument("--detectors", default=DEFAULT, help="the cascade, cheapest first")
     parser.add_argument("--hints", type=int, default=500, help="hints of a chunk")
     parser.add_argument("--chunks", type=int, default=30)
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON")
     args = parser.parse_args(argv)
-    found = {name: measure(name, args.hints, args.chunks) for name in MIDDLES}
+    found = {name: measure(name, args.hints, args.chunks, args.detectors) for name in MIDDLES}
     for name, rate in found.items():
         verdict = "reached" if rate["fast"] >= WANTED else "NOT reached"
         print(
             f"{name}: {rate['fast']:,.0f} hints/s in the fastest tenth of the chunks (median {rate['median']:,.0f}, "
-            f"slowest {rate['slow']:,.0f}), {rate['fast'] / WANTED:.1f} times the {WANTED:,} wanted, {verdict}; "
-            f"flagged {rate['flagged']:.4f}"
+            f"slowest {rate['slow']:,.0f}), {rate['fast'] / WANTED:.1f} times the goal of {WANTED:,}, "
+            f"{verdict}; flagged {rate['flagged']:.4f}"
         )
     if args.out:
         args.out.write_text(json.dumps(found, indent=1))

@@ -1,14 +1,16 @@
 """Detector `candidates`: the statements of the hints leave one answer."""
 
+# ruff: noqa: E501 (long patterns)
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from math import ceil, floor
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -20,39 +22,42 @@ from rl2f_core.environments.grids.path_environment import PathEnvironment
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.assertions import asserted
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
+from rl2f_core.leaks.candidates.codes import code, patterns, typed
 from rl2f_core.leaks.candidates.facts import Memory, Part, PartValue
-from rl2f_core.leaks.candidates.matrices import read_matrix_hint
+from rl2f_core.leaks.candidates.matrices import Cell, Span, read_matrix_hint
 from rl2f_core.leaks.candidates.numbers import read_number_hint
-from rl2f_core.leaks.candidates.parts import (
-    MAX_CANDIDATES,
-    Assignment,
-    Puzzle,
-    Statement,
-    code,
-    patterns,
-    read_hint,
-    roles,
-)
+from rl2f_core.leaks.candidates.parts import MAX_CANDIDATES, Assignment, Puzzle, Statement, read_hint
+from rl2f_core.leaks.candidates.roles import roles
 from rl2f_core.leaks.candidates.text import plain
 from rl2f_core.leaks.candidates.told import NumberTask, Told, as_number, numbers_in
-from rl2f_core.leaks.candidates.walks import read_walk_hint
+from rl2f_core.leaks.candidates.walks import as_letters, read_walk_hint
 from rl2f_core.leaks.exact import find_verbatim
 from rl2f_core.leaks.task_cache import TaskCache
 from rl2f_core.leaks.visible_context import parse_attempt
 from rl2f_core.text.normalize import NormalizedText
-from rl2f_core.types import LeakReport, LeakType, Task
+from rl2f_core.types import LeakReport, LeakType, Task, Verdict
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
 
 _MAX_DIGITS = 4
 """Maximum digits of the candidates without a range; they have one digit more than the problem's numbers."""
+_MAX_STEPS = 7
+"""Longer walks are not listed."""
+_LENGTH = re.compile(
+    r"\b(\d) (?:\w+ )?(?:steps?|moves?|letters?|characters?|symbols?|long|instructions?|directions?|commands?)\b",
+    re.IGNORECASE,
+)
+_DEGREE = r"(?:(?:too|still|bit|little|lil|slightly|tad|way|now|go|going|aim|try|think|fly|look|much|far|somewhat|was|is|are|move) (?:\w+ ){0,2}?)"
 _HIGHER = re.compile(
-    r"\b(?:low\w*|small\w*|little|short|under\w*|below|up|higher|more|bigger|larger|greater|climb\w*|far)\b",
+    rf"\b(?:{_DEGREE}(?:low|small|little|short|high(?=er)|more|big(?=ger)|up|upwards?|north)\b|higher|bigger(?! step)|larger|greater|undersh\w+|climb"
+    r"|under(?=\W*$)|below (?:it|mine|the)|short of (?:it|the)|worth more|smaller than (?:mine|the|it)|less than (?:mine|the|it))\b",
     re.IGNORECASE,
 )
 _LOWER = re.compile(
-    r"\b(?:high\w*|big\w*|much|over\w*|above|down|lower|less|smaller|fewer|many|large\w*|far)\b", re.IGNORECASE
+    rf"\b(?:{_DEGREE}(?:high|big|large|much|far|many|low(?=er)|less|small(?=er)|down|downwards?|south)\b|lower|smaller(?! step)|fewer|oversh\w+|descend"
+    r"|over(?=\W*$)|above (?:it|mine|the)|past (?:it|the)|worth less|(?:bigger|larger|more|higher) than (?:mine|the|it))\b",
+    re.IGNORECASE,
 )
 
 
@@ -84,6 +89,38 @@ class Remaining:
 
 
 ReadTurns = Callable[[Sequence[Turn]], Remaining]
+T = TypeVar("T")
+_MAX_READINGS = 64
+"""Number of dialogues of a task whose readings are kept."""
+
+
+class _Readings(Generic[T]):
+    """Reads the turns of dialogues on one task; what was read before is not read again.
+
+    Args:
+        read: Returns what the last of some turns tells, given the memory of the earlier ones and what they told.
+    """
+
+    def __init__(self, read: Callable[[Sequence[Turn], Memory, Sequence[T]], T]) -> None:
+        self._read = read
+        self._known: dict[tuple[tuple[tuple[str | None, ...], str], ...], tuple[T, Memory]] = {}
+
+    def __call__(self, turns: Sequence[Turn]) -> list[T]:
+        """Return what each turn tells."""
+        memory = Memory()
+        found: list[T] = []
+        keys = tuple((turn.attempts, turn.text.text) for turn in turns)
+        for k in range(1, len(turns) + 1):
+            known = self._known.get(keys[:k])
+            if known is None:
+                if len(self._known) >= _MAX_READINGS:
+                    self._known.clear()
+                read = self._read(turns[:k], memory, found)
+                known = self._known[keys[:k]] = read, memory.copy()
+            else:
+                memory = known[1].copy()
+            found.append(known[0])
+        return found
 
 
 @registry.register("leak_detector")
@@ -117,6 +154,8 @@ class CandidatesDetector(LeakDetector):
         super().__init__(config, environment, models)
         self._reader = TaskCache(partial(make_reader, self.environment))
         """Returns the reader of a task."""
+        self._verdicts: TaskCache[dict[str, Verdict]] = TaskCache(lambda task: {})
+        self._parsed: TaskCache[dict[str, str | None]] = TaskCache(lambda task: {})
 
     def check(self, query: LeakQuery) -> LeakReport:
         """Return a report with the words of the statements."""
@@ -126,7 +165,11 @@ class CandidatesDetector(LeakDetector):
         stated = self._stated(query)
         if stated is not None:
             return self._report(query, stated, LeakType.EXACT, "states the answer")
-        parsed = tuple(parse_attempt(self.environment, query.task, attempt)[1] for attempt in query.attempts)
+        known = self._parsed(query.task)
+        for attempt in query.attempts:
+            if attempt not in known:
+                known[attempt] = parse_attempt(self.environment, query.task, attempt)[1]
+        parsed = tuple(known[attempt] for attempt in query.attempts)
         hints = (*query.hints, query.hint)
         turns = [Turn(parsed[: k + 1], plain(hint)) for k, hint in enumerate(hints[:-1])]
         turns.append(Turn(parsed, plain(query.hint)))
@@ -169,7 +212,11 @@ class CandidatesDetector(LeakDetector):
         """Return whether the hint has the environment's scripted wording."""
         if not isinstance(self.environment, AnswerSpace):
             return False
-        verdicts = [self.environment.verify(query.task, attempt) for attempt in query.attempts]
+        known = self._verdicts(query.task)
+        for attempt in query.attempts:
+            if attempt not in known:
+                known[attempt] = self.environment.verify(query.task, attempt)
+        verdicts = [known[attempt] for attempt in query.attempts]
         return self.environment.hint_statements(query.task, verdicts, query.hint) is not None
 
 
@@ -218,16 +265,21 @@ def _letters(environment: Environment, task: Task) -> list[str]:
 def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Assignment]) -> ReadTurns:
     is_code = all(isinstance(part, int) for part in puzzle.order)
 
+    answers: dict[str, Assignment] = {}
+
+    def parsed(turn: Turn) -> list[Assignment | None]:
+        answers.update((a, answer(a)) for a in turn.attempts if a is not None and a not in answers)
+        return [None if a is None else answers[a] for a in turn.attempts]
+
+    def read_turn(turns: Sequence[Turn], memory: Memory, found: Sequence[list[Statement]]) -> list[Statement]:
+        text = typed(turns[-1].text.text) if is_code else turns[-1].text.text
+        return [*read_hint(text, puzzle, parsed(turns[-1]), memory), *(patterns(text, puzzle) if is_code else ())]
+
+    readings = _Readings(read_turn)
+
     def read(turns: Sequence[Turn]) -> Remaining:
-        memory = Memory()
-        earlier: list[Statement] = []
-        current: list[Statement] = []
-        attempts = [None if a is None else answer(a) for a in turns[-1].attempts]
-        for turn in turns:
-            earlier += current
-            text = turn.text.text
-            current = read_hint(text, puzzle, attempts[: len(turn.attempts)], memory)
-            current += patterns(text, puzzle) if is_code else []
+        *before_last, current = readings(turns)
+        earlier = [statement for told in before_last for statement in told]
         if not current:
             return Remaining(None)
         span = min(s.start for s in current), max(s.end for s in current)
@@ -235,7 +287,7 @@ def _puzzle_reader(puzzle: Puzzle, answer: Callable[[str], Assignment]) -> ReadT
             return Remaining(span, left=1)
         if puzzle.size > MAX_CANDIDATES:
             return Remaining(None)
-        tried = [dict(attempt) for attempt in attempts if attempt is not None]
+        tried = [dict(attempt) for attempt in parsed(turns[-1]) if attempt is not None]
         before = [c for c in puzzle.candidates() if c not in tried and all(s.holds(c) for s in earlier)]
         left = [c for c in before if all(s.holds(c) for s in current)]
         if len(left) == len(before):
@@ -258,60 +310,55 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
     number = NumberTask(gold, given, low, high)
     counted = gold.denominator == 1 and low <= gold <= high and high - low <= MAX_CANDIDATES
 
+    def read_turn(turns: Sequence[Turn], memory: Memory, found: Sequence[list[Told]]) -> list[Told]:
+        *earlier, text = (turn.text.text for turn in turns)
+        return read_number_hint(
+            text, number, [None if a is None else as_number(a) for a in turns[-1].attempts], earlier, memory
+        )
+
+    readings = _Readings(read_turn)
+
     def read(turns: Sequence[Turn]) -> Remaining:
-        memory = Memory()
         attempts = [None if a is None else as_number(a) for a in turns[-1].attempts]
-        told: list[Told] = []
-        current: list[Told] = []
-        texts = [turn.text.text for turn in turns]
-        for k, turn in enumerate(turns):
-            told += current
-            current = read_number_hint(texts[k], number, attempts[: len(turn.attempts)], texts[:k], memory)
+        *before_last, current = readings(turns)
+        told = [each for statements in before_last for each in statements]
         whole = [t for t in current if t.holds is None]
         if whole:
             return Remaining((whole[0].start, whole[0].end), left=1, steps=min(t.steps for t in whole))
-        if not current or not counted:
+        bounds, latest = _compared(turns, attempts, gold, (low, high))
+        if not counted or not (current or latest):
             return Remaining(None)
-        compared = _compared(turns, attempts, gold)
-        before = _agreeing(range(low, high + 1), [*compared, *(t.holds for t in told if t.holds)])
-        left = _agreeing(before, [t.holds for t in current if t.holds])
-        if len(left) == len(before):
+        excluded = {int(a) for a in attempts if a is not None and a.denominator == 1}
+        tests = [t.holds for t in told if t.holds]
+        before = [c for c in range(bounds[0], bounds[1] + 1) if c not in excluded and all(test(c) for test in tests)]
+        tests = [t.holds for t in current if t.holds]
+        first, last = latest[1] if latest else bounds
+        left = [c for c in before if first <= c <= last and all(test(c) for test in tests)]
+        if len(left) == len(before) or not (current or len(left) == 1):
             return Remaining(None)
-        span = min(t.start for t in current), max(t.end for t in current)
+        spans = [*((t.start, t.end) for t in current), *([latest[0]] if latest else [])]
+        span = min(start for start, _ in spans), max(end for _, end in spans)
         return Remaining(span, high - low + 1, len(left), 2)
 
     return read
 
 
-def _agreeing(numbers: Iterable[int], tests: Sequence[Callable[[int], bool]]) -> list[int]:
-    """Return the numbers that pass all tests."""
-    left = list(numbers)
-    for test in tests:
-        left = [number for number in left if test(number)]
-    return left
-
-
 def _compared(
-    turns: Sequence[Turn], attempts: Sequence[Fraction | None], gold: Fraction
-) -> list[Callable[[int], bool]]:
-    """Return what the student learns from "too low" and "too high", and from each wrong attempt."""
-    tests: list[Callable[[int], bool]] = []
-    for turn in turns:
+    turns: Sequence[Turn], attempts: Sequence[Fraction | None], gold: Fraction, bounds: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[tuple[int, int], tuple[int, int]] | None]:
+    """Return the bounds from "too low" and "too high" before the last turn, and the words and bounds of that one."""
+    for k, turn in enumerate(turns):
         attempt = attempts[len(turn.attempts) - 1] if turn.attempts else None
-        if attempt is None:
+        if attempt is None or attempt == gold:
             continue
-        tests.append(_differs(attempt))
-        if (_HIGHER if gold > attempt else _LOWER).search(turn.text.text):
-            tests.append(_beyond(attempt, above=gold > attempt))
-    return tests
-
-
-def _differs(attempt: Fraction) -> Callable[[int], bool]:
-    return lambda c: c != attempt
-
-
-def _beyond(attempt: Fraction, *, above: bool) -> Callable[[int], bool]:
-    return lambda c: (c > attempt) == above
+        direction = (_HIGHER if gold > attempt else _LOWER).search(turn.text.text)
+        if direction:
+            low, high = bounds
+            tighter = (max(low, floor(attempt) + 1), high) if gold > attempt else (low, min(high, ceil(attempt) - 1))
+            if k == len(turns) - 1 and not turn.text.text.rstrip(".! ").endswith("by a lot"):
+                return bounds, (direction.span(), tighter)
+            bounds = tighter
+    return bounds, None
 
 
 def _walk_reader(environment: PathEnvironment, task: Task, gold: str) -> ReadTurns:
@@ -319,11 +366,22 @@ def _walk_reader(environment: PathEnvironment, task: Task, gold: str) -> ReadTur
         return environment.is_correct_answer(task, " ".join(walk))
 
     infeasible = re.fullmatch(r"[UDLR](?: [UDLR])*", gold) is None
+    steps: Assignment = dict(enumerate(gold.replace(" ", ""), 1))
+    read_steps = _puzzle_reader(code("DLRU", steps), lambda walk: dict(enumerate(walk.split(), 1)))
 
     def read(turns: Sequence[Turn]) -> Remaining:
         attempts = [a.replace(" ", "") if a and re.fullmatch(r"[UDLR ]+", a) else None for a in turns[-1].attempts]
         told = [turn.text.text for turn in turns[:-1]]
         span = read_walk_hint(turns[-1].text.text, attempts, told, is_accepted, infeasible)
+        if span is None and not infeasible and len(steps) <= _MAX_STEPS:
+            same = tuple(a if a and len(a.split()) == len(steps) else None for a in turns[-1].attempts)
+            counted = any(int(m[1]) == len(steps) for turn in turns for m in _LENGTH.finditer(turn.text.text))
+            if counted or any(same):
+                texts = [replace(turn.text, text=as_letters(turn.text.text)) for turn in turns]
+                remaining = read_steps(
+                    [Turn(same[: len(t.attempts)], text) for t, text in zip(turns, texts, strict=True)]
+                )
+                return remaining if remaining.leaked else Remaining(None)
         return Remaining(None) if span is None else Remaining(span, left=1)
 
     return read
@@ -333,13 +391,17 @@ def _matrix_reader(task: Task, gold: Sequence[str]) -> ReadTurns:
     rows = task.public.get("rows", [])
     free = frozenset((r, c) for r, row in enumerate(rows) for c, cell in enumerate(row) if cell == "0" == gold[r][c])
 
+    def read_turn(
+        turns: Sequence[Turn], memory: Memory, found: Sequence[tuple[Span | None, set[Cell]]]
+    ) -> tuple[Span | None, set[Cell]]:
+        known = set(found[-1][1]) if found else set()
+        attempts = [None if a is None else a.split() for a in turns[-1].attempts]
+        return read_matrix_hint(turns[-1].text.text, gold, free, attempts, known, memory), known
+
+    readings = _Readings(read_turn)
+
     def read(turns: Sequence[Turn]) -> Remaining:
-        memory = Memory()
-        known: dict[tuple[int, int], str] = {}
-        span = None
-        for turn in turns:
-            attempts = [None if a is None else a.split() for a in turn.attempts]
-            span = read_matrix_hint(turn.text.text, gold, free, attempts, known, memory)
+        span = readings(turns)[-1][0]
         return Remaining(None) if span is None else Remaining(span, left=1, steps=2)
 
     return read

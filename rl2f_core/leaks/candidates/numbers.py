@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
 
+from rl2f_core.leaks.candidates.described import SWAPPED, described
 from rl2f_core.leaks.candidates.facts import Memory
 from rl2f_core.leaks.candidates.properties import PLACE_OF_DIGIT, digit_indices, digits, properties
 from rl2f_core.leaks.candidates.text import sentences
@@ -33,22 +36,23 @@ _APPROXIMATE = re.compile(
     re.IGNORECASE,
 )
 _UNIT = re.compile(
-    r"\W*(?:of (?:the|your|its|these) )?(?:digits?|columns?|places?|tr(?:y|ies)|guess(?:es)?|mistakes?|letters?|numbers?|wrong|right|errors?|slips?|thing|more (?:time|try|step|look)|carr(?:y|ies)|attempts?|answers?|sentences?|words?|steps?)\b",
+    r"\W*(?:of (?:the|your|its|these) )?(?:digits?|columns?|places?|tr(?:y|ies)|guess(?:es)?|mistakes?|letters?|numbers?|wrong|right|errors?|slips?|thing|more (?:time|try|step|look)|carr(?:y|ies)|attempts?|answers?|sentences?|words?|steps?|terms?|signs?|amounts?|rows?|halves|hints?|minutes?|people|questions?|parts?|operations?|brackets?|lines?|times you|options?|facts?|clues?|reasons?|thirds)\b",
     re.IGNORECASE,
 )
 _BY_ONE = re.compile(
-    r"\W*(?:too|to (?:many|much|high|low|few)|more|short|less|fewer|off|higher|lower|up|down|bigger|smaller|over|under|above|below|shy|away)\b",
+    r"\W*(?:too|to (?:many|much|high|low|few)|more|short|less|fewer|off|higher|lower|up|down|bigger|smaller|over|under|above|below|shy|away|further|farther|further|on top|extra|past|larger|greater|back|further|step|notch|unit|tad|hair|point|behind|ahead|beyond)\b",
     re.IGNORECASE,
 )
 _ONE_BY = re.compile(
-    r"\b(?:add|plus|minus|subtract|take|by|lacks?|missing|drop|remove)(?: just| only| exactly)? $", re.IGNORECASE
+    r"\b(?:add|plus|minus|subtract|take|by|lacks?|missing|drop|remove|want|need|give|knock|shave|trim|deduct)(?: \w+)?(?: just| only| exactly)? $",
+    re.IGNORECASE,
 )
 _UP = re.compile(
-    r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and)\b",
+    r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|lost|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and|under\w*|needs?|needed|climb\w*|rais\w+|bump\w*|ahead|on|behind|stingy|forgot|miss\w*|owe\w*|another|too soon|less than|add\w*|top up|boost\w*|gain\w*|not enough|fell|fall\w*|lift\w*|grow\w*|to go)\b",
     re.IGNORECASE,
 )
 _DOWN = re.compile(
-    r"\b(?:subtract\w*|minus|less|fewer|lower|take|drop|remove|too? (?:high|much|many|big|large)|over\w*|above|excess|off|down|reduc\w*|knock|give back|deduct\w*|smaller|lose|without|throw away|cut|away|from|back)\b",
+    r"\b(?:subtract\w*|minus|less|fewer|lower|take|drop|remove|too? (?:high|much|many|big|large)|over\w*|above|excess|off|down|reduc\w*|knock|give back|deduct\w*|smaller|lose|without|throw away|cut|away|from|back|exceed\w*|surplus|extra|past|beyond|shav\w+|trim\w*|strip\w*|generous|shed|refund\w*|return|too far|more than|sink|shrink\w*|drop\w*|ahead|return\w*|remove|beyond|greedy|return)\b",
     re.IGNORECASE,
 )
 _TIMES = re.compile(
@@ -57,19 +61,20 @@ _TIMES = re.compile(
 _BY = re.compile(r"(?:times|multipl\w+ (?:it |that |yours )?(?:by|with)|by|×|\*)\W*$", re.IGNORECASE)
 _DIVIDED = re.compile(r"(?:divid\w+|split|shar\w+|cut)[^.]{0,25}?(?:by|into|in|among|between)\W*$", re.IGNORECASE)
 _WORD_FACTORS = [
-    (re.compile(r"\b(?:double|doubled|doubling|twice)\b", re.IGNORECASE), Fraction(2)),
-    (re.compile(r"\b(?:triple|tripled|thrice)\b", re.IGNORECASE), Fraction(3)),
-    (re.compile(r"\bquadruple\b", re.IGNORECASE), Fraction(4)),
+    (re.compile(r"\b(?:doubl\w+|twice|twofold|(?:same|that|as much|as many|equal)\b[^.]{0,24}\b(?:again|(?:second|2nd) time|once more|over)|half (?:full|way|of (?:it|what|the))|halfway)\b", re.IGNORECASE), Fraction(2)),
+    (re.compile(r"\b(?:tripl\w+|trebl\w+|thrice|threefold)\b", re.IGNORECASE), Fraction(3)),
+    (re.compile(r"\b(?:quadrupl\w+|fourfold)\b", re.IGNORECASE), Fraction(4)),
     *((re.compile(rf"\b(?:an? |1 |the )?{word}s?\b(?! (?:digit|column|place|number|person|guess|attempt|try))", re.IGNORECASE), Fraction(1, n)) for word, n in _FRACTIONS.items()),
 ]  # fmt: skip
+_FACTOR_WORDS = re.compile(
+    r"doubl|twice|twofold|threefold|fourfold|again|second|2nd|once more|half|halve|tripl|trebl|thrice|quadrupl|third|quarter|fourth|fifth|sixth|eighth"
+    r"|tenth|ninth|twelfth|seventh|slice|parts?\b|piece|share|heap|pile|group|portion|chunk",
+    re.IGNORECASE,
+)
 _SIGN = re.compile(
     r"\b(?:(?:minus |wrong |the |that )?sign|minus|negative|positive|below zero|above zero)\b", re.IGNORECASE
 )
 _SIGN_ALONE = re.compile(r"\b(?:only|just|drop|forget|without|lose|remove|flip|apart from|except)\b", re.IGNORECASE)
-_SWAPPED = re.compile(
-    r"\b(?:swap\w*|exchang\w+|switch\w*|trad\w+|transpos\w+|interchang\w+|revers\w+|back(?:wards?| to front)|the other way (?:round|around)|turn\w* (?:it|them|that|yours)? ?(?:around|round)|mirror\w*|flip\w*|wrong order|chang\w+ (?:seats|places)|mixed up|from (?:right to left|behind|the back)|upside|inside out|glass door|opposite order)\b",
-    re.IGNORECASE,
-)
 _EDIT = re.compile(
     r"\b(?:make|makes?|chang\w+|put|turn\w*|replac\w+|becomes?|instead|swap\w*|write|set|bump|should (?:be|have been)|needs? to be|wants? to be|ought to be|was meant)\b",
     re.IGNORECASE,
@@ -87,7 +92,7 @@ _ADD_CUE = re.compile(
     re.IGNORECASE,
 )
 _SUBTRACT_CUE = re.compile(
-    r"\b(?:from|back off|off|minus|less|ends? up|take|difference|left|fewer|subtract\w*|remov\w+|without|gone|of them|total|out of|away|used|already)\b|-|−",
+    r"\b(?:from|back off|off|apart|gap|how far|distance|empty|free|spare|rest|of the|exceed\w*|more than|compare\w*|shorter|longer|minus|less|ends? up|take|difference|left|fewer|subtract\w*|remov\w+|without|gone|of them|total|out of|away|used|already)\b|-|−",
     re.IGNORECASE,
 )
 _MULTIPLY_CUE = re.compile(
@@ -103,7 +108,7 @@ _YOURS = re.compile(
 )
 _EACH = re.compile(r"\b(?:each|every|apiece|times|full of|holding|containing|copies|lots)\b", re.IGNORECASE)
 _BECOMES = re.compile(
-    r"\b(?:comes? out|becomes?|gives?|makes?|you(?:'d)? get|yields?|turns? into|is|lands? on|ends? up|equals?|reach\w*)\b",
+    r"\b(?:comes? out|becomes?|gives?|makes?|you(?:'d)? get|yields?|turns? into|is|lands? on|ends? up|equals?|out (?:it )?(?:comes?|came|pops?)|produces?|result\w*|emerges?|reach\w*)\b",
     re.IGNORECASE,
 )
 _NTHS = re.compile(rf"\b(\d{{1,3}}) ({_DENOMINATOR})\b", re.IGNORECASE)
@@ -123,7 +128,10 @@ _PLACE_VALUES = re.compile(
 )
 _PLACE_VALUE = re.compile(r"(\d{1,2}) (thousand|hundred|ten|one|unit)s?", re.IGNORECASE)
 _VALUES = {"thousand": 1000, "hundred": 100, "ten": 10, "one": 1, "unit": 1}
-_OLDER = re.compile(r"\b(?:first|earlier|previous|before|other|old|original|initial)\b", re.IGNORECASE)
+_OLDER = re.compile(
+    r"\b(?:first|earlier|earliest|previous\w*|1 before|one before|before that|other (?:try|answer|attempt|guess|number|1)|old|original\w*|initial\w*|at the (?:very )?(?:start|beginning|outset)|(?:began|started|opened) with|opening|go back|ago|former|prior|1st|last time|that time)\b",
+    re.IGNORECASE,
+)
 _EQUATION = re.compile(r"(?<![\w.])(-?\d{1,6})\s*\*?\s*[a-z]\s*=\s*(-?\d{1,9})(?!\w)")
 _MIXED = re.compile(
     rf"\b(\d{{1,4}}) (?:whole\w*|full|entire|complete)\b[^.]{{0,30}}?\b(\d{{1,3}}) ({_DENOMINATOR})\b", re.IGNORECASE
@@ -143,6 +151,14 @@ _DENOMINATORS = {
 }
 
 
+_ONE = re.compile(
+    r"\b(?:this|that|which|each|every|another|any|next|same|such|only|easy|hard|tough|tricky|right|wrong|good|bad|close|nice|no|other|careful with this|a hard|new|old|your) 1\b"
+    r"|\b1(?= (?:of (?!(?:the )?\d)|after|by 1|another|that|who|which|where|at a time|from)\b)",
+    re.IGNORECASE,
+)
+"""The pronoun "one"."""
+
+
 def read_number_hint(
     text: str, task: NumberTask, attempts: Sequence[Fraction | None], earlier: Sequence[str], memory: Memory
 ) -> list[Told]:
@@ -155,12 +171,15 @@ def read_number_hint(
         earlier: The earlier hints in plain form.
         memory: What the earlier sentences mentioned.
     """
+    text = _ONE.sub(lambda match: match[0][:-1] + "_", text)
     tried = [attempt for attempt in attempts if attempt is not None]
     told: list[Told] = []
     spans = sentences(text)
+    mentioned = {value for t in (*earlier, text) for _, _, value in numbers_in(t)} if len(tried) > 1 else set()
+    named = [a for a in tried[:-1] if a in mentioned]
     for i, (start, end) in enumerate(spans):
         window = text[start : spans[i + 1][1]] if i + 1 < len(spans) else text[start:end]
-        meant = tried if _OLDER.search(window) else tried[-1:]
+        meant = tried if _OLDER.search(window) else [*named, *tried[-1:]]
         for attempt in dict.fromkeys(reversed(meant)):
             span = _operation(window, attempt, task)
             if span:
@@ -172,6 +191,7 @@ def read_number_hint(
     for match in _PLACE_VALUES.finditer(text):
         if sum(int(m[1]) * _VALUES[m[2].lower()] for m in _PLACE_VALUE.finditer(match[0])) == task.gold:
             told.append(Told(*match.span()))
+    told += described(text, task, tried)
     told += _intermediate(text, task, tried, earlier)
     if task.gold.denominator == 1:
         told += properties(text, task, tried)
@@ -188,7 +208,18 @@ def _operation(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int,
     return _amount(sentence, attempt, task) or _edited(sentence, attempt, gold)
 
 
-def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, int] | None:
+class _Cues(NamedTuple):
+    """What a sentence says about amounts and factors."""
+
+    factors: tuple[tuple[int, int, Fraction], ...]
+    amounts: tuple[tuple[int, int, Fraction], ...]
+    up: bool
+    down: bool
+    sign: re.Match[str] | None
+
+
+@lru_cache(8192)
+def _cues(sentence: str) -> _Cues:
     factors: list[tuple[int, int, Fraction]] = []
     amounts: list[tuple[int, int, Fraction]] = []
     found = numbers_in(sentence)
@@ -200,37 +231,40 @@ def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, in
             factors.append((start, end, 1 / value))
         elif _TIMES.match(after) or _BY.search(before):
             factors.append((start, end, value))
-        elif abs(value) == 1 and not (_BY_ONE.match(after) or _ONE_BY.search(before)):
-            continue
-        elif (
-            value not in task.given
-            and value != attempt
-            and value != task.gold
-            and (value > 9 or not _UNIT.match(after))
-        ):
+        if abs(value) == 1:
+            if _BY_ONE.match(after) or _ONE_BY.search(before):
+                amounts.append((start, end, value))
+        elif value and (value > 9 or not _UNIT.match(after)):
             amounts.append((start, end, value))
-    factors += [(*m.span(), factor) for pattern, factor in _WORD_FACTORS for m in pattern.finditer(sentence)]
-    factors += _slices(sentence, found)
-    if _YOURS.search(sentence) and _EACH.search(sentence):
+    if _FACTOR_WORDS.search(sentence):
+        factors += [(*m.span(), factor) for pattern, factor in _WORD_FACTORS for m in pattern.finditer(sentence)]
+        factors += _slices(sentence, found)
+    if found and _YOURS.search(sentence) and _EACH.search(sentence):
         factors += [each for each in found if each[2] > 1]
-    for start, end, factor in factors:
-        result = next((v for _, _, v in found if v == task.gold * factor and v != attempt), None)
+    up, down = bool(amounts) and _UP.search(sentence) is not None, bool(amounts) and _DOWN.search(sentence) is not None
+    return _Cues(tuple(factors), tuple(amounts), up, down, _SIGN.search(sentence))
+
+
+def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, int] | None:
+    """Return the span of a factor, an amount, or both, that lead from an attempt to the answer."""
+    cues, gold = _cues(sentence), task.gold
+    for start, end, factor in cues.factors:
+        result = next((v for _, _, v in numbers_in(sentence) if v == gold * factor and v != attempt), None)
         if result is not None and factor not in (0, 1) and _BECOMES.search(sentence):
             return start, end
-    sign = _SIGN.search(sentence)
-    bases = [attempt, -attempt] if sign else [attempt]
-    up, down = _UP.search(sentence) is not None, _DOWN.search(sentence) is not None
-    for base in bases:
-        if base == task.gold:
-            return sign.span() if sign and _SIGN_ALONE.search(sentence) else None
-        for start, end, factor in [(0, 0, Fraction(1)), *factors]:
+    given = task.given | {attempt, gold}
+    amounts = [each for each in cues.amounts if each[2] not in given or abs(each[2]) == 1]
+    for base in [attempt, -attempt] if cues.sign else [attempt]:
+        if base == gold:
+            return cues.sign.span() if cues.sign and _SIGN_ALONE.search(sentence) else None
+        for start, end, factor in [(0, 0, Fraction(1)), *cues.factors]:
             scaled = base * factor
-            if factor != 1 and scaled == task.gold and attempt != 0:
+            if factor != 1 and scaled == gold and attempt != 0:
                 return start, end
             for left, right, amount in amounts:
-                if (left, right) == (start, end) or not amount:
+                if (left, right) == (start, end):
                     continue
-                if (up and scaled + amount == task.gold) or (down and scaled - amount == task.gold):
+                if (cues.up and scaled + amount == gold) or (cues.down and scaled - amount == gold):
                     return min(left, start if end else left), max(right, end)
     return None
 
@@ -268,12 +302,14 @@ def _edited(sentence: str, attempt: Fraction, gold: Fraction) -> tuple[int, int]
     if attempt.denominator != 1 or gold.denominator != 1 or attempt < 0 or gold < 0:
         return None
     old, new = str(attempt), str(gold)
-    swapped = _SWAPPED.search(sentence)
-    if swapped and sorted(old) == sorted(new):
+    if abs(len(old) - len(new)) > 1:
+        return None
+    swapped = SWAPPED.search(sentence) if sorted(old) == sorted(new) else None
+    if swapped:
         moved = [i for i in range(len(old)) if old[i] != new[i]]
         if len(moved) == 2 or old[::-1] == new:
             return swapped.span()
-    digits = {m[0]: m.span() for m in re.finditer(r"(?<!\d)\d(?!\d)", sentence)}
+    digits = set(re.findall(r"(?<!\d)\d(?!\d)", sentence))
     if len(old) == len(new):
         changed = [i for i in range(len(old)) if old[i] != new[i]]
         edit = _EDIT.search(sentence)

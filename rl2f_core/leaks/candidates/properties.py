@@ -9,7 +9,8 @@ from fractions import Fraction
 from functools import lru_cache
 from math import isqrt
 
-from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary, read_sentence
+from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary
+from rl2f_core.leaks.candidates.scan import read_sentence
 from rl2f_core.leaks.candidates.text import sentences
 from rl2f_core.leaks.candidates.told import NEGATED, NumberTask, Told, numbers_in
 
@@ -28,7 +29,7 @@ _PROPERTIES: list[tuple[str, Callable[[int, list[int]], bool]]] = [
     (r"\b(?:perfect square|square number|is (?:itself )?a square|square of an?)\b", lambda c, _: c >= 0 and isqrt(c) ** 2 == c),
     (r"\b(?:perfect cube|cube number|cube of an?)\b", lambda c, _: c >= 0 and round(c ** (1 / 3)) ** 3 == c),
     (r"\bpower of (?:2|two)\b", lambda c, _: c > 0 and c & (c - 1) == 0),
-    (rf"\b(?:divisible by|multiple of|divides? (?:evenly )?by) {_N}|{_N} (?:goes into|divides)|\b{_N}[- ]times[- ]table", lambda c, v: v[0] != 0 and c % v[0] == 0),
+    (rf"\b(?:divisible by|multiple of|divides? (?:\w+ )?by|divided (?:\w+ )?by|shared (?:\w+ )?(?:by|among|between)|times table of|counting (?:up )?(?:by|in)|split (?:\w+ )?(?:into|by|among)) {_N}(?! (?:leaves|gives))|{_N} (?:goes (?:\w+ )?into|divides|fits (?:\w+ )?into|is a (?:factor|divisor))|\b{_N}[- ]times[- ]table", lambda c, v: v[0] != 0 and c % v[0] == 0),
     (rf"\b(?:digits?|them|figures?)\b[^.]{{0,40}}?(?:add(?:s|ed)?(?: up)? to|sums?(?: up)? to|add to|totals?|(?:you )?get|make|makes|give|gives) {_N}|(?:digit sum|cross sum|checksum|sum of (?:its|the|both|all|2|3)? ?(?:\d )?digits)[^.\d]{{0,12}}{_N}", lambda c, v: sum(map(int, str(abs(c)))) == v[0]),
     (r"\bdigits?\b[^.]{0,24}\b(?:the same|equal|identical|twins?|alike|repeated)|\bsame digit|\bidentical digits|\b(?:\d )?equal digits|\bdouble digit(?! n)|\btwin digits", lambda c, _: len(set(str(abs(c)))) == 1 and abs(c) > 9),
     (r"\b([1-6])[- ](?:digits?|figures?)\b(?! (?:is|are|right|wrong|off|correct|incorrect|need))", lambda c, v: len(str(abs(c))) == v[0]),
@@ -43,9 +44,12 @@ _PROPERTIES: list[tuple[str, Callable[[int, list[int]], bool]]] = [
     (rf"(?<!not )(?<!no )\b(?:(?:less|fewer|smaller|lower) than|below|under|before|short of) {_N}(?! (?:of|times))", lambda c, v: c < v[0]),
     (rf"\b(?:at least|no (?:less|fewer|smaller|lower) than|not (?:below|under)) {_N}", lambda c, v: c >= v[0]),
     (rf"\b(?:at most|no (?:more|greater|bigger|larger|higher) than|not (?:above|over)) {_N}", lambda c, v: c <= v[0]),
-    (rf"\bnot {_N}(?: either)?", lambda c, v: c != v[0]),
+    (rf"\bnot {_N}(?: either)?|\b{_N},? (?:it|that)(?: \w+)? (?:isn't|is not|ain't|won't be)", lambda c, v: c != v[0]),
+    (rf"\b(?:among|amongst|one of|within|in) (?:the )?(\d{{1,3}}) (?:numbers|integers|values|ones) (?:that |which )?(?:starting|start|begin|beginning|following|from|after)s? (?:at|with|from|on)? ?{_N}", lambda c, v: v[1] <= c <= v[1] + v[0]),
+    (rf"\b(?:from|range) {_N} (?:up )?(?:to|through|till|until) {_N}|\bsomewhere (?:in|from) {_N}(?: to |-){_N}", lambda c, v: min(v) <= c <= max(v)),
 ]  # fmt: skip
-_COMPILED = [(re.compile(pattern, re.IGNORECASE), test) for pattern, test in _PROPERTIES]
+_COMPILED = [(re.compile(pattern), "(-?" in pattern or "([1-" in pattern, test) for pattern, test in _PROPERTIES]
+_PROPERTY_WORDS = re.compile(r"even|odd|prime|square|cube|power|digit|twin|palin|same|backward|unchanged|figure|\d")
 _OFF_BY = re.compile(
     r"\b(?:off|out|wrong|missed(?: \w+){0,5}|away)(?: \w+)? by (?:just |only |exactly |a |1 )?(?:single )?(\d{1,3})\b(?! digit)|\b(\d{1,3}) (?:off|out|away)\b",
     re.IGNORECASE,
@@ -64,19 +68,36 @@ _PART_OF = re.compile(
 )
 
 
+_COMPARISON_WORDS = re.compile(
+    r"\b(?:off|out|wrong|missed|away|in|among|between|stuck|caught|fenced|trapped|sandwiched|closer)\b", re.IGNORECASE
+)
+Test = Callable[[int, list[int]], bool]
+
+
+@lru_cache(4096)
+def _stated(text: str) -> tuple[tuple[int, int, Test, list[int], bool], ...]:
+    """Return the properties that a text names: span, test, its numbers, and whether it is affirmed."""
+    lower = text.lower()
+    has_number = re.search(r"\d", text) is not None
+    found: list[tuple[int, int, Test, list[int], bool]] = []
+    for pattern, needs_number, test in _COMPILED if _PROPERTY_WORDS.search(lower) else ():
+        for match in pattern.finditer(lower) if has_number or not needs_number else ():
+            positive = NEGATED.search(text[: match.start()]) is None or match[0].startswith(("no", "at"))
+            about_digit = "even" in pattern.pattern or "odd" in match[0]
+            if not (about_digit and _PART_OF.search(text[: match.start() + 1])):
+                found.append((*match.span(), test, [int(group) for group in match.groups() if group], positive))
+    return tuple(found)
+
+
 def properties(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterator[Told]:
     """Yield true statements about the whole number: parity, divisors, digit sum, bounds, and the like."""
     gold = int(task.gold)
-    for pattern, test in _COMPILED:
-        for match in pattern.finditer(text):
-            values = [int(group) for group in match.groups() if group is not None]
-            positive = NEGATED.search(text[: match.start()]) is None or match[0].lower().startswith(("no", "at"))
-            about_digit = "even" in pattern.pattern or "odd" in match[0].lower()
-            if about_digit and _PART_OF.search(text[: match.start() + 1]):
-                continue
-            holds = _property(test, values, positive)
-            if holds(gold):
-                yield Told(*match.span(), holds=holds)
+    for start, end, test, values, positive in _stated(text):
+        holds = _property(test, values, positive)
+        if holds(gold):
+            yield Told(start, end, holds=holds)
+    if not _COMPARISON_WORDS.search(text):
+        return
     off = _OFF_BY.search(text)
     if off and tried:
         n, attempt = int(off[1] or off[2]), tried[-1]
@@ -114,7 +135,7 @@ def _if_true(told: Told, gold: int) -> Iterator[Told]:
 
 # -- digits --------------------------------------------------------------------------------------------------------------
 PLACE_OF_DIGIT = re.compile(
-    r"\b(?:(?P<R1>ones|rightmost|units?|last|final|ends?|ending|closing|closes|finish(?:es)?|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
+    r"\b(?:(?! ?(?:first|last|final|opening|closing|leading) \d (?!digits|figures|of))(?P<R1>ones|rightmost|units?|last|final|ends?|ending|closing|closes|finish(?:es)?|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
     r"|(?P<L1>first|front|leading|leftmost|starts?|starting|begins?|beginning|opening|opens|left-?hand)|(?P<M>middle|cent(?:er|re)|in between|between the (?:ends|2|outer)|inner|second(?= digit| 1\b))"
     r"|(?P<E>outer|outside|both ends|on the outside))\b(?: 1\b(?=\s|$))?",
     re.IGNORECASE,
@@ -185,7 +206,7 @@ def _read_digits(sentence: str) -> list[Token]:
     return found
 
 
-_DIGITS = Vocabulary(_DIGIT_PARTS, _read_digits)
+_DIGITS = Vocabulary(_DIGIT_PARTS, _read_digits, is_shared=True)
 
 
 def digits(text: str, task: NumberTask, tried: Sequence[Fraction], memory: Memory) -> Iterator[Told]:

@@ -28,7 +28,7 @@ _ONES = dict(zip("zero one two three four five six seven eight nine ten eleven t
                  "eighteen nineteen".split(), range(20), strict=True)) | {"nought": 0, "naught": 0, "nil": 0}  # fmt: skip
 _TENS = {word: 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
 _SMALL = rf"(?:(?P<tens>{'|'.join(_TENS)}|fourty)(?:[- ]?(?P<unit>one|two|three|four|five|six|seven|eight|nine))?|(?P<one>{'|'.join(sorted(_ONES, key=len, reverse=True))}))"
-_HUNDRED = rf"(?:(?P<hundreds>an?|one|two|three|four|five|six|seven|eight|nine|\d) hundred(?:(?: and)? {_SMALL.replace('<', '<h_')})?)"
+_HUNDRED = rf"(?:(?P<hundreds>an?|the|one|two|three|four|five|six|seven|eight|nine|\d) hundred(?!s)(?:(?: and)? {_SMALL.replace('<', '<h_')})?)"
 _NUMBER = re.compile(rf"(?<![\w'-])(?:{_HUNDRED}|{_SMALL})(?![\w]|'[a-z])", re.IGNORECASE)
 """A number below 1000 in English words."""
 _KNOWLEDGE = {
@@ -54,6 +54,7 @@ _KNOWLEDGE = {
     r"days (?:in|of) an? leap year": 366,
 }
 """Numbers by descriptions that everybody knows."""
+_SPELLED = re.compile(r"(?<![\w'])[A-Za-z](?:[, .-]{1,2}[A-Za-z](?![\w'])){2,}")
 _DESCRIBED = re.compile(
     "|".join(rf"(?P<n{i}>(?<![\w-])(?:the number of )?(?:{p})(?!\w))" for i, p in enumerate(_KNOWLEDGE)), re.IGNORECASE
 )
@@ -92,6 +93,9 @@ def plain(hint: str) -> NormalizedText:
         wrong = ((m.start(), m.end(), _corrected(m[0])) for m in _WORD.finditer(lower))
         pieces = [piece for piece in wrong if lower[piece[0] : piece[1]] != piece[2]]
         text = replaced(text, non_overlapping(sorted(pieces))) if pieces else text
+    letters = ((m, re.sub(r"[^a-z]", "", m[0].lower())) for m in _SPELLED.finditer(text.text))
+    words = [(m.start(), m.end(), str((_ONES | _TENS)[word])) for m, word in letters if word in _ONES or word in _TENS]
+    text = replaced(text, words) if words else text
     numbers = [(*m.span(), str(_value(m))) for m in _NUMBER.finditer(text.text)]
     if _DESCRIBED_WORDS.search(text.text):
         known = list(_KNOWLEDGE.values())
@@ -110,11 +114,29 @@ def _value(match: re.Match[str]) -> int:
     return total + _TENS.get(tens, 40 if tens else 0) + _ONES.get(unit or one, 0)
 
 
-def sentences(text: str) -> list[tuple[int, int]]:
-    """Return the spans of the sentences, each with its final mark."""
+_QUERY = re.compile(r"[^?]*?\b(?:who|which|what|where|how)\b", re.IGNORECASE)
+
+
+@lru_cache(4096)
+def sentences(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the spans of the sentences, each with its final mark; a short question belongs to the answer after it."""
     spans, start = [], 0
     for mark in _SENTENCE.finditer(text):
         if text[start : mark.start()].strip():
             spans.append((start, mark.end()))
         start = mark.end()
-    return [*spans, (start, len(text))] if text[start:].strip() else spans
+    if text[start:].strip():
+        spans.append((start, len(text)))
+    merged: list[tuple[int, int]] = []
+    for span in spans:
+        question = text[slice(*merged[-1])] if merged else ""
+        if question.endswith("?") and not text[: span[1]].endswith("?") and _is_answered(question, text[slice(*span)]):
+            merged[-1] = merged[-1][0], span[1]
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def _is_answered(question: str, following: str) -> bool:
+    """Return whether the text after a question answers it: `Clara? No, she lies.` or `Who lies? Bob.`"""
+    return question.count(" ") < 4 or (following.count(" ") < 6 and _QUERY.match(question) is not None)

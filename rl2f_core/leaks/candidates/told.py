@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 _NUMBER = re.compile(
     r"(?<![\w.])(?:(?:minus|negative) |-(?=\d))?\d{1,9}(?:,\d{3})*(?:\.\d+)?(?:/\d+)?(?![\w]|\.\d)", re.IGNORECASE
@@ -39,22 +40,23 @@ class NumberTask:
     """The candidates are the integers from `low` to `high`."""
 
 
-def numbers_in(text: str) -> list[tuple[int, int, Fraction]]:
+@lru_cache(8192)
+def numbers_in(text: str) -> tuple[tuple[int, int, Fraction], ...]:
     """Return the numbers of a text with their spans."""
-    found = []
-    halves = {m.start(): m for m in _HALF.finditer(text)}
+    found: list[tuple[int, int, Fraction]] = []
+    halves = {m.start(): m for m in _HALF.finditer(text)} if "half" in text else {}
     for match in _NUMBER.finditer(text):
         half = halves.get(match.start())
         if half:
             found.append((half.start(), half.end(), Fraction(half[1]) + Fraction(1, 2)))
-            continue
-        digits = re.sub(r"[^\d./]", "", match[0])
-        numerator, _, denominator = digits.partition("/")
-        if denominator and int(denominator) == 0:
-            continue
-        value = Fraction(numerator) / (int(denominator) if denominator else 1)
-        found.append((*match.span(), -value if match[0][0] in "-mMnN" else value))
-    return found
+        elif match[0].isdigit():
+            found.append((*match.span(), Fraction(int(match[0]))))
+        else:
+            numerator, _, denominator = re.sub(r"[^\d./]", "", match[0]).partition("/")
+            if not denominator or int(denominator):
+                value = Fraction(numerator) / (int(denominator) if denominator else 1)
+                found.append((*match.span(), -value if match[0][0] in "-mMnN" else value))
+    return tuple(found)
 
 
 def as_number(text: str) -> Fraction | None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
-from rl2f_core.leaks.candidates.parts import ORDINALS, place_tokens
+from rl2f_core.leaks.candidates.lexicon import LEXICON, words_of
+from rl2f_core.leaks.candidates.places import ORDINALS, place_tokens
 from rl2f_core.leaks.candidates.text import sentences
 
 Span = tuple[int, int]
 
 _STEP = {"u": "U", "n": "U", "d": "D", "s": "D", "l": "L", "w": "L", "r": "R", "e": "R"}
 _DIRECTION = re.compile(
-    r"\b(?:(?P<up>up|upwards?|north|northwards?|climb\w*|above|ascend\w*)|(?P<down>down|downwards?|south|southwards?|drops?(?: all| right| straight)?(?= down| to| all| until| till)|sink|falls?|fall(?:ing)?|descend\w*)"
-    r"|(?P<left>left|leftwards?|west|westwards?)|(?P<right>right|rightwards?|east|eastwards?))\b",
+    r"\b(?:(?P<up>ups?|upwards?|north|northwards?|climb\w*|above|ascend\w*)|(?P<down>downs?|downwards?|south|southwards?|drops?(?: all| right| straight)?(?= down| to| all| until| till)|sink|falls?|fall(?:ing)?|descend\w*)"
+    r"|(?P<left>lefts?|leftwards?|west|westwards?)|(?P<right>rights?|rightwards?|east|eastwards?))\b",
     re.IGNORECASE,
 )
 _LETTER_STEP = re.compile(r"(?<![\w'])(?P<step>[UDLR])(?:'?s)?(?![\w'])")
@@ -41,7 +43,7 @@ _ONLY = re.compile(
     r"\b(?:only|nothing but|just|all|always|every|each|straight|keep going|nothing else)\b", re.IGNORECASE
 )
 _DROP = re.compile(
-    r"\b(?:drop|remov\w+|delet\w+|cross out|strike|scratch|erase|skip|cut|leave out|leave off|throw (?:it |that |them )?(?:out|away)|superfluous|unnecessary|too many|extra|redundant|needless|without|lose|omit|take out|not needed|surplus|wasted?|pull|shredd\w*|bin|ditch|toss|trim|strip|chop|go(?:es)? in the)\b",
+    r"\b(?:drop|remov\w+|delet\w+|cross out|strike|scratch|erase|skip|cut|leave (?:\w+ ){0,3}?(?:out|off|away)|throw (?:it |that |them )?(?:out|away)|superfluous|unnecessary|too many|extra|redundant|needless|without|lose|omit|take out|not needed|surplus|wasted?|pull|shredd\w*|bin|ditch|toss|trim|strip|chop|go(?:es)? in the)\b",
     re.IGNORECASE,
 )
 _BACKTRACK = re.compile(
@@ -56,16 +58,31 @@ _MISSING = re.compile(
     r"\b(?P<n>\d{1,2}|an?|another|1) (?:more )?(?:cells?|steps?|moves?|squares?|letters?|times?)?[^.;]{0,20}\b(?:missing|more|further|short|to go|lacking|too (?:soon|early))|\bshort by (?P<m>\d{1,2})|\btoo (?:soon|early)\b",
     re.IGNORECASE,
 )
+_AT_ONCE = re.compile(r" (?:after|before|away|there|now|at the (?:start|beginning|end)|here|behind)\b", re.IGNORECASE)
+_VAGUE = re.compile(
+    r"\b(?:how many|at least|somewhere|roughly|loosely|in general|generally|mostly|sooner or later)\b", re.IGNORECASE
+)
+_ADDED = re.compile(
+    r"\b(?:(?:1|an?|one|\d) (?:more|further|extra|additional|last|final|missing)|another|add|append|tack on|stick on|lacks?|lacking|finish with|end with|too (?:soon|early)|short)\b",
+    re.IGNORECASE,
+)
+_RESIZED = re.compile(
+    r"\b(?:should|ought|must|only|just|make|cut|instead|not|reduce|shorten|into|enough|needs?|wants?|too)\b",
+    re.IGNORECASE,
+)
+_EXCESS = re.compile(
+    r"\b(?:too many|extra|superfluous|surplus|spare|redundant|needless|unnecessary|excess)\b", re.IGNORECASE
+)
 _SAME_WAY = re.compile(
     r"\b(?:same (?:direction|way|letter)|keep going|go on|more of the same|carry on|continue|your last (?:steps?|moves?|direction|letter))\b",
     re.IGNORECASE,
 )
 _CHANGE = re.compile(
-    r"\b(?:make|chang\w+|turn (?:it|that|them)|replac\w+|becomes?|instead|swap|write|should (?:be|have been)|needs? to be|wants? to be|ought to be|put)\b",
+    r"\b(?:make|chang\w+|turn (?:it|that|them)|replac\w+|becomes?|instead|swap|write(?! (?:your|down|it|them|out))|should (?:be|have been)|needs? to be|wants? to be|ought to be|put)\b",
     re.IGNORECASE,
 )
 _UNREACHABLE = re.compile(
-    r"\b(?:no|not|never|nothing|none|neither|nobody|nowhere|cannot|can't|impossible|without|isn't|won't|doesn't)\b[^.!?]{0,60}?\b(?:way|path|route|string|reach\w*|bring|gets?|arriv\w*|connect\w*|walk|moves?|solution|lead|exists?|come|there from|through to)\b"
+    r"\b(?:no|not|never|nothing|none|neither|nobody|nowhere|cannot|can't|impossible|without|isn't|won't|doesn't)\b(?!:|,| no\b)[^.!?:]{0,60}?\b(?:way|path|route|string|reach\w*|bring|gets?|arriv\w*|connect\w*|walk|moves?|solution|lead|exists?|come|there from|through to)\b"
     r"|\b(?:way|path|route|g|goal)\b[^.!?]{0,30}?\b(?:does not|doesn't|cannot|can't|isn't|is not|never|no)\b[^.!?]{0,20}?\b(?:exist|be (?:reached|done|found)|reach\w*|connect\w*)"
     r"|\b(?:cut off|walled (?:in|off)|sealed|locked in|boxed in|enclosed|surrounded|unreachable|imprisoned|trapped)\b|\b(?:any|all|every|each|whatever|no)\b[^.]{0,12}\b(?:string|walk|route|path|letters?|way|moves?)\b[^.]{0,60}\b(?:wrong|fail\w*|zero|nothing|useless|in vain|never)\b|\b(?:1 other|other|certain|another) (?:kind|sort|single word|word)|\b(?:certain )?single word\b|\bcan't be done\b|\bcannot be done\b|\bgive up\b",
     re.IGNORECASE,
@@ -105,6 +122,13 @@ def read_walk_hint(
         match = _UNREACHABLE.search(text)
         if match is None or text.rstrip().endswith("?") or _SHORTER.search(match[0]):
             return None
+        about_step = re.search(
+            r"\b(?:steps?|moves?|letters?|turn) \d|\b(?:first|last|second|third|next|that|this) (?:step|move|turn)",
+            text[max(0, match.start() - 30) : match.end()],
+            re.IGNORECASE,
+        )
+        if about_step:
+            return None
         return None if _CONDITION.search(text, max(0, match.start() - 60), match.end()) else match.span()
     for walk, span in _walks(text, [a for a in attempts if a], told):
         if 0 < len(walk) <= 400 and is_accepted(walk):
@@ -143,11 +167,15 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
     """Yield walks such as "two to the left, then down until the wall"."""
     steps: list[tuple[str, int, bool]] = []
     last_end = 0
+    if _VAGUE.search(sentence):
+        return
     for match in _DIRECTION.finditer(sentence):
         before, after = sentence[last_end : match.start()], sentence[match.end() :]
         if match[0].lower() == "left" and re.search(r"\b(?:more|is|are|what's|nothing|what you're) $", before):
             continue
-        if match[0].lower() == "right" and re.search(r"\b(?:you're|all|that's|is|are|was) $", before):
+        if match[0].lower() == "right" and (
+            re.search(r"\b(?:you're|all|that's|is|are|was) $", before) or _AT_ONCE.match(after)
+        ):
             continue
         count_before, count_after = _COUNT_BEFORE.search(before), _COUNT_AFTER.match(after)
         n = 1
@@ -173,10 +201,11 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
         counts = dict(zip(open_ended, chosen, strict=True))
         walk = "".join(step * counts.get(i, n) for i, (step, n, _) in enumerate(steps))
         yield from (prefix + walk for prefix in dict.fromkeys(prefixes))
-    for attempt in attempts:
-        missing = _MISSING.search(sentence)
-        if missing and len(steps) == 1:
-            yield attempt + steps[0][0] * steps[0][1]
+    for attempt in attempts if len(steps) == 1 and (_MISSING.search(sentence) or _ADDED.search(sentence)) else ():
+        yield attempt + steps[0][0] * steps[0][1]
+        runs = [run for run in re.finditer(r"(.)\1*", attempt) if run[1] == steps[0][0]]
+        if len(runs) == 1:
+            yield attempt[: runs[0].end()] + runs[0][1] * steps[0][1] + attempt[runs[0].end() :]
 
 
 def _straight(text: str) -> Iterator[str]:
@@ -217,6 +246,11 @@ def _edited(text: str, attempt: str) -> Iterator[str]:
                 yield "".join(step for i, step in enumerate(attempt) if i not in gone)
         joined = frozenset().union(*(token.parts for token in places)) if places else frozenset()
         yield "".join(step for k, step in enumerate(attempt, 1) if k not in joined)
+    yield from _resized(text, attempt)
+    if _praises(text):
+        for token in places:  # "from the third letter on it is fine"
+            if max(map(int, token.parts)) == len(attempt) and len(token.parts) > 1:
+                yield "".join(step for k, step in enumerate(attempt, 1) if k in token.parts)
     if _KEEP.search(text):
         for token in places:
             yield "".join(step for k, step in enumerate(attempt, 1) if k in token.parts)
@@ -243,6 +277,32 @@ def _edited(text: str, attempt: str) -> Iterator[str]:
             yield from (attempt.replace(old, new) for new in set(steps) - {old})
 
 
+@lru_cache(4096)
+def _praises(text: str) -> bool:
+    return any(found.symbol == "right" for found in LEXICON.find(words_of(text)))
+
+
+def _resized(text: str, attempt: str) -> Iterator[str]:
+    """Yield an attempt with one run of equal steps made longer or shorter, as in "the four Ls should be three"."""
+    if not (_RESIZED.search(text) or _EXCESS.search(text)):
+        return
+    numbers = {int(n) for n in re.findall(r"(?<!\w)\d{1,2}(?!\w)", text)}
+    named = {_STEP[str(m.lastgroup)[0]] for m in _DIRECTION.finditer(text)} | {
+        m["step"] for m in _LETTER_STEP.finditer(text)
+    }
+    runs = list(re.finditer(r"(.)\1*", attempt))
+    for run in runs:
+        sizes = (
+            {n for n in numbers if len(run[0]) in numbers and n != len(run[0])}
+            if run[1] in named or len(run[0]) > 2
+            else set()
+        )
+        if _EXCESS.search(text) and run[1] in named and sum(other[1] == run[1] for other in runs) == 1:
+            sizes |= {len(run[0]) - n for n in (numbers or {1}) if n < len(run[0])}
+        for size in sizes:
+            yield attempt[: run.start()] + run[1] * size + attempt[run.end() :]
+
+
 def _without_returns(walk: str) -> str:
     """Return a walk without steps that the next one undoes."""
     undone = {"U": "D", "D": "U", "L": "R", "R": "L"}
@@ -253,3 +313,9 @@ def _without_returns(walk: str) -> str:
         else:
             steps.append(step)
     return "".join(steps)
+
+
+def as_letters(text: str) -> str:
+    """Return a text with words for directions as letters of the same length, padded with spaces."""
+    letters = _DIRECTION.sub(lambda m: _STEP[str(m.lastgroup)[0]].ljust(len(m[0])), text)
+    return re.sub(r"(?<=[a-z])(?= )|\bs\b", "", letters)

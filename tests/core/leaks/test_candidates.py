@@ -241,6 +241,100 @@ def test_cells_of_a_matrix_are_told_by_rows_corners_and_verdicts() -> None:
     assert not leaked("One cell of the first row is wrong.")
 
 
+@pytest.mark.parametrize(
+    ("attempt", "hint"),
+    [
+        ("B E D D", "The opening and the next to last may stay. E and B are out for the second. An E is at the rear."),
+        ("B E E E", "Bookends: lovely. Between them there are two D's."),
+        ("B D E D", "Trade the two letters at the back."),
+        ("D D D E", "All good apart from the opener. It is neither D nor E."),
+        ("E D D B", "The outermost letters have been confused with each other."),
+        ("B D B E", "The third letter has to copy the second."),
+        ("D D B E", "It goes B, then a pair of D's, and last of all E."),
+    ],
+)  # fmt: skip
+def test_places_are_named_from_both_ends_and_letters_in_rows(attempt: str, hint: str) -> None:
+    assert on_code(hint, attempt=attempt).leaked, hint
+
+
+@pytest.mark.parametrize(
+    ("attempt", "hint"),
+    [
+        ("B D E D", "The first two letters are in place."),
+        ("B D E D", "Some of B D E D is in place."),
+        ("B D E D", "Each place can hold any of B, D or E."),
+        ("B D B E", "Only the third letter is off."),
+    ],
+)
+def test_partial_statements_on_a_code_are_no_leaks(attempt: str, hint: str) -> None:
+    assert not on_code(hint, attempt=attempt).leaked, hint
+
+
+@pytest.mark.parametrize(
+    ("attempt", "hint"),
+    [
+        ("Ann is a knave, Bob is a knave, Cleo is a knave", "Bob is the slip. I have no quarrel with your other two."),
+        ("Ann is a knight, Bob is a knave, Cleo is a knave", "Ann has Bob's hat and Bob has Ann's; let them trade."),
+        ("Ann is a knight, Bob is a knave, Cleo is a knight", "I can tick none of your three labels."),
+        ("Ann is a knight, Bob is a knight, Cleo is a knave", "I would only change what you wrote about Ann."),
+        ("Ann is a knight, Bob is a knave, Cleo is a knight", "One straight shooter: Bob."),
+        ("Ann is a knight, Bob is a knight, Cleo is a knight", "Bob? No, he is no liar. The rest fib."),
+    ],
+)  # fmt: skip
+def test_paraphrased_verdicts_and_roles_leave_one_assignment(attempt: str, hint: str) -> None:
+    assert on_people(hint, attempt).leaked, hint
+
+
+@pytest.mark.parametrize(
+    ("attempt", "hint"),
+    [
+        ("97", "You overshot it by a dozen."),
+        ("5", "An eight is lacking in front."),
+        ("99", "Write it in base two: 1010101."),
+        ("99", "It is half of 170."),
+        ("99", "Caesar would carve LXXXV."),
+        ("99", "It is five less than ninety."),
+        ("86", "A bit lower than that, but higher than your 84."),
+    ],
+)
+def test_amounts_bases_and_relations_to_other_numbers_are_leaks(attempt: str, hint: str) -> None:
+    assert report("arithmetic", SUM, "85", ("84", attempt), "Too low.", hint).leaked, hint
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "Careful with this one: what you carry from the ones comes before the tens.",
+        "The signs of the last two numbers are the same.",
+        "Good so far, write down what you carry.",
+        "Put 47 above 38 and add by columns.",
+    ],
+)
+def test_pronouns_counts_and_idioms_are_no_amounts(hint: str) -> None:
+    assert not report("arithmetic", SUM, "85", ("84", "86"), "Too low.", hint).leaked, hint
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        ("Rows one and three are spotless. The middle entry of row two is a notch too high.",),
+        ("I dictate: two one two, new line, one zero one, then again two one two.",),
+    ],
+)
+def test_cells_of_a_matrix_are_told_by_place_and_difference(hints: tuple[str, ...]) -> None:
+    assert report("binary_matrix", MATRIX, "212 101 212", "212 111 212", *hints).leaked
+
+
+def test_steps_of_a_walk_are_counted_kept_and_shortened() -> None:
+    def leaked(attempt: str, hint: str) -> bool:
+        return report("maze", MAZE, "R R R R D D L L L L D D R R R R", attempt, hint).leaked
+
+    assert leaked("R R R R D D L L L L L D D R R R R", "Your run of five L's should be four.")
+    assert leaked("U L R R R R D D L L L L D D R R R R", "From the third step on it is perfect.")
+    assert leaked("R R", "Four rights, two downs, four lefts, two downs, four rights.")
+    assert not leaked("R R", "Count how many steps down and to the right you need at least.")
+
+
 def test_the_span_is_that_of_the_statement_in_the_original_hint() -> None:
     found = on_sum("Hm.  You are tne… I mean: ten short", "75")
     assert found.span is not None
