@@ -326,6 +326,8 @@ def _number_reader(environment: Environment, task: Task, gold: Fraction) -> Read
         if whole:
             return Remaining((whole[0].start, whole[0].end), left=1, steps=min(t.steps for t in whole))
         bounds, latest = _compared(turns, attempts, gold, (low, high))
+        if not current and not re.search(r"\d", turns[-1].text.text):
+            return Remaining(None)  # a direction alone, such as "too high", narrows the student's own search
         if not counted or not (current or latest):
             return Remaining(None)
         excluded = {int(a) for a in attempts if a is not None and a.denominator == 1}
