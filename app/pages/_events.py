@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import wraps
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
-from gradio.context import LocalContext
-from gradio.events import EventListener
 
+from app.components.event_errors import keep_error
 from rl2f_core.errors import RL2FError
 
 P = ParamSpec("P")
@@ -22,11 +20,6 @@ Page = TypeVar("Page")
 S = TypeVar("S", bound="Session")
 Updates = dict[Block, Any]
 """New values by component."""
-MAX_TABS = 200
-"""Browser tabs whose errors are kept."""
-MAX_ERRORS = 5
-"""Errors that are kept for each tab."""
-UNEXPECTED = "The server could not answer. Its log has the reason; reload the page to see the current state."
 
 
 class EventOptions(TypedDict, total=False):
@@ -59,33 +52,6 @@ class Session(Protocol):
     lock: RLock
 
 
-class _Errors:
-    """Errors of events without the queue by browser tab, until they are shown; the oldest tabs are dropped."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._by_tab: OrderedDict[str, deque[str]] = OrderedDict()
-
-    def add(self, text: str) -> None:
-        """Keep an error of the tab of the current request, if its event is not in the queue."""
-        request = LocalContext.request.get(None)
-        if request is None or LocalContext.event_id.get(None) is not None:
-            return
-        with self._lock:
-            self._by_tab.setdefault(str(request.session_hash), deque(maxlen=MAX_ERRORS)).append(text)
-            while len(self._by_tab) > MAX_TABS:
-                self._by_tab.popitem(last=False)
-
-    def take(self, tab: str) -> str | None:
-        """Return and forget the oldest error of a tab."""
-        with self._lock:
-            errors = self._by_tab.get(tab)
-            return errors.popleft() if errors else None
-
-
-_ERRORS = _Errors()
-
-
 def handler(function: Callable[P, R]) -> Callable[P, R]:
     """Show a deliberate error of `function` as a message with its fix."""
 
@@ -94,32 +60,13 @@ def handler(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except RL2FError as error:
-            _ERRORS.add(str(error))
+            keep_error(str(error))
             raise gr.Error(str(error), print_exception=False) from error
         except gr.Error as error:
-            _ERRORS.add(error.message)
+            keep_error(error.message)
             raise
 
     return call
-
-
-def show_errors(blocks: gr.Blocks, others: Collection[int]) -> None:
-    """Show errors of events without the queue: Gradio's browser client shows only those of queued events.
-
-    Each of these events gets a queued event that follows its failure and raises the error again.
-
-    Args:
-        blocks: The app, within the context of a page.
-        others: Numbers of the events of other pages.
-    """
-    for number, event in list(blocks.fns.items()):
-        if number not in others and event.fn is not None and not event.queue:
-            failure = EventListener("failure", trigger_after=number, trigger_only_on_failure=True, has_trigger=False)
-            failure.listener(None, _raise_again, None, None, **QUEUED)
-
-
-def _raise_again(request: gr.Request) -> None:
-    raise gr.Error(_ERRORS.take(str(request.session_hash)) or UNEXPECTED, print_exception=False)
 
 
 def in_turn(

@@ -53,7 +53,7 @@ def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[Publ
     """Build all pages, each with its own route, and publish the endpoints for programs."""
     import gradio as gr
 
-    from app.pages._events import show_errors
+    from app.components.event_errors import show_errors
 
     blocks = gr.Blocks(title="RL2F Studio", analytics_enabled=False, fill_width=True)
     blocks.pages[0] = ("", "Runs", True)

@@ -288,6 +288,9 @@ def test_the_error_of_an_action_is_shown_and_checkpoints_without_files_have_no_a
     row = page.locator(f"#run-checkpoints tr[data-key='{name}']")
     expect(row).to_contain_text("its files were not kept", timeout=WAIT)
     expect(row.get_by_role("button", name="Evaluate")).to_have_count(0)
+    page.locator("button[data-action=delete]").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.wait_for_url(re.compile(rf"{server.url}/$"))
 
 
 @pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])

@@ -134,6 +134,11 @@ def test_names_and_notes_remain_text(endpoints: RunEndpoints, run: Run) -> None:
 # -- contents ------------------------------------------------------------------------------------------------------
 def test_checkpoints_have_their_actions_and_the_overview_lists_the_newest(endpoints: RunEndpoints, run: Run) -> None:
     details = endpoints.get_run(1)
+    assert [row["has_files"] for row in details["checkpoints"]] == [False]
+    without = next(each for each in elements(view.checkpoint_table(details, False), "tr") if each[1].get("data-key"))
+    assert [text(each) for each in elements(without, "button") + elements(without, "a")] == ["Copy hash"]
+    assert "its files were not kept" in text(without)
+    details["checkpoints"] = [{**row, "has_files": True} for row in details["checkpoints"]]
     table = view.checkpoint_table(details, read_only=False)
     row = next(each for each in elements(table, "tr") if each[1].get("data-key"))
     assert row[1]["data-key"] == "rl@6"
