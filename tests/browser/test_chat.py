@@ -75,6 +75,7 @@ def test_base_and_checkpoint_respond_side_by_side_and_remain_after_a_reload(
     no_overflow(page)
 
 
+@pytest.mark.slow
 def test_the_stop_key_ends_a_response_and_keeps_it(chat: Callable[..., Any]) -> None:
     page = chat("Go on.", tokens=1800, temperature=5.0, wait=False)
     page.wait_for_function("document.querySelector('.ch-streaming')?.textContent.length > 5", timeout=SLOW)
@@ -137,6 +138,7 @@ def test_seven_tabs_of_a_browser_open(new_page: Callable[..., Any], visit: Visit
         visit("/chat", new_page())
 
 
+@pytest.mark.slow
 def test_a_message_is_branched_and_both_branches_can_be_seen(chat: Callable[..., Any]) -> None:
     page = chat("First words.")
     original = responses(page)
@@ -214,6 +216,7 @@ def test_five_megabytes_are_refused_in_plain_words_before_they_get_into_the_fiel
     assert page.locator(".ch-message").count() == 0 and page.url.endswith("/chat")
 
 
+@pytest.mark.slow
 def test_an_interactive_task_ends_after_scripted_hints_and_is_replayed(visit: Visit, server: Any) -> None:
     page = visit(f"/chat?play=1&source=run:{server.run}&index=0")
     page.click("#chat-send:has-text('Start task')")

@@ -182,6 +182,7 @@ def test_a_bar_of_the_rewards_opens_its_dialogues(show: Callable[..., Any]) -> N
     page.wait_for_function("(n => n > 0 && n < 8)(document.querySelectorAll('.dl-row').length)")
 
 
+@pytest.mark.slow
 def test_the_group_stands_side_by_side(show: Callable[..., Any], no_overflow: Callable[[Any], None]) -> None:
     page = show(run=SMALL, dialogue=STEP.format(2, 1, 2))
     page.wait_for_selector(".dv-turn")
@@ -314,6 +315,7 @@ def test_what_is_not_there_is_said_plainly(show: Callable[..., Any], console: An
     assert "There is no run 999" in page.inner_text("#dl-replay")
 
 
+@pytest.mark.slow
 def test_in_a_narrow_window_list_and_dialogue_are_two_views(
     show: Callable[..., Any], new_page: Callable[..., Any], no_overflow: Callable[[Any], None]
 ) -> None:

@@ -232,6 +232,7 @@ def test_markup_in_a_mistake_of_the_benchmark_stays_text(show: Callable[..., Any
         cached.write_text(json.dumps(scores))
 
 
+@pytest.mark.slow
 def test_the_benchmark_recommends_a_cascade_within_the_typed_budget(show: Callable[..., Any]) -> None:
     page = show(view="benchmark", precision=0.5)
     expect(page.locator("[data-recommended]")).to_have_count(1)
@@ -274,6 +275,7 @@ def evaluated(db: Database, workspace: Workspace) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_the_report_compares_and_leads_to_the_disagreements(show: Callable[..., Any], database: Database) -> None:
     for i, (ann, ben) in enumerate([("leak", "leak"), ("leak", "no_leak"), ("no_leak", "no_leak")]):
         key = f"dialogue:train:rl2f/3/{i % 2}/{1 if i == 2 else 3}"

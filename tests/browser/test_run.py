@@ -104,6 +104,7 @@ def test_plots_off_the_screen_are_drawn_when_they_get_there(
     plot(page, last)
 
 
+@pytest.mark.slow
 def test_a_click_on_a_point_opens_the_dialogues_of_that_step(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}")
     click_point(page, "reward", 1)
@@ -113,6 +114,7 @@ def test_a_click_on_a_point_opens_the_dialogues_of_that_step(server: Any, visit:
     page.wait_for_selector(".dl-list [role=listitem]")
 
 
+@pytest.mark.slow
 def test_any_series_is_found_by_its_words_and_stays_with_the_address(server: Any, visit: Callable[..., Any]) -> None:
     page = visit(f"/run?run={server.run}")
     plot(page, "reward")

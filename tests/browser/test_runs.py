@@ -206,6 +206,7 @@ def test_typing_a_search_adds_one_entry_to_the_history(visit: Visit, add: Callab
     assert page.get_by_label("Search runs").input_value() == "apple"
 
 
+@pytest.mark.slow
 def test_the_queue_is_paused_reordered_and_left(visit: Visit, queue: Queue, add: Callable[..., Any]) -> None:
     page = visit("/")
     queue.pause()

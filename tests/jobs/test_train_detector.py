@@ -95,6 +95,7 @@ def command(*args: str, cwd: Path) -> Any:
     return done
 
 
+@pytest.mark.slow
 def test_the_command_trains_and_names_the_next_command(tiny: Path, tmp_path: Path) -> None:
     sets = [part for value in SMALL for part in ("--set", value)]
     args = ("train", "--model", str(tiny), "--epochs", "1", "--set", "benchmarks=[handwritten]", *sets)

@@ -155,6 +155,7 @@ def test_replies_continue_without_a_follower_and_can_be_followed_later(endpoints
     assert [update["messages"] for update in found] == [messages, messages] and messages[-1]["status"] == "done"
 
 
+@pytest.mark.slow
 def test_an_unloaded_model_is_an_error_and_the_next_message_works(endpoints: ChatEndpoints, start: Start) -> None:
     chat = start("base", sampling=LONG)
     updates = endpoints.send_message(chat, "Go on.")

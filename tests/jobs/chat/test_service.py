@@ -123,6 +123,7 @@ def test_a_message_is_branched_and_the_original_stays(talk: Talk) -> None:
     assert messages[1].content == first.content
 
 
+@pytest.mark.slow
 def test_a_regenerated_response_differs_and_can_be_continued(talk: Talk) -> None:
     chat = talk.new()
     one, first = talk.send(chat, "One.")

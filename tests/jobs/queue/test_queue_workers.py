@@ -251,6 +251,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_run_continues_after_the_server_is_killed_and_is_recovered(tmp_path: Path) -> None:
     server = python(SERVER, str(tmp_path / "workspace"))
     assert server.stdout is not None

@@ -85,6 +85,7 @@ def test_a_cron_schedule_makes_a_run_each_time_and_shows_when_it_is_due_next(
     assert len(made_by(queue, row)) == 2
 
 
+@pytest.mark.slow
 def test_a_restarted_scheduler_triggers_a_schedule_once(queue: Queue, scheduler: Scheduler) -> None:
     queue.pause()
     scheduler.start()
@@ -128,6 +129,7 @@ def overdue(queue: Queue, trigger: str, when: str) -> ScheduledRun:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_at_that_passed_while_no_server_ran_is_logged_as_missed_and_run_once(
     queue: Queue, scheduler: Scheduler
 ) -> None:
