@@ -237,6 +237,7 @@ def test_an_interactive_task_ends_after_scripted_hints_and_is_replayed(visit: Vi
     page.wait_for_selector(".tx-block")
 
 
+@pytest.mark.slow
 def test_a_person_plays_a_stateful_task_with_the_buttons_of_its_actions(visit: Visit) -> None:
     page = visit("/chat?play=1&source=preset:household&index=1")
     page.click("#chat-send:has-text('Start task')")
@@ -304,7 +305,8 @@ def test_an_address_that_names_nothing_says_so(visit: Visit) -> None:
     page.wait_for_selector(".ch-error:has-text('999:rl@1 does not fit this base model')")
 
 
-@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_every_state_of_the_page_fits_the_window(
     new_page: Callable[..., Any], visit: Visit, chat: Callable[..., Any], no_overflow: Callable[[Any], None],
     width: int, theme: str,

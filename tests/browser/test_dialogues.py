@@ -134,6 +134,7 @@ def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any
         page.wait_for_selector(".dl-row")
 
 
+@pytest.mark.slow
 def test_filters_are_in_the_address_and_can_be_cleared(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
     expect(page.locator(".dl-row")).to_have_count(24, timeout=SLOW)

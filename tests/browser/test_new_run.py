@@ -387,7 +387,8 @@ def test_the_environment_of_the_readme_is_chosen_run_and_replayed_without_a_chan
     page.wait_for_selector("text=Write this word backward:")
 
 
-@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_the_page_fits_the_window_with_everything_open(
     width: int, theme: str, open_form: Visit, new_page: Callable[..., Any], no_overflow: Callable[[Any], None]
 ) -> None:

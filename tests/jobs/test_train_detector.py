@@ -112,6 +112,7 @@ def test_the_command_trains_and_names_the_next_command(tiny: Path, tmp_path: Pat
     assert not record["leaked"] and 0 <= record["leak_probability"] <= 1
 
 
+@pytest.mark.slow
 def test_the_table_of_left_out_environments_continues_where_it_ended(tiny: Path, tmp_path: Path) -> None:
     table = tmp_path / "left_out.json"
     done = {f"environment={name}": {"n": 1} | {k: {"value": 0.5} for k in ("recall", "precision", "area")}

@@ -186,6 +186,7 @@ def test_privileged_data_of_a_task_are_returned_only_as_its_answer(
         endpoints.get_task_answer(start())
 
 
+@pytest.mark.slow
 def test_a_task_is_solved_or_ended_with_hints_and_recorded(endpoints: ChatEndpoints, start_task: Start) -> None:
     chat = start_task()
     (attempt,) = last(endpoints.continue_task_chat(chat))["messages"]
