@@ -75,6 +75,11 @@ def _job(job: ExportJob, writable: bool, paused: bool) -> Element:
     )
 
 
+def _delete_button(folder: str, what: str, size: int, kept: str) -> Element:
+    confirm = f"Delete the {what}, {human_bytes(size)}? The {kept}."
+    return action("Delete", "delete", style="rl-small rl-quiet", folder=folder, confirm=confirm)
+
+
 def _export(export: FinishedExport, writable: bool) -> Element:
     sizes = {file["name"]: file["bytes"] for file in export["files"]}
     folder = export["folder"]
@@ -98,13 +103,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
     ]
     titles = {"type": "", "rows": "rl-num", "JSON lines": "", "Parquet": ""}
     header = el("tr", *(el("th", title, class_=style or None, scope="col") for title, style in titles.items()))
-    remove = action(
-        "Delete",
-        "delete",
-        style="rl-small rl-quiet",
-        folder=folder,
-        confirm=f"Delete the export {export['name']}, {human_bytes(export['bytes'])}? The exported runs remain.",
-    )
+    remove = _delete_button(folder, f"export {export['name']}", export["bytes"], "exported runs remain")
     return el(
         "article.rl-card.rl-stack.export-done",
         el(
@@ -140,13 +139,7 @@ def _model(model: ExportedModel, writable: bool) -> Element:
         )
         for file in model["files"]
     ]
-    remove = action(
-        "Delete",
-        "delete",
-        style="rl-small rl-quiet",
-        folder=folder,
-        confirm=f"Delete the model {model['name']}, {human_bytes(model['bytes'])}? The checkpoint remains.",
-    )
+    remove = _delete_button(folder, f"model {model['name']}", model["bytes"], "checkpoint remains")
     return el(
         "article.rl-card.rl-stack.export-model",
         el(

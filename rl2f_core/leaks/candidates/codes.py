@@ -35,15 +35,6 @@ _REPLACE = [
     re.compile(rf"{_NEW} (?i:instead of|in place of|for)(?i: every| each| the| both| all| your)? ?{_OLD}"),
 ]
 """Replace one letter by another."""
-_SET = [
-    re.compile(
-        rf"\b(?i:make|change|turn|put|write|set|replace|give)\b[^.]{{0,12}}?(?P<place>\b(?i:first|second|third|fourth|fifth|sixth|last|final|opening)\b)[^.]{{0,20}}?{_NEW}"
-    ),
-    re.compile(
-        rf"{_NEW} [^.]{{0,10}}?\b(?i:takes the place of|replaces|goes|sneaks|comes|moves|instead of|in place of|at|in)\b[^.]{{0,14}}?(?P<place>\b(?i:first|second|third|fourth|fifth|sixth|last|final|opening|front|end|start)\b)"
-    ),
-]
-"""Put a letter into a place."""
 _PUSHED = re.compile(r"\b(?P<letter>[A-Z])\b(?: \w+){0,3} from the (?P<side>left|front|start|right|back|end)")
 _SHIFT = re.compile(
     r"\b(?:nudge|shift|slide|move|push|rotate|roll)\b[^.]{0,40}?\b(?P<way>right|left|forward|back)", re.IGNORECASE

@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from rl2f_core.leaks.candidates.told import NumberTask, Told, numbers_in
+from rl2f_core.leaks.equivalent.numerals import roman_value
 
 SWAPPED = re.compile(
     r"\b(?:swap\w*|exchang\w+|switch\w*|trad\w+|transpos\w+|interchang\w+|revers\w+|back(?:wards?| to front)|the other way (?:round|around)|turn\w* (?:it|them|that|yours)? ?(?:around|round)|mirror\w*|flip\w*|wrong order|chang\w+ (?:seats|places)|mixed up|from (?:right to left|behind|the back)|upside|inside out|glass door|opposite order)\b",
@@ -47,7 +48,6 @@ _ROMAN_CUE = re.compile(
     r"\b(?:roman\w*|caesar\w*|cicero|latin|numerals?|centurion|legion\w*|letters?)\b", re.IGNORECASE
 )
 _ROMAN = re.compile(r"(?<![\w'])(?=[MDCLXVI])M{0,3}(?:CM|CD|D?C{0,4})(?:XC|XL|L?X{0,4})(?:IX|IV|V?I{0,4})(?![\w'])")
-_ROMAN_VALUES = {"M": 1000, "D": 500, "C": 100, "L": 50, "X": 10, "V": 5, "I": 1}
 _FILLER = re.compile(
     r"\W{1,3}(?:(?:and|then|an?|the|followed by|with|by|next|comes?|another|big|round|after|it|that|finally|lastly|second|last|in|front|middle|is)\W{1,2}){0,4}",
     re.IGNORECASE,
@@ -62,7 +62,7 @@ def described(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterato
     if gold.denominator != 1:
         return
     for match in _ROMAN.finditer(text) if _ROMAN_CUE.search(text) else ():
-        if match[0] and match[0] != "I" and _roman(match[0]) == gold:
+        if match[0] and match[0] != "I" and roman_value(match[0]) == gold:
             yield Told(*match.span())
     if not numbers_in(text) and not _BASES.search(text):
         return
@@ -106,8 +106,3 @@ def _in_base(text: str, base: int) -> int | None:
         return int(text, base)
     except ValueError:
         return None
-
-
-def _roman(text: str) -> int:
-    values = [_ROMAN_VALUES[letter] for letter in text]
-    return sum(-v if any(v < w for w in values[i + 1 : i + 2]) else v for i, v in enumerate(values))
