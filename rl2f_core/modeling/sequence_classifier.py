@@ -1,4 +1,7 @@
-"""Sequence classifier: the first layers of a causal language model, a LoRA, and a linear head on the last token."""
+"""Sequence classifier: the first layers of a causal language model, and a linear head on the last token.
+
+Either a LoRA and the head are trained (`fit`), or the head alone on the features of the frozen model (`fit_head`).
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,12 @@ UNKNOWN = -1
 """Target of a positive example whose class is unknown."""
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 _HEAD = "score"
+HEAD_FILE = "head.safetensors"
+"""Weight and bias of a head that was trained alone."""
 
-TokenIds = Sequence[int]
+TokenIds = tuple[int, ...]
+Features = dict[TokenIds, NDArray[np.float32]]
+"""Hidden state of the last token by sequence, `[hidden size]`."""
 Targets = NDArray[np.int64]
 """Class 0 is negative, the others are positive; `UNKNOWN` is positive of any class."""
 
@@ -38,7 +45,7 @@ class ClassifierShape:
     layers: int | None = None
     """Number of layers that are kept, from the input; None for all."""
     trained_layers: int | None = None
-    """Number of kept layers with an adapter, from the head; None for all."""
+    """Number of kept layers with an adapter, from the head; None for all, 0 for a head alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,8 @@ class SequenceClassifier:
         from peft import LoraConfig, get_peft_model
 
         model = _load_base(base, shape, dtype)
+        if shape.trained_layers == 0:
+            return cls(model.requires_grad_(False), dtype, device)
         depth = int(model.config.num_hidden_layers)
         first = depth - min(shape.trained_layers or depth, depth)
         config = LoraConfig(
@@ -103,37 +112,60 @@ class SequenceClassifier:
         Raises `ModelError` if it does not fit.
         """
         from peft import PeftModel
+        from safetensors.torch import load_file
 
         try:
-            model = PeftModel.from_pretrained(_load_base(base, shape, dtype), str(adapter))
-            merged = model.merge_and_unload()  # type: ignore[operator]
+            model = _load_base(base, shape, dtype)
+            if (adapter / HEAD_FILE).is_file():
+                head = load_file(adapter / HEAD_FILE)
+                setattr(model, _HEAD, _linear(head["weight"], head["bias"]))
+            else:
+                model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()  # type: ignore[operator]
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise ModelError(f"The classifier cannot be loaded: {error}.", value=str(adapter)) from error
-        return cls(merged.eval(), dtype, device)
+        return cls(model.eval(), dtype, device)
 
     def save(self, folder: Path) -> None:
-        """Write adapter and head in peft's format."""
-        self.model.save_pretrained(str(folder))
+        """Write adapter and head in peft's format, or `HEAD_FILE` after `fit_head`."""
+        from safetensors.torch import save_file
 
-    def predict(self, sequences: Sequence[TokenIds]) -> NDArray[np.float64]:
-        """Return class probabilities `[N, classes]`; batches hold sequences of similar length."""
+        if hasattr(self.model, "peft_config"):
+            self.model.save_pretrained(str(folder))
+        else:
+            head = getattr(self.model, _HEAD)
+            save_file({"weight": head.weight.detach().cpu(), "bias": head.bias.detach().cpu()}, folder / HEAD_FILE)
+
+    def predict(self, sequences: Sequence[TokenIds], known: Features | None = None) -> NDArray[np.float64]:
+        """Return class probabilities `[N, classes]`; `known` as in `features`."""
+        head = getattr(self._plain_model(), _HEAD)
+        with torch.no_grad():
+            logits = head(torch.from_numpy(self.features(sequences, known)).to(self.device, head.weight.dtype))
+            return logits.float().softmax(-1).double().cpu().numpy()
+
+    def features(self, sequences: Sequence[TokenIds], known: Features | None = None) -> NDArray[np.float32]:
+        """Return the hidden state of each last token, `[N, hidden size]`; batches hold sequences of similar length.
+
+        Sequences in `known` are not computed again, and it receives the others. It is valid for one frozen model.
+        """
         self.model.eval()
-        probabilities: NDArray[np.float64] | None = None
-        for batch in _batches(sequences):
+        known = {} if known is None else known
+        missing = [sequence for sequence in dict.fromkeys(sequences) if sequence not in known]
+        for batch in _batches(missing):
             with torch.no_grad():
-                rows = self._logits([sequences[i] for i in batch]).softmax(-1).double().cpu().numpy()
-            if probabilities is None:
-                probabilities = np.zeros((len(sequences), rows.shape[1]))
-            probabilities[batch] = rows
-        return np.zeros((len(sequences), 1)) if probabilities is None else probabilities
+                rows = self._last_hidden([missing[i] for i in batch]).float().cpu().numpy()
+            known.update(zip((missing[i] for i in batch), rows, strict=True))
+        size = int(self.model.config.hidden_size)
+        return np.stack([known[sequence] for sequence in sequences]) if sequences else np.zeros((0, size), np.float32)
 
     def attribute(self, sequence: TokenIds) -> NDArray[np.float64]:
         """Return gradient × input of log P(positive) for each token's embedding (Shrikumar et al. 2016,
         arXiv 1605.01713)."""
         self.model.eval()
-        ids = torch.tensor([list(sequence)], device=self.device)
+        ids = torch.tensor([sequence], device=self.device)
         embedded = self.model.get_input_embeddings()(ids).detach().float().requires_grad_(True)
-        log_p = self._forward(inputs_embeds=embedded).log_softmax(-1)[0, 1:].logsumexp(0)
+        with self._autocast():
+            logits = getattr(self._plain_model(), _HEAD)(self._hidden(inputs_embeds=embedded))
+        log_p = logits.float().log_softmax(-1)[0, 1:].logsumexp(0)
         (gradient,) = torch.autograd.grad(log_p, embedded)
         return (gradient * embedded).sum(-1)[0].double().detach().cpu().numpy()
 
@@ -165,24 +197,64 @@ class SequenceClassifier:
             schedule.step()
             yield float(loss.detach())
 
+    def fit_head(self, features: NDArray[np.float32], targets: Targets, penalty: float) -> None:
+        """Set the head to a logistic regression on standardized features, `[N, hidden size]`, by L-BFGS.
+
+        It minimizes the loss of `fit` plus penalty / 2 · ‖weight‖² of the standardized features.
+        """
+        x, y = torch.from_numpy(features).to(self.device), torch.as_tensor(targets).to(self.device)
+        mean, scale = x.mean(0), x.std(0, correction=0).clamp_min(1e-6)
+        x = (x - mean) / scale
+        classes = int(self.model.config.num_labels)
+        head = _linear(torch.zeros(classes, x.shape[1]), torch.zeros(classes)).to(self.device)
+        optimizer = torch.optim.LBFGS(head.parameters(), max_iter=300, line_search_fn="strong_wolfe")
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = _loss(head(x), y) + penalty / 2 * head.weight.square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        weight = head.weight.detach() / scale
+        setattr(self.model, _HEAD, _linear(weight, head.bias.detach() - weight @ mean))
+
     def _logits(self, batch: Sequence[TokenIds]) -> torch.Tensor:
         """Return the float32 logits at the last token of each sequence, `[B, classes]`."""
+        with self._autocast():
+            logits: torch.Tensor = getattr(self._plain_model(), _HEAD)(self._last_hidden(batch))
+        return logits.float()
+
+    def _last_hidden(self, batch: Sequence[TokenIds]) -> torch.Tensor:
+        """Return the hidden state of the last token of each sequence, `[B, hidden size]`."""
         length = max(map(len, batch))
         ids = torch.full((len(batch), length), PAD_TOKEN_ID)
         mask = torch.zeros_like(ids)
         for row, sequence in enumerate(batch):  # padding is on the left, so that the last position is the last token
-            ids[row, length - len(sequence) :] = torch.tensor(list(sequence))
+            ids[row, length - len(sequence) :] = torch.tensor(sequence)
             mask[row, length - len(sequence) :] = 1
         ids, mask = ids.to(self.device), mask.to(self.device)
         positions = (mask.cumsum(-1) - 1).clamp_min(0)
-        return self._forward(input_ids=ids, attention_mask=mask, position_ids=positions)
+        return self._hidden(input_ids=ids, attention_mask=mask, position_ids=positions)
 
-    def _forward(self, **inputs: torch.Tensor) -> torch.Tensor:
-        model = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            hidden = model.base_model(**inputs, use_cache=False).last_hidden_state
-            logits: torch.Tensor = getattr(model, _HEAD)(hidden[:, -1])
-        return logits.float()
+    def _hidden(self, **inputs: torch.Tensor) -> torch.Tensor:
+        with self._autocast():
+            hidden: torch.Tensor = self._plain_model().base_model(**inputs, use_cache=False).last_hidden_state[:, -1]
+        return hidden
+
+    def _plain_model(self) -> Any:
+        """Return the model without its wrapper of peft."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor) -> torch.nn.Linear:
+    """Return a linear layer with these float32 weights."""
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
+    layer.weight, layer.bias = torch.nn.Parameter(weight.float()), torch.nn.Parameter(bias.float())
+    return layer
 
 
 def _load_base(base: Path, shape: ClassifierShape, dtype: torch.dtype) -> Any:

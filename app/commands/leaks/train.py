@@ -27,6 +27,7 @@ from rl2f_core.types import JsonObject
 if TYPE_CHECKING:
     from rl2f_core.leaks.classifier.quality import Quality
     from rl2f_core.leaks.classifier.stored import DetectorFile
+    from rl2f_core.modeling.sequence_classifier import Features
 
 
 def train(
@@ -131,6 +132,7 @@ def _leave_each(data: JsonObject, what: str, file: Path | None) -> None:
     found = [e for e in examples.handwritten() if e.leak or what == "environment"]
     names = sorted({e.kind if what == "kind" else e.environment.name for e in found})
     rows: dict[str, JsonObject] = json.loads(file.read_text(encoding="utf-8"))["left_out"] if file.exists() else {}
+    features: Features = {}
     with InterruptHandler() as stop, TerminalProgress() as progress, tempfile.TemporaryDirectory() as folder:
         for name in names:
             key = f"{what}={name}"
@@ -140,7 +142,7 @@ def _leave_each(data: JsonObject, what: str, file: Path | None) -> None:
             target = Path(folder) / what / name
             target.mkdir(parents=True)
             progress.message(f"Without {key} ({names.index(name) + 1} of {len(names)})")
-            stored = train_detector(config, target, on_progress=progress.update, stop=stop)
+            stored = train_detector(config, target, on_progress=progress.update, stop=stop, features=features)
             if stored is None:
                 raise typer.Exit(130)
             quality = stored.left_out[key].overall

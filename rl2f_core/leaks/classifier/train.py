@@ -28,7 +28,7 @@ from rl2f_core.leaks.classifier.stored import CLASSES, DETECTOR, DetectorFile
 
 if TYPE_CHECKING:
     from rl2f_core.model_store.store import ModelFolder
-    from rl2f_core.modeling.sequence_classifier import SequenceClassifier
+    from rl2f_core.modeling.sequence_classifier import Features, SequenceClassifier
 
 OnProgress = Callable[[str, int, int, str], None]
 """Receives phase, done, total and a note."""
@@ -44,8 +44,12 @@ class TrainingConfig(BaseConfig):
     """Base model of the classifier."""
     layers: int | None = Field(10, ge=1, json_schema_extra=BASIC_FIELD)
     """Layers of the base model that are used, from the input; None for all. Time is proportional to it."""
-    trained_layers: int | None = Field(6, ge=1)
-    """Used layers with an adapter, from the head; None for all."""
+    trained_layers: int | None = Field(6, ge=0)
+    """Used layers with an adapter, from the head; None for all. 0 trains the head alone on the features of the frozen
+    model, with one forward pass per example, so that a larger model can be used; epochs, batch_size, learning_rate and
+    weight_decay then have no effect."""
+    head_penalty: float = Field(5.0, gt=0)
+    """L2 penalty of a head that is trained alone, on standardized features."""
     rank: int = Field(16, ge=1, le=256)
     """Rank of the LoRA; alpha is twice the rank."""
     epochs: int = Field(3, ge=1, le=100, json_schema_extra=BASIC_FIELD)
@@ -165,6 +169,7 @@ def train(
     labels: Sequence[Example] = (),
     on_progress: OnProgress = lambda phase, done, total, note: None,
     stop: Callable[[], bool] = lambda: False,
+    features: Features | None = None,
 ) -> DetectorFile | None:
     """Train a classifier and write it to an existing empty folder; deterministic on one machine.
 
@@ -174,11 +179,12 @@ def train(
         labels: Examples with people's labels.
         on_progress: Receives the progress.
         stop: Checked between updates.
+        features: Features of the frozen model from earlier trainings with the same model and layers; receives new ones.
 
     Returns the detector's file, or None if `stop` ended the training.
     """
     try:
-        stored = _train(config, folder, labels, on_progress, stop)
+        stored = _train(config, folder, labels, on_progress, stop, {} if features is None else features)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -188,7 +194,12 @@ def train(
 
 
 def _train(
-    config: TrainingConfig, folder: Path, labels: Sequence[Example], on_progress: OnProgress, stop: Callable[[], bool]
+    config: TrainingConfig,
+    folder: Path,
+    labels: Sequence[Example],
+    on_progress: OnProgress,
+    stop: Callable[[], bool],
+    features: Features,
 ) -> DetectorFile | None:
     from transformers import AutoTokenizer
 
@@ -200,15 +211,16 @@ def _train(
     examples = training_set(parts, config)
     base = get_model(config.model.name)
     tokenizer = AutoTokenizer.from_pretrained(base.path)
-    network = _fit(config, base, tokenizer, examples, on_progress, stop)
+    network = _fit(config, base, tokenizer, examples, on_progress, stop, features)
     if network is None:
         return None
+    known = features if config.trained_layers == 0 else None
     on_progress("scoring held-out hints", 0, 1, f"{len(parts.heldout)} hints")
     network.save(folder)
     network = _reload(folder, config, base)
-    leak = _leak_probabilities(network, tokenizer, parts.heldout, config)
+    leak = _leak_probabilities(network, tokenizer, parts.heldout, config, known)
     threshold = choose_threshold(parts.heldout, leak, config.precision)
-    left_out = _left_out_report(network, tokenizer, parts, config, threshold)
+    left_out = _left_out_report(network, tokenizer, parts, config, threshold, known)
     if stop():
         return None
     stored = DetectorFile(
@@ -238,6 +250,7 @@ def _fit(
     examples: Sequence[Example],
     on_progress: OnProgress,
     stop: Callable[[], bool],
+    features: Features,
 ) -> SequenceClassifier | None:
     """Return the trained network; None if `stop` ended the training."""
     import torch
@@ -254,6 +267,14 @@ def _fit(
         targets = np.array(
             [0 if not e.leak else UNKNOWN if e.leak_type is None else CLASSES.index(e.leak_type) for e in examples]
         )
+        if config.trained_layers == 0:
+            for i in range(0, len(sequences), config.batch_size):
+                network.features(sequences[i : i + config.batch_size], features)
+                on_progress("computing features", min(i + config.batch_size, len(sequences)), len(sequences), "")
+                if stop():
+                    return None
+            network.fit_head(network.features(sequences, features), targets, config.head_penalty)
+            return network
         settings = FitSettings(config.epochs, config.batch_size, config.learning_rate, config.weight_decay, config.seed)
         updates = config.epochs * -(-len(examples) // config.batch_size)
         average = 0.0
@@ -279,13 +300,22 @@ def _token_ids(tokenizer: Any, examples: Sequence[Example], config: TrainingConf
 
 
 def _leak_probabilities(
-    network: SequenceClassifier, tokenizer: Any, examples: Sequence[Example], config: TrainingConfig
+    network: SequenceClassifier,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    config: TrainingConfig,
+    known: Features | None,
 ) -> np.ndarray:
-    return 1 - network.predict(_token_ids(tokenizer, examples, config))[:, 0]
+    return 1 - network.predict(_token_ids(tokenizer, examples, config), known)[:, 0]
 
 
 def _left_out_report(
-    network: SequenceClassifier, tokenizer: Any, parts: Split, config: TrainingConfig, threshold: float
+    network: SequenceClassifier,
+    tokenizer: Any,
+    parts: Split,
+    config: TrainingConfig,
+    threshold: float,
+    known: Features | None,
 ) -> dict[str, QualityReport]:
     """Score the left-out examples; those of a kind together with the held-out near-misses, because they all leak."""
     if config.leave_out is None:
@@ -293,7 +323,7 @@ def _left_out_report(
     examples = list(parts.left_out)
     if config.leave_out.startswith("kind="):
         examples += [example for example in parts.heldout if not example.leak]
-    leak = _leak_probabilities(network, tokenizer, examples, config)
+    leak = _leak_probabilities(network, tokenizer, examples, config, known)
     return {config.leave_out: make_report(examples, leak, threshold, config.precision)}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from leak_helpers import arithmetic, code
 
 from rl2f_core.config.leaks import LeaksConfig
@@ -27,6 +28,7 @@ from rl2f_core.leaks.classifier.rendering import Encoding, encode, render
 from rl2f_core.leaks.classifier.stored import DETECTOR, new_version, read_detector, trained_detectors
 from rl2f_core.leaks.classifier.train import TrainingConfig, split, train, training_set
 from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.modeling.sequence_classifier import HEAD_FILE, ClassifierShape, Features, SequenceClassifier
 from rl2f_core.types import LeakType
 
 SUM = ("What is 73 + 79?", "152")
@@ -394,6 +396,38 @@ def test_training_is_deterministic(trained: Path, tiny: Path, tmp_path: Path) ->
     assert again.threshold == first.threshold and again.report == first.report
     weights = [(folder / "adapter_model.safetensors").read_bytes() for folder in (trained, tmp_path / "tiny" / "v1")]
     assert weights[0] == weights[1]
+
+
+def test_a_head_alone_separates_its_examples_and_needs_one_pass_for_each_text(tiny: Path, tmp_path: Path) -> None:
+    config = settings(tiny, trained_layers=0, head_penalty=0.01)
+    folder = new_version(tmp_path, "head")
+    features: Features = {}
+    stored = train(config, folder, marked_examples(), features=features)
+    assert stored is not None and stored.report.overall.area.value == 1.0
+    assert sorted(path.name for path in folder.iterdir()) == [DETECTOR, HEAD_FILE]
+    assert len(features) == 32
+    detector = ClassifierDetector(ClassifierDetector.Config(path=str(folder)), arithmetic()[0])
+    task = arithmetic("What is 71 + 12?", "83")[1]
+    queries = [LeakQuery(task, hint, ("<answer>7</answer>",)) for hint in ("!!!!!!!!", "Add the tens again.")]
+    leak, clean = (report.leak_probability for report in detector.check_batch(queries))
+    assert leak is not None and clean is not None and leak > 0.5 > clean
+    known = dict.fromkeys(features, np.zeros_like(next(iter(features.values()))))
+    again = train(config, new_version(tmp_path, "head"), marked_examples(), features=known)
+    assert again is not None and again.report.overall.area.value == 0.5, "it computed known features again"
+
+
+def test_the_head_is_the_penalized_logistic_regression_of_the_standardized_features(tiny: Path) -> None:
+    """Two examples, one of each class: the optimum is the root of an equation in one number."""
+    shape = ClassifierShape(classes=2, layers=1, trained_layers=0)
+    network = SequenceClassifier.create(tiny, shape, 1, torch.float32, torch.device("cpu"))
+    network.fit_head(np.array([[3.0], [5.0]], np.float32), np.array([0, -1]), penalty=0.5)
+    head = network.model.score
+    # Standardized features are ∓1; by symmetry the weights are (−w, w) and log-odds are 2w x, so the loss is
+    # log(1 + exp(−2w)) + 0.5 / 2 · 2 w². Its derivative is zero at 2 / (1 + exp(2w)) = w, i.e. w = 0.5213.
+    w = 0.5213
+    assert 2 / (1 + np.exp(2 * w)) == pytest.approx(w, abs=1e-4)
+    assert head.weight.detach().numpy() == pytest.approx(np.array([[-w], [w]]), abs=1e-4)
+    assert head.bias.detach().numpy() == pytest.approx(np.array([4 * w, -4 * w]), abs=1e-3)
 
 
 def test_a_stopped_training_leaves_no_folder(tiny: Path, tmp_path: Path) -> None:
