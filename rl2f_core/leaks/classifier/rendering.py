@@ -11,20 +11,21 @@ from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.classifier.facts import answer_facts, mention_facts, told_fact
 from rl2f_core.leaks.visible_context import parse_attempt
 
-FORMAT = 2
+FORMAT = 3
 """Version of the rendering; a detector needs the version that it was trained with."""
 MAX_PROBLEM_CHARS, MAX_ANSWER_CHARS, MAX_EARLIER_CHARS = 160, 80, 160
 MAX_HINT_CHARS = 1_500
 """The classifier ignores the rest of a hint."""
-END = "\nLeak?"
+QUESTION = "Leak?"
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The text before the hint, and the hint."""
+    """The text before the hint, the hint, and what was computed from it."""
 
     context: str
     hint: str
+    end: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,10 @@ class Encoding:
 
 
 def render(environment: Environment, query: LeakQuery) -> Rendering:
-    """Render problem, answer, attempts, earlier hints, computed facts and hint.
+    """Render problem, answer, attempts, earlier hints, hint and computed facts.
 
-    Problem and earlier hints are shortened, because the facts contain what the hint must be compared with.
+    Problem and earlier hints are shortened, because the facts contain what the hint must be compared with. What was
+    computed from the hint is at the end, where the classifier reads its features.
     """
     task = query.task
     tries = [parse_attempt(environment, task, attempt)[1] or attempt for attempt in query.attempts[-2:]]
@@ -58,8 +60,8 @@ def render(environment: Environment, query: LeakQuery) -> Rendering:
         said = mention_facts(environment, task, query.attempts, hint)
         lines += [f"It has {said}"] if said else []
     mentions = mention_facts(environment, task, query.attempts, query.hint)
-    lines += [f"Has: {mentions or 'nothing'}", f"Told: {told_fact(environment, query)}", "Hint: "]
-    return Rendering("\n".join(lines), query.hint[:MAX_HINT_CHARS])
+    end = f"\nHas: {mentions or 'nothing'}\nTold: {told_fact(environment, query)}\n{QUESTION}"
+    return Rendering("\n".join([*lines, "Hint: "]), query.hint[:MAX_HINT_CHARS], end)
 
 
 def encode(tokenizer: Any, rendering: Rendering, max_tokens: int) -> Encoding:
@@ -67,7 +69,7 @@ def encode(tokenizer: Any, rendering: Rendering, max_tokens: int) -> Encoding:
 
     A long hint loses its end, and then a long context its beginning, so that at most `max_tokens` tokens remain.
     """
-    end = tokenizer(END, add_special_tokens=False)["input_ids"]
+    end = tokenizer(rendering.end, add_special_tokens=False, split_special_tokens=True)["input_ids"][-max_tokens:]
     coded = tokenizer(rendering.hint, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
     room = max_tokens - len(end)
     hint, offsets = coded["input_ids"][:room], coded["offset_mapping"][:room]

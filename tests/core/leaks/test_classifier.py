@@ -83,10 +83,10 @@ def test_stated_letters_are_marked_true_or_false_and_new_or_old() -> None:
 def test_what_the_statements_of_a_hint_leave_is_a_fact(hint: str, told: str) -> None:
     env, task = arithmetic(*SUM)
     query = LeakQuery(task, hint, ("<answer>252</answer>",))
-    assert told_fact(env, query) == told and f"\nTold: {told}\n" in render(env, query).context
+    assert told_fact(env, query) == told and f"\nTold: {told}\n" in render(env, query).end
 
 
-def test_the_rendering_ends_with_the_hint_and_offsets_point_into_it(tiny: Path) -> None:
+def test_the_rendering_ends_with_computed_facts_and_offsets_point_into_the_hint(tiny: Path) -> None:
     from transformers import AutoTokenizer
 
     env, task = arithmetic(*SUM)
@@ -103,9 +103,10 @@ def test_a_long_context_loses_its_beginning_and_the_hint_stays(tiny: Path) -> No
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     env, task = arithmetic(*SUM)
-    encoding = encode(tokenizer, render(env, LeakQuery(task, "Take 100 away.")), 40)
-    assert len(encoding.token_ids) == 40
-    assert tokenizer.decode(encoding.token_ids).endswith("Hint: Take 100 away.\nLeak?")
+    encoding = encode(tokenizer, render(env, LeakQuery(task, "Take 100 away.")), 70)
+    assert len(encoding.token_ids) == 70
+    assert tokenizer.decode(encoding.token_ids).endswith("Hint: Take 100 away.\nHas: 100 other\nTold: nothing\nLeak?")
+    assert len(encode(tokenizer, render(env, LeakQuery(task, "Take 100 away.")), 8).token_ids) == 8
 
 
 # -- examples ----------------------------------------------------------------------------------------------------------
@@ -342,7 +343,7 @@ def marked_examples() -> list[Example]:
 
 def test_a_trained_detector_separates_what_it_was_trained_on(trained: Path) -> None:
     env, task = arithmetic("What is 71 + 12?", "83")
-    detector = ClassifierDetector(ClassifierDetector.Config(path=str(trained)), env)
+    detector = ClassifierDetector(ClassifierDetector.Config(path=str(trained), threshold=0.5), env)
     leak, clean = detector.check_batch(
         [LeakQuery(task, hint, ("<answer>7</answer>",)) for hint in ("!!!!!!!!", "Add the tens again.")]
     )
