@@ -30,8 +30,8 @@ def benchmark(
         typer.Option(help="A cascade, e.g. exact,equivalent; may be repeated (default: exact,equivalent)."),
     ] = None,
     benchmark: Annotated[
-        str, typer.Option(help="generated, handwritten, both, or the path of a file or folder of labeled hints.")
-    ] = "both",
+        str, typer.Option(help="generated, handwritten, teacher_written, all, or the path of a file or folder.")
+    ] = "all",
     split: Annotated[str, typer.Option(help="dev to tune on, test to report.")] = "dev",
     group_by: Annotated[
         str, typer.Option(help="Grouping of the second table: kind, register or environment.")
@@ -54,7 +54,7 @@ def benchmark(
     _require("split", split, get_args(Split))
     _require("grouping", group_by, get_args(Grouping))
     models = ModelPool(ModelConfig(name=model), registry.get("backend", "hf").Config())
-    benchmarks = list(comparison.BENCHMARKS) if benchmark == "both" else [benchmark]
+    benchmarks = list(comparison.BENCHMARKS) if benchmark == "all" else [benchmark]
     results = []
     with TerminalProgress() as progress:
         for name in benchmarks:
@@ -64,7 +64,7 @@ def benchmark(
     if json_file is not None:
         comparison.record(json_file, results)
     show(results, group_by)
-    if split == "test" and "handwritten" in benchmarks:
+    if split == "test" and {"handwritten", "teacher_written"} & set(benchmarks):
         err().print("Log this use of the test split in data/leaks/README.md.")
 
 

@@ -164,25 +164,12 @@ def _left_out_row(key: str, row: JsonObject) -> tuple[str, ...]:
 
 
 def write_calibration_plot(stored: DetectorFile, file: Path) -> None:
-    """Write the reliability diagram of a detector: fraction of leaks by predicted probability, with 95 % intervals."""
-    from rl2f_core.evaluation.chart_data import Chart
+    """Write the reliability diagram of a detector as a PNG."""
+    from rl2f_core.evaluation.chart_data import calibration_chart
     from rl2f_core.evaluation.figure_files import to_png
-    from rl2f_core.evaluation.plotting import Line, Plot
-    from rl2f_core.stats.intervals import wilson
 
-    bins = [each for each in stored.report.reliability if each.fraction is not None]
-    intervals = [wilson(round((each.fraction or 0.0) * each.n), each.n) for each in bins]
-    x = [each.probability for each in bins]
-    observed = Line(
-        "leaks", x, [each.fraction for each in bins], low=[i.low for i in intervals], high=[i.high for i in intervals]
-    )
-    ideal = Line("calibrated", [0.0, 1.0], [0.0, 1.0], "--rl-muted", dash="dash", width=1.2)
-    plot = Plot((observed, ideal), x_title="predicted probability of a leak", range=(0, 1), unit="fraction of leaks")
-    error = stored.report.calibration_error
-    subtitle = f"{stored.report.overall.area.n} held-out hints"
-    subtitle += "" if error is None else f", expected calibration error {error:.3f}"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(to_png(Chart("calibration", f"Calibration of {stored.name}", (plot,), subtitle)))
+    file.write_bytes(to_png(calibration_chart(stored.model_dump(mode="json"))))
 
 
 def show(stored: DetectorFile) -> None:

@@ -13,7 +13,7 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.leaks.benchmark.score import BenchmarkReport, compare, kinds_of, read_items
 from rl2f_core.leaks.benchmark.timing import areas, needs_model, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
-from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESULTS
+from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESULTS, TEACHER_WRITTEN_LEAKS
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.synthetic_leaks.items import Half
 from rl2f_core.types import FrozenModel, JsonObject
@@ -21,7 +21,11 @@ from rl2f_core.types import FrozenModel, JsonObject
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
 
-BENCHMARKS = {"generated": LEAK_BENCHMARK, "handwritten": HANDWRITTEN_LEAKS}
+BENCHMARKS = {
+    "generated": LEAK_BENCHMARK,
+    "handwritten": HANDWRITTEN_LEAKS,
+    "teacher_written": TEACHER_WRITTEN_LEAKS,
+}
 """Shipped benchmarks by name."""
 
 _UNRECORDED = {"results": {"__all__": {"report": {"wrong"}}}}
@@ -35,7 +39,7 @@ class CascadeResult(FrozenModel):
     configs: tuple[JsonObject, ...]
     """Configurations of the detectors."""
     benchmark: str
-    """`generated`, `handwritten` or a path."""
+    """A name in `BENCHMARKS`, or a path."""
     split: Half
     hints: int
     """Number of checked hints."""
@@ -74,7 +78,7 @@ def evaluate(
 
     Args:
         detectors: The cascade; see `parse_detectors`.
-        benchmark: `generated`, `handwritten`, or the path of a file or folder of items.
+        benchmark: A name in `BENCHMARKS`, or the path of a file or folder of items.
         split: The split.
         models: Models of detectors that need one.
         limit: Maximum number of hints, evenly spaced; None is all.
