@@ -39,7 +39,7 @@ class LabelForm:
     include_controls: bool = False
     model: str = "smollm2-135m"
     """Base model of a new detector."""
-    benchmarks: str = "generated,handwritten"
+    benchmarks: str = "generated,handwritten,teacher_written"
     """Benchmarks that a new detector is trained on, separated by commas."""
     usd: float = 0.0
     """Budget of the recommended cascade, in US dollars per 1,000 hints; 0 is no model."""

@@ -43,7 +43,7 @@ SELECTIONS = [
     ("most informative first", "informative"),
 ]
 BENCHMARKS = [
-    ("both dev halves", "generated,handwritten"),
+    ("all dev halves", "generated,handwritten,teacher_written"),
     ("hand-written dev half", "handwritten"),
     ("generated dev half", "generated"),
     ("none, only labels", ""),

@@ -60,7 +60,7 @@ def train(
     as_json: AsJson = False,
     workspace: Root = None,
 ) -> None:
-    """Train a leak detector on the dev halves of both benchmarks and on people's labels.
+    """Train a leak detector on the dev halves of the benchmarks and on people's labels.
 
     The result is DETECTORS/NAME/vN with the weights and detector.json: threshold, data hashes, seeds, and quality on
     held-out tasks. Use it as `--detector exact,equivalent,classifier:path=FOLDER`, or in leak_detection.detectors.

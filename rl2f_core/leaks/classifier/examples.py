@@ -1,4 +1,4 @@
-"""Labeled hints for training: the dev halves of both benchmarks, and scripted hints.
+"""Labeled hints for training: the dev halves of the benchmarks, and scripted hints.
 
 No function of this module uses a line of a test half.
 """
@@ -9,19 +9,21 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.benchmark.score import KINDS, by_environment, query_of, read_items
-from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK
+from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, TEACHER_WRITTEN_LEAKS
 from rl2f_core.synthetic_leaks.items import LeakItem, generate
 from rl2f_core.text.normalize import contains_tokens
 from rl2f_core.types import LeakType, Verdict
 
-GENERATED, HANDWRITTEN, SCRIPTED, LABELS = "generated", "handwritten", "scripted", "labels"
+GENERATED, HANDWRITTEN, TEACHER_WRITTEN, SCRIPTED, LABELS = (
+    "generated", "handwritten", "teacher_written", "scripted", "labels",
+)  # fmt: skip
 _DERIVATIONS = frozenset(
     ("two_hints", "negation", "property_conjunction", "multi_hint", "intermediate_result", "verdict_on_parts")
 )
@@ -41,7 +43,7 @@ class Example:
     kind: str
     """Disguise or near-miss; empty if unknown."""
     source: str
-    """`generated`, `handwritten`, `scripted` or `labels`."""
+    """`generated`, `handwritten`, `teacher_written`, `scripted` or `labels`."""
     group: str
     """Examples of one task share it; they are on the same side of a split."""
     leak_type: LeakType | None = None
@@ -74,6 +76,11 @@ def handwritten(file: Path = HANDWRITTEN_LEAKS) -> list[Example]:
     """Return the dev half of the hand-written benchmark, without ambiguous hints."""
     items = [item for item in read_items(file, "dev") if not item.ambiguous]
     return [_example(item, environment, query, HANDWRITTEN) for item, environment, query in _queries(items)]
+
+
+def teacher_written() -> list[Example]:
+    """Return the dev half of the hints of a teacher model, without ambiguous hints."""
+    return [replace(example, source=TEACHER_WRITTEN) for example in handwritten(TEACHER_WRITTEN_LEAKS)]
 
 
 def _queries(items: Sequence[LeakItem]) -> Iterator[tuple[LeakItem, Environment, LeakQuery]]:

@@ -20,7 +20,16 @@ from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.file_io import write_atomically
 from rl2f_core.leaks.classifier.augment import augment
-from rl2f_core.leaks.classifier.examples import GENERATED, HANDWRITTEN, Example, generated, handwritten, scripted
+from rl2f_core.leaks.classifier.examples import (
+    GENERATED,
+    HANDWRITTEN,
+    TEACHER_WRITTEN,
+    Example,
+    generated,
+    handwritten,
+    scripted,
+    teacher_written,
+)
 from rl2f_core.leaks.classifier.operations import operations
 from rl2f_core.leaks.classifier.quality import QualityReport, choose_threshold, make_report
 from rl2f_core.leaks.classifier.rendering import encode, render
@@ -33,6 +42,8 @@ if TYPE_CHECKING:
 OnProgress = Callable[[str, int, int, str], None]
 """Receives phase, done, total and a note."""
 LEAVE_OUT = ("kind", "environment")
+BENCHMARKS = {GENERATED: generated, HANDWRITTEN: handwritten, TEACHER_WRITTEN: teacher_written}
+"""Dev half of each benchmark by name."""
 MIN_EXAMPLES = 8
 """Fewer original examples in the training set are an error."""
 
@@ -62,8 +73,8 @@ class TrainingConfig(BaseConfig):
     """Weight decay of AdamW."""
     max_tokens: int = Field(288, ge=64, le=2048)
     """Tokens of an input; a longer one loses its beginning."""
-    benchmarks: tuple[str, ...] = Field((GENERATED, HANDWRITTEN), json_schema_extra=BASIC_FIELD)
-    """Benchmarks whose dev halves are used: generated, handwritten."""
+    benchmarks: tuple[str, ...] = Field(tuple(BENCHMARKS), json_schema_extra=BASIC_FIELD)
+    """Benchmarks whose dev halves are used: generated, handwritten, teacher_written."""
     copies: int = Field(5, ge=0, le=50)
     """Augmented copies of each hand-written or labeled example; a generated leak has at most one, others none."""
     generated_seeds: int = Field(0, ge=0, le=100)
@@ -84,8 +95,8 @@ class TrainingConfig(BaseConfig):
     @field_validator("benchmarks")
     @classmethod
     def _check_benchmarks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if unknown := [name for name in value if name not in (GENERATED, HANDWRITTEN)]:
-            raise ValueError(f"unknown benchmark {unknown[0]!r}; known: {GENERATED}, {HANDWRITTEN}")
+        if unknown := [name for name in value if name not in BENCHMARKS]:
+            raise ValueError(f"unknown benchmark {unknown[0]!r}; known: {', '.join(BENCHMARKS)}")
         return value
 
     @field_validator("leave_out")
@@ -108,10 +119,7 @@ class Split:
 
 def collect(config: TrainingConfig, labels: Sequence[Example] = ()) -> list[Example]:
     """Return the original examples: the dev halves of the benchmarks, and people's labels."""
-    examples = list(labels)
-    examples += generated() if GENERATED in config.benchmarks else []
-    examples += handwritten() if HANDWRITTEN in config.benchmarks else []
-    return examples
+    return [*labels, *(example for name in config.benchmarks for example in BENCHMARKS[name]())]
 
 
 def split(examples: Sequence[Example], config: TrainingConfig) -> Split:

@@ -64,7 +64,7 @@ def test_the_button_queues_a_training_on_the_labels_of_all_runs_or_the_chosen_on
         assert "Training is queued as run" in start_training(studio, form)
         configs.append(yaml.safe_load(runs.page(studio.context.db, limit=1).rows[0].config))
     assert [set(config["runs"]) for config in configs] == [{truth.run.id, second.run.id}, {second.run.id}]
-    assert [config["benchmarks"] for config in configs] == [["generated", "handwritten"], []]
+    assert [config["benchmarks"] for config in configs] == [["generated", "handwritten", "teacher_written"], []]
     assert configs[1]["model"]["name"] == "tiny-random"
     assert "queued" in text(train_view(studio, TRAIN, ""))
 
