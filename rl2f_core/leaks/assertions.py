@@ -75,6 +75,10 @@ _LEFT = {
     ),
     "tag": _OPEN,
     "but": r"\bnot (?:[^\s,]+ ){1,3}?but(?: rather| instead)?",
+    "contrast": (
+        r"\b(?:you|student|answer)(?: (?!(?:should|must|needs?|could|can|may|might|ought|have|want|would|try)\b)[^\s.?!;]+)"
+        r"{1,14}? (?:instead of|rather than|and not)"
+    ),
 }
 _VERB = re.compile(rf" ?(?:{_BE}|{_MODAL})(?: |$)")
 _CUES = {name: re.compile(rf"(?:{cue}){_FILL}$") for name, cue in _LEFT.items()}
@@ -122,6 +126,7 @@ _BLOCKS = {
     "command": (_NEGATION, _CONDITION, _REPORT, _YOURS, _YOU_DO),
     "tag": (_NEGATION, _CONDITION, _REPORT, _YOURS),
     "but": (),
+    "contrast": (_CONDITION,),
 }
 
 _GOES_ON = re.compile(
