@@ -76,8 +76,9 @@ _LEFT = {
     "tag": _OPEN,
     "but": r"\bnot (?:[^\s,]+ ){1,3}?but(?: rather| instead)?",
     "contrast": (
-        r"\b(?:you|student|answer)(?: (?!(?:should|must|needs?|could|can|may|might|ought|have|want|would|try)\b)[^\s.?!;]+)"
-        r"{1,14}? (?:instead of|rather than|and not)"
+        r"\b(?:you|student|answer)"
+        r"(?: (?!(?:should|must|needs?|could|can|may|might|ought|have|want|would|try)\b)[^\s.?!;]+){1,14}? "
+        r"(?:instead of|rather than|and not)"
     ),
 }
 _VERB = re.compile(rf" ?(?:{_BE}|{_MODAL})(?: |$)")

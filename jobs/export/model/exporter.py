@@ -106,7 +106,7 @@ def export_model(
 
 
 def _describe(run: RunDir, config: RunConfig, checkpoint: str, format: str, dtype: str, folder: Path) -> ModelExport:
-    from rl2f_core.model_store.download import SMOLLM2_HUB
+    from rl2f_core.model_store.download import FROM_WHEELS
     from rl2f_core.model_store.files import read_manifest
     from rl2f_core.rollout.build import build_environment
 
@@ -114,10 +114,11 @@ def _describe(run: RunDir, config: RunConfig, checkpoint: str, format: str, dtyp
     name = Path(config.model.name).name if Path(config.model.name).is_absolute() else config.model.name
     source = str(manifest.get("source", "a local folder"))
     kind, _, hub_id = source.partition(" ")
+    built_in = FROM_WHEELS.get(str(manifest.get("name")))
     notice = folder / "NOTICE"
     base = BaseModel(
         name=name,
-        id=SMOLLM2_HUB if manifest.get("name") == "smollm2-135m" else hub_id if kind == "hub" else name,
+        id=built_in.hub if built_in else hub_id if kind == "hub" else name,
         license=str(manifest.get("license", "unknown")),
         source=source,
         notice=notice.read_text(encoding="utf-8").strip() if notice.is_file() else "",

@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 OnProgress = Callable[[str, int, int, str], None]
 """Receives phase, done, total and a note."""
 LEAVE_OUT = ("kind", "environment")
-BENCHMARKS = {GENERATED: generated, HANDWRITTEN: handwritten, TEACHER_WRITTEN: teacher_written}
+BENCHMARKS: dict[str, Callable[[], list[Example]]] = {
+    GENERATED: generated,
+    HANDWRITTEN: handwritten,
+    TEACHER_WRITTEN: teacher_written,
+}
 """Dev half of each benchmark by name."""
 MIN_EXAMPLES = 8
 """Fewer original examples in the training set are an error."""
