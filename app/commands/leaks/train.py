@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from app.commands.leaks.benchmark import format_interval
 from app.commands.options import AsJson, Root, Sets, migrated
@@ -27,6 +25,9 @@ from rl2f_core.run.signals import InterruptHandler
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rl2f_core.leaks.classifier.quality import Quality
     from rl2f_core.leaks.classifier.stored import DetectorFile
 
