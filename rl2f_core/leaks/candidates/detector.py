@@ -48,6 +48,7 @@ _LENGTH = re.compile(
     r"\b(\d) (?:\w+ )?(?:steps?|moves?|letters?|characters?|symbols?|long|instructions?|directions?|commands?)\b",
     re.IGNORECASE,
 )
+_QUOTATION = re.compile(r'["“][^"“”]{3,300}["”]')
 _DEGREE = r"(?:(?:too|still|bit|little|lil|slightly|tad|way|now|go|going|aim|try|think|fly|look|much|far|somewhat|was|is|are|move) (?:\w+ ){0,2}?)"
 _HIGHER = re.compile(
     rf"\b(?:{_DEGREE}(?:low|small|little|short|high(?=er)|more|big(?=ger)|up|upwards?|north)\b|higher|bigger(?! step)|larger|greater|undersh\w+|climb"
@@ -171,8 +172,9 @@ class CandidatesDetector(LeakDetector):
                 known[attempt] = parse_attempt(self.environment, query.task, attempt)[1]
         parsed = tuple(known[attempt] for attempt in query.attempts)
         hints = (*query.hints, query.hint)
-        turns = [Turn(parsed[: k + 1], plain(hint)) for k, hint in enumerate(hints[:-1])]
-        turns.append(Turn(parsed, plain(query.hint)))
+        texts = [self._own_words(query.task, parsed, hint) for hint in hints]
+        turns = [Turn(parsed[: k + 1], text) for k, text in enumerate(texts[:-1])]
+        turns.append(Turn(parsed, texts[-1]))
         remaining = reader(turns)
         fraction = _fraction(remaining)
         if remaining.span is None or fraction < self.config.partial:
@@ -195,6 +197,19 @@ class CandidatesDetector(LeakDetector):
             evidence=f"“{words}” {verb}",
             answer_fraction=fraction,
         )
+
+    def _own_words(self, task: Task, attempts: Sequence[str | None], hint: str) -> NormalizedText:
+        """Return a hint in plain form, with blanks for quotations of several parts of the attempts."""
+        text = plain(hint)
+        if '"' not in text.text and "“" not in text.text:
+            return text
+        owned = self.environment.student_parts(task, [attempt for attempt in attempts if attempt is not None])
+
+        def blank(quotation: re.Match[str]) -> str:
+            said = [(name, value) for _, _, name, value in self.environment.stated_parts(task, quotation[0][1:-1])]
+            return " " * len(quotation[0]) if len(said) > 1 and owned.issuperset(said) else quotation[0]
+
+        return replace(text, text=_QUOTATION.sub(blank, text.text))
 
     def _stated(self, query: LeakQuery) -> tuple[int, int] | None:
         """Return the span of the verbatim answer if the hint asserts it."""

@@ -132,6 +132,13 @@ def test_verdicts_counts_and_exchanges_of_people_leave_one_assignment(hint: str)
     assert on_people(hint).leaked, hint
 
 
+def test_a_quotation_of_the_whole_attempt_states_none_of_its_parts() -> None:
+    """Without the rule, the false parts were dropped as false claims, and the true ones counted as statements."""
+    attempt = "Ann is a knave, Bob is a knave, Cleo is a knave"
+    assert not on_people(f'The first error is in the statement "{attempt}".', attempt).leaked
+    assert on_people('Not "Ann is a knave, Bob is a knave", only Bob is wrong.', attempt).leaked
+
+
 @pytest.mark.parametrize(
     "hint",
     [
