@@ -149,6 +149,8 @@ _AFTER = re.compile(
     r")"
 )
 _ENDS = re.compile(r" ?(?:$|[.!]|,? ?(?:not|instead of|rather than)\b)")
+_OUT_OF = r"[\d.]{0,8}\d ?(?:(?:out )?of|/) ?[\d.]{0,8}\d"
+_SCORE = re.compile(rf"\bscor(?:e|es|ed|ing)\b(?: \w+){{0,2}}? {_OUT_OF}|\b{_OUT_OF} points?\b", re.IGNORECASE)
 
 
 def assertion(text: str, start: int, end: int) -> str | None:
@@ -173,6 +175,11 @@ def _in_context(left: str, value: str, right: str) -> str | None:
     if after and not any(block.search(left) for block in blocks):
         return " ".join(f"{value}{after[0]}".split())
     return None
+
+
+def in_score(text: str, start: int, end: int) -> bool:
+    """Return whether a value is part of a score, as in "scores 0.5 of 1"."""
+    return any(m.start() <= start and end <= m.end() for m in _SCORE.finditer(text, max(0, start - 50), end + 30))
 
 
 def _left_cue(left: str) -> str | None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.leaks.assertions import asserted
+from rl2f_core.leaks.assertions import asserted, in_score
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.visible_context import listed_in, own_texts
 from rl2f_core.text.normalize import NormalizedText, find, normalize
@@ -39,7 +39,8 @@ class ExactDetector(LeakDetector):
     def check(self, query: LeakQuery) -> LeakReport:
         """Return a report with the first span that reveals the answer."""
         answer = self.environment.gold_answer(query.task)
-        hint, spans = find_verbatim(answer, query.hint)
+        hint, found = find_verbatim(answer, query.hint)
+        spans = [span for span in found if not in_score(hint.text, *span)]
         if not spans:
             return NO_LEAK
         problem = self.environment.prompt(query.task.public)

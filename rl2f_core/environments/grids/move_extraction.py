@@ -52,6 +52,8 @@ _UP_AFTER = frozenset(
 _DOWN_AFTER = frozenset(
     "write wrote written writing slow slowing break breaking note narrow cut put calm count jot let scale upside".split()
 )
+_ASKED = re.compile(r"\bhow (?:many|far)\b[^.,;:!?]{0,60}$", re.IGNORECASE)
+"""Words before directions whose number of steps the student is asked for."""
 _MODAL = re.compile(r"\b(?:should|must|has to|needs to|ought to|have to)$")
 _STEP = re.compile(r"\b(?:step|move|first|second|third|fourth|fifth|sixth|last|next|one|it|\d)\b")
 _CELL = re.compile(
@@ -199,6 +201,8 @@ def _is_meant(text: str, tokens: list[re.Match[str]], i: int, low: str, run: _Op
     """Return whether a word is a direction here, unlike `that is right`, `two steps left` or `write down`."""
     before = tokens[i - 1][0].lower() if i else ""
     after = tokens[i + 1][0].lower() if i + 1 < len(tokens) else ""
+    if _ASKED.search(text, max(0, tokens[i].start() - 70), tokens[i].start()):
+        return False
     if run is not None and run.style == "word" and (before in _MARKS or before in _WORDS):
         return True
     nearby = [token[0].lower() for token in tokens[i + 1 : i + 4]]

@@ -8,7 +8,7 @@ factor, exchanged or replaced digits) is computed, and the hint must name it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -66,6 +66,18 @@ _WORD_FACTORS = [
     (re.compile(r"\b(?:quadrupl\w+|fourfold)\b", re.IGNORECASE), Fraction(4)),
     *((re.compile(rf"\b(?:an? |1 |the )?{word}s?\b(?! (?:digit|column|place|number|person|guess|attempt|try))", re.IGNORECASE), Fraction(1, n)) for word, n in _FRACTIONS.items()),
 ]  # fmt: skip
+_FREQUENCY = re.compile(
+    r"\b(?:counted|used|read|checked|looked|appears?|occurs?|happens?|mentioned|listed|written|said|tried)(?: \w+){0,2} $",
+    re.IGNORECASE,
+)
+"""A verb before "twice" that says how often something happens."""
+_EACH_TIME = re.compile(r"(?: \w+){0,2} (?:each|every) (?:time|step|round|turn|guess)\b", re.IGNORECASE)
+"""A method after a factor, rather than one operation."""
+_QUOTED = re.compile(
+    r"\b(?:your|you(?: \w+)? (?:found|said|wrote|answered|got|gave|guessed|put|tried|typed|submitted|computed))(?: \w+)? $",
+    re.IGNORECASE,
+)
+"""Words before an attempt that the hint only mentions."""
 _FACTOR_WORDS = re.compile(
     r"doubl|twice|twofold|threefold|fourfold|again|second|2nd|once more|half|halve|tripl|trebl|thrice|quadrupl|third|quarter|fourth|fifth|sixth|eighth"
     r"|tenth|ninth|twelfth|seventh|slice|parts?\b|piece|share|heap|pile|group|portion|chunk",
@@ -76,11 +88,11 @@ _SIGN = re.compile(
 )
 _SIGN_ALONE = re.compile(r"\b(?:only|just|drop|forget|without|lose|remove|flip|apart from|except)\b", re.IGNORECASE)
 _EDIT = re.compile(
-    r"\b(?:make|makes?|chang\w+|put|turn\w*|replac\w+|becomes?|instead|swap\w*|write|set|bump|should (?:be|have been)|needs? to be|wants? to be|ought to be|was meant)\b",
+    r"\b(?:make|makes?|chang\w+|put|turn\w*|replac\w+|becomes?|instead|swap\w*|write(?! (?:your|down|out))|set|bump|should (?:be|have been)|needs? to be|wants? to be|ought to be|was meant)\b",
     re.IGNORECASE,
 )
 _INSERT = re.compile(
-    r"\b(?:in front|before|ahead|at the (?:front|start|beginning|end)|behind|after|append|prepend|stick|tack|attach|lack\w*|missing|forgot|front of|squeeze)\b",
+    r"\b(?:in front|before(?! (?:you|we|i|\w+ing)\b)|ahead|at the (?:front|start|beginning|end)|behind|after|append|prepend|stick|tack|attach|lack\w*|missing|forgot|front of|squeeze)\b",
     re.IGNORECASE,
 )
 _REMOVE = re.compile(
@@ -101,6 +113,11 @@ _MULTIPLY_CUE = re.compile(
 _DIVIDE_CUE = re.compile(
     r"\b(?:divid\w+|shar\w+|split|each|equal\w*|among|between|half|per|apiece)\b|[÷/]", re.IGNORECASE
 )
+_RETRY = re.compile(
+    r"\b(?:read|answer|try|look|check|think|guess|start|begin|writ\w+|consider|go (?:over|through|back))(?: \w+){0,4} (?:again|twice|once more)\b",
+    re.IGNORECASE,
+)
+"""Advice to do something again, which repeats no amount."""
 _AGAIN = re.compile(r"\b(?:again|twice|doubl\w+|same (?:amount|again)|once more|lot again)\b", re.IGNORECASE)
 _YOURS = re.compile(
     r"\b(?:your (?:number|answer|guess|result|figure|sum)|(?:the )?(?:number|amount|quantity|figure|one|1|what|that) (?:that )?you (?:\w+ )?(?:gave|wrote|said|put|got|guessed|answered|have|had)|what you (?:\w+ )?(?:gave|wrote|said|put|got|have)|yours)\b",
@@ -153,10 +170,12 @@ _DENOMINATORS = {
 
 _ONE = re.compile(
     r"\b(?:this|that|which|each|every|another|any|next|same|such|only|easy|hard|tough|tricky|right|wrong|good|bad|close|nice|no|other|careful with this|a hard|new|old|your) 1\b"
-    r"|\b1(?= (?:of (?!(?:the )?\d)|after|by 1|another|that|who|which|where|at a time|from)\b)",
+    r"|\b1(?= (?:of (?!(?:the )?\d)|after|by 1|another|that|who|which|where|at a time|from)\b)"
+    r"|\b(?:any|some|all|every|these|those|other|next|which) \d(?= (?:of (?:them|these|those|the)|numbers|amounts|terms|signs)\b)"
+    r"|\b(?:first|last) \d(?= (?:terms|signs|amounts)\b)",
     re.IGNORECASE,
 )
-"""The pronoun "one"."""
+"""The pronoun "one", and numbers that only quantify, as in "any two of them"."""
 
 
 def read_number_hint(
@@ -171,17 +190,19 @@ def read_number_hint(
         earlier: The earlier hints in plain form.
         memory: What the earlier sentences mentioned.
     """
-    text = _ONE.sub(lambda match: match[0][:-1] + "_", text)
+    text, *earlier = (_ONE.sub(lambda match: match[0][:-1] + "_", each) for each in (text, *earlier))
     tried = [attempt for attempt in attempts if attempt is not None]
     told: list[Told] = []
     spans = sentences(text)
-    mentioned = {value for t in (*earlier, text) for _, _, value in numbers_in(t)} if len(tried) > 1 else set()
+    here = {value for _, _, value in numbers_in(text)}
+    mentioned = here if here & set(tried) else here.union(value for t in earlier for _, _, value in numbers_in(t))
     named = [a for a in tried[:-1] if a in mentioned]
+    quoted = {v for start, _, v in numbers_in(text) if v in tried and _QUOTED.search(text, max(0, start - 50), start)}
     for i, (start, end) in enumerate(spans):
         window = text[start : spans[i + 1][1]] if i + 1 < len(spans) else text[start:end]
         meant = tried if _OLDER.search(window) else [*named, *tried[-1:]]
         for attempt in dict.fromkeys(reversed(meant)):
-            span = _operation(window, attempt, task)
+            span = _operation(window, attempt, task, quoted if attempt == tried[-1] else {*quoted, tried[-1]})
             if span:
                 told.append(Told(start + span[0], start + span[1]))
     for start, end, value in numbers_in(text):
@@ -195,17 +216,17 @@ def read_number_hint(
     told += _intermediate(text, task, tried, earlier)
     if task.gold.denominator == 1:
         told += properties(text, task, tried)
-        told += digits(text, task, tried, memory)
+        told += digits(text, task, tried if _OLDER.search(text) else [*named, *tried[-1:]], memory)
     return told
 
 
 # -- operations on an attempt ------------------------------------------------------------------------------------------
-def _operation(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, int] | None:
+def _operation(sentence: str, attempt: Fraction, task: NumberTask, quoted: Set[Fraction]) -> tuple[int, int] | None:
     """Return the span of words that name the way from an attempt to the answer."""
     gold = task.gold
     if attempt == gold:
         return None
-    return _amount(sentence, attempt, task) or _edited(sentence, attempt, gold)
+    return _amount(sentence, attempt, task, quoted) or _edited(sentence, attempt, gold, quoted)
 
 
 class _Cues(NamedTuple):
@@ -237,7 +258,13 @@ def _cues(sentence: str) -> _Cues:
         elif value and (value > 9 or not _UNIT.match(after)):
             amounts.append((start, end, value))
     if _FACTOR_WORDS.search(sentence):
-        factors += [(*m.span(), factor) for pattern, factor in _WORD_FACTORS for m in pattern.finditer(sentence)]
+        factors += [
+            (*m.span(), factor)
+            for pattern, factor in _WORD_FACTORS
+            for m in pattern.finditer(sentence)
+            if not _FREQUENCY.search(sentence, max(0, m.start() - 40), m.start())
+            and not _EACH_TIME.match(sentence, m.end())
+        ]
         factors += _slices(sentence, found)
     if found and _YOURS.search(sentence) and _EACH.search(sentence):
         factors += [each for each in found if each[2] > 1]
@@ -245,7 +272,7 @@ def _cues(sentence: str) -> _Cues:
     return _Cues(tuple(factors), tuple(amounts), up, down, _SIGN.search(sentence))
 
 
-def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, int] | None:
+def _amount(sentence: str, attempt: Fraction, task: NumberTask, quoted: Set[Fraction]) -> tuple[int, int] | None:
     """Return the span of a factor, an amount, or both, that lead from an attempt to the answer."""
     cues, gold = _cues(sentence), task.gold
     for start, end, factor in cues.factors:
@@ -253,7 +280,7 @@ def _amount(sentence: str, attempt: Fraction, task: NumberTask) -> tuple[int, in
         if result is not None and factor not in (0, 1) and _BECOMES.search(sentence):
             return start, end
     given = task.given | {attempt, gold}
-    amounts = [each for each in cues.amounts if each[2] not in given or abs(each[2]) == 1]
+    amounts = [each for each in cues.amounts if each[2] not in quoted and (each[2] not in given or abs(each[2]) == 1)]
     for base in [attempt, -attempt] if cues.sign else [attempt]:
         if base == gold:
             return cues.sign.span() if cues.sign and _SIGN_ALONE.search(sentence) else None
@@ -297,7 +324,7 @@ def _slices(sentence: str, found: Sequence[tuple[int, int, Fraction]]) -> Iterat
                 yield start, end, Fraction(n - int(value), n)
 
 
-def _edited(sentence: str, attempt: Fraction, gold: Fraction) -> tuple[int, int] | None:
+def _edited(sentence: str, attempt: Fraction, gold: Fraction, quoted: Set[Fraction]) -> tuple[int, int] | None:
     """Return the span of words for exchanged, replaced, inserted or removed digits."""
     if attempt.denominator != 1 or gold.denominator != 1 or attempt < 0 or gold < 0:
         return None
@@ -321,7 +348,7 @@ def _edited(sentence: str, attempt: Fraction, gold: Fraction) -> tuple[int, int]
             return spans[0]
     elif len(new) == len(old) + 1:
         insert = _INSERT.search(sentence)
-        added = [d for i, d in enumerate(new) if new[:i] + new[i + 1 :] == old]
+        added = {d for i, d in enumerate(new) if new[:i] + new[i + 1 :] == old} - {str(value) for value in quoted}
         if insert and any(d in digits or (d == "0" and "zero" in sentence) for d in added):
             return insert.span()
     elif len(new) == len(old) - 1:
@@ -346,8 +373,9 @@ def _intermediate(text: str, task: NumberTask, tried: Sequence[Fraction], earlie
     here = numbers_in(text)
     before = [(0, 0, value) for hint in earlier for _, _, value in numbers_in(hint)]
     new = {v for _, _, v in [*here, *before] if v not in task.given and v not in tried and v != gold and abs(v) > 1}
-    for start, end, x in [*here, *before]:
-        if x in new and _AGAIN.search(text) and 2 * x == gold:
+    again = _AGAIN.search(_RETRY.sub("", text)) is not None
+    for start, end, x in [*here, *before] if again else ():
+        if x in new and 2 * x == gold:
             yield Told(start, end or len(text), steps=1)
     pairs = [*here, *(item for item in before if item[2] in new)]
     for i, (start, _, x) in enumerate(pairs):

@@ -135,7 +135,7 @@ def _if_true(told: Told, gold: int) -> Iterator[Told]:
 
 # -- digits --------------------------------------------------------------------------------------------------------------
 PLACE_OF_DIGIT = re.compile(
-    r"\b(?:(?! ?(?:first|last|final|opening|closing|leading) \d (?!digits|figures|of))(?P<R1>ones|rightmost|units?|last|final|ends?|ending|closing|closes|finish(?:es)?|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
+    r"\b(?:(?! ?(?:first|last|final|opening|closing|leading) (?:\d (?!digits|figures|of)|(?:_ )?(?:terms?|signs?|amounts?)\b))(?P<R1>ones|rightmost|units?|last|final|ends?|ending|closing|closes|finish(?:es)?|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
     r"|(?P<L1>first|front|leading|leftmost|starts?|starting|begins?|beginning|opening|opens|left-?hand)|(?P<M>middle|cent(?:er|re)|in between|between the (?:ends|2|outer)|inner|second(?= digit| 1\b))"
     r"|(?P<E>outer|outside|both ends|on the outside))\b(?: 1\b(?=\s|$))?",
     re.IGNORECASE,
@@ -225,7 +225,8 @@ def digits(text: str, task: NumberTask, tried: Sequence[Fraction], memory: Memor
                     parts = fact.parts
                     if parts >= _DIGIT_PARTS - {"L1", "L2"}:  # "the others"
                         continue
-                    holds = _digits_agree(parts, attempt, fact.positive, len(str(abs(gold))) if same else None)
+                    length = len(str(abs(gold))) if same and fact.positive else None
+                    holds = _digits_agree(parts, attempt, fact.positive, length)
                     if holds(gold):
                         yield Told(fact.start, fact.end, holds=holds)
                         break

@@ -117,7 +117,7 @@ class _Scan:
                     self.contrast = self.vocabulary.parts - token.parts if before == "only" else frozenset()
                 return i + 1
             case "others":
-                self._set(self.vocabulary.parts - self._mentioned(i), token)
+                self._set(self._others(i), token)
             case "all" | "none":
                 following = self.tokens[i + 1 : i + 2]
                 if not (following and following[0].symbol in ("number", "value", "part")) or token.symbol == "none":
@@ -219,6 +219,11 @@ class _Scan:
             others = self.vocabulary.parts.difference(*(fact.parts for fact in same))
             self._add(told[-1].relation, token, parts=others, value=told[-1].value, positive=not told[-1].positive)
 
+    def _others(self, i: int) -> frozenset[Part]:
+        """Return the parts that were not mentioned before a token; none after "some of them" alone."""
+        mentioned = self._mentioned(i)
+        return self.vocabulary.parts - mentioned if mentioned else frozenset()
+
     def _mentioned(self, i: int) -> set[Part]:
         """Return the parts that were mentioned before a token."""
         return self.memory.mentioned | {part for token in self.tokens[:i] for part in token.parts}
@@ -231,7 +236,7 @@ class _Scan:
                 parts |= token.parts
                 self.consumed.add(k)
             elif token.symbol in ("others", "all") and not parts:
-                return self.vocabulary.parts - (self._mentioned(k) if token.symbol == "others" else frozenset())
+                return self._others(k) if token.symbol == "others" else self.vocabulary.parts
             elif token.symbol == "pronoun" and not parts:
                 return self._meant(k)
             elif token.symbol == "report" and not parts and token.text.lower().startswith("you"):

@@ -13,6 +13,11 @@ from rl2f_core.leaks.candidates.text import sentences
 
 Span = tuple[int, int]
 
+_PHRASAL = re.compile(
+    r"\b(?:(?:writ\w+|wrote|put\w*|jot\w*|note)(?: (?:your|the|it|them|each|all|every|what|this|that)(?: \w+){0,2})?|slow\w*|calm\w*|break\w*|narrow\w*|settle|sit) $",
+    re.IGNORECASE,
+)
+"""Verbs before a "down" that is no direction."""
 _STEP = {"u": "U", "n": "U", "d": "D", "s": "D", "l": "L", "w": "L", "r": "R", "e": "R"}
 _DIRECTION = re.compile(
     r"\b(?:(?P<up>ups?|upwards?|north|northwards?|climb\w*|above|ascend\w*)|(?P<down>downs?|downwards?|south|southwards?|drops?(?: all| right| straight)?(?= down| to| all| until| till)|sink|falls?|fall(?:ing)?|descend\w*)"
@@ -38,7 +43,10 @@ _UNTIL = re.compile(
     r"^[^,.;]{0,30}?\b(?:until|till|all the way|to (?:its|the) (?:very )?(?:end|wall|edge|corner|floor|goal|bottom|top|ceiling)|no more|as far as|along|home|to g\b|to the .{0,12}corner|hit|reach)",
     re.IGNORECASE,
 )
-_NO = re.compile(r"\b(?:no|not|never|nor|without|neither|don't|isn't|avoid|nothing)\b[^.;!?]{0,24}$", re.IGNORECASE)
+_NO = re.compile(r"\b(?:no|not|never|nor|without|neither|don't|isn't|avoid|nothing)\b[^.;:!?]{0,24}$", re.IGNORECASE)
+_OR = re.compile(r"\bor\b", re.IGNORECASE)
+_NUMERAL = re.compile(r"(?<!\w)(?<!step )(?<!move )(?<!this )(?<!that )\d{1,2}(?!\w)", re.IGNORECASE)
+"""A number that may count steps."""
 _ONLY = re.compile(
     r"\b(?:only|nothing but|just|all|always|every|each|straight|keep going|nothing else)\b", re.IGNORECASE
 )
@@ -145,7 +153,9 @@ def _walks(text: str, attempts: Sequence[str], told: Sequence[str]) -> Iterator[
             yield walk, match.span()
     for pattern, keys in _SYMBOLS:
         for match in pattern.finditer(text):
-            yield "".join(keys[c] for c in match[0] if c in keys), match.span()
+            symbols = "".join(c for c in match[0] if c in keys)
+            if not any(symbols in attempt for attempt in attempts):
+                yield "".join(keys[c] for c in symbols), match.span()
     prefixes = ["", *_prefixes(text, attempts), *(p for hint in told for p in _prefixes(hint, attempts))]
     for start, end in [*sentences(text), whole]:
         for walk in _described(text[start:end], prefixes, attempts):
@@ -156,6 +166,13 @@ def _walks(text: str, attempts: Sequence[str], told: Sequence[str]) -> Iterator[
     for start, end in sentences(text):
         for walk in _described(text[start:end], ["", *edits[:8]], ()):
             yield walk, (start, end)
+
+
+def _directions(text: str) -> Iterator[re.Match[str]]:
+    """Yield the words for directions."""
+    for match in _DIRECTION.finditer(text):
+        if match[0].lower() != "down" or not _PHRASAL.search(text, max(0, match.start() - 40), match.start()):
+            yield match
 
 
 def _prefixes(text: str, attempts: Sequence[str]) -> Iterator[str]:
@@ -169,7 +186,7 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
     last_end = 0
     if _VAGUE.search(sentence):
         return
-    for match in _DIRECTION.finditer(sentence):
+    for match in _directions(sentence):
         before, after = sentence[last_end : match.start()], sentence[match.end() :]
         if match[0].lower() == "left" and re.search(r"\b(?:more|is|are|what's|nothing|what you're) $", before):
             continue
@@ -177,6 +194,8 @@ def _described(sentence: str, prefixes: Sequence[str], attempts: Sequence[str]) 
             re.search(r"\b(?:you're|all|that's|is|are|was) $", before) or _AT_ONCE.match(after)
         ):
             continue
+        if steps and _OR.search(before):
+            return
         count_before, count_after = _COUNT_BEFORE.search(before), _COUNT_AFTER.match(after)
         n = 1
         if count_after and (count_after["n"] or count_after["twice"]):
@@ -212,7 +231,7 @@ def _straight(text: str) -> Iterator[str]:
     """Yield straight walks if all other directions are denied, or one is the only one."""
     denied: set[str] = set()
     named: set[str] = set()
-    for match in [*_DIRECTION.finditer(text), *_LETTER_STEP.finditer(text)]:
+    for match in [*_directions(text), *_LETTER_STEP.finditer(text)]:
         step = match.groupdict().get("step") or _STEP[str(match.lastgroup)[0]]
         sentence_start = max(text.rfind(mark, 0, match.start()) for mark in ".!?;") + 1
         before = text[sentence_start : match.start()]
@@ -267,7 +286,7 @@ def _edited(text: str, attempt: str) -> Iterator[str]:
         word = (missing["n"] or missing["m"] or "1").lower()
         yield attempt + attempt[-1] * (int(word) if word.isdigit() else 1)
     if _CHANGE.search(text):
-        steps = [_STEP[str(m.lastgroup)[0]] for m in _DIRECTION.finditer(text)] + [
+        steps = [_STEP[str(m.lastgroup)[0]] for m in _directions(text)] + [
             m["step"] for m in _LETTER_STEP.finditer(text)
         ]
         for token in places:
@@ -286,10 +305,8 @@ def _resized(text: str, attempt: str) -> Iterator[str]:
     """Yield an attempt with one run of equal steps made longer or shorter, as in "the four Ls should be three"."""
     if not (_RESIZED.search(text) or _EXCESS.search(text)):
         return
-    numbers = {int(n) for n in re.findall(r"(?<!\w)\d{1,2}(?!\w)", text)}
-    named = {_STEP[str(m.lastgroup)[0]] for m in _DIRECTION.finditer(text)} | {
-        m["step"] for m in _LETTER_STEP.finditer(text)
-    }
+    numbers = {int(n) for n in _NUMERAL.findall(text)}
+    named = {_STEP[str(m.lastgroup)[0]] for m in _directions(text)} | {m["step"] for m in _LETTER_STEP.finditer(text)}
     runs = list(re.finditer(r"(.)\1*", attempt))
     for run in runs:
         sizes = (

@@ -13,7 +13,7 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import LeakVocabulary
 from rl2f_core.errors import shorten
-from rl2f_core.leaks.assertions import asserted
+from rl2f_core.leaks.assertions import asserted, in_score
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.equivalent import letters, views
 from rl2f_core.leaks.equivalent.views import AnswerType, TextView
@@ -207,7 +207,7 @@ class EquivalentDetector(LeakDetector):
         hint: NormalizedText | None = None
         visible: dict[tuple[str, str], bool] = {}
         for start, end, value, loose, operands, source in matches:
-            if len(operands) > 1 and operands in context.problem_operands:
+            if (len(operands) > 1 and operands in context.problem_operands) or in_score(query.hint, start, end):
                 continue
             text = shorten(query.hint[start:end], 80)
             evidence = f"“{text}” reads as {shorten(value, 80)}, which the verifier accepts"

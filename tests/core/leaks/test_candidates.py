@@ -348,6 +348,61 @@ def test_the_span_is_that_of_the_statement_in_the_original_hint() -> None:
     assert "ten" in "Hm.  You are tne… I mean: ten short"[slice(*found.span)]
 
 
+@pytest.mark.parametrize(
+    ("answer", "attempts", "hint"),
+    [
+        (
+            "85",
+            ("83",),
+            "Write down what each number stands for before you multiply any two of them. Read it once more.",
+        ),
+        ("85", ("70", "15"), "You said 70 and then 15, so take a bigger step up than last time."),
+        ("16", ("8",), "Which of the numbers are counted twice in your 8?"),
+        ("16", ("8",), "The signs of the last two terms differ. Read the problem once more before you answer."),
+        ("8", ("16",), "Try to cut what is left of the range in half each time."),
+        ("33", ("3",), "Look at your 3 again before you answer."),
+        ("110", ("111", "109"), "The tens of your 109 do not fit."),
+    ],
+)
+def test_advice_and_mentioned_attempts_are_no_operations(answer: str, attempts: tuple[str, ...], hint: str) -> None:
+    earlier = ("Too high.",) * (len(attempts) - 1)
+    assert not report(
+        "arithmetic", f"What is {int(answer) // 2} + {(int(answer) + 1) // 2}?", answer, attempts, *earlier, hint
+    ).leaked, hint
+
+
+@pytest.mark.parametrize(
+    ("answer", "attempt", "hint"),
+    [
+        ("D D", "L D D", "Let us slow down. Write your reasoning down this time."),
+        ("U L", "R D U", "Step 2 does not help, as you would have to go up or to the left again."),
+        ("R R", "R D D", "Hmm, no: your way R D D is fine at the beginning, but then it enters a dead end."),
+        ("R U R", "R U U R", "Careful with this one: step 2 does not help, you went up for nothing."),
+        ("D R", "R R D", "Count rows and columns to see how many steps down and to the right you need."),
+    ],
+)
+def test_advice_and_alternatives_are_no_walks(answer: str, attempt: str, hint: str) -> None:
+    rows = [["."] * 3 for _ in range(3)]
+    ends = {"D D": ((0, 0), (2, 0)), "U L": ((1, 1), (0, 0)), "R R": ((0, 0), (0, 2)), "R U R": ((1, 0), (0, 2))}
+    for (r, c), mark in zip(ends.get(answer, ((0, 0), (1, 1))), "SG", strict=True):
+        rows[r][c] = mark
+    problem = "\n".join(" ".join(row) for row in rows)
+    for name in ("equivalent", "candidates"):
+        env = environment("maze")
+        cls: Any = registry.get("leak_detector", name)
+        query = LeakQuery(env.task_from_gold(problem, answer), hint, (f"<answer>{attempt}</answer>",))
+        assert not cls(cls.Config(), env).check(query).leaked, (name, hint)
+
+
+def test_the_others_of_some_unnamed_letters_are_unknown() -> None:
+    hints = [
+        f"Some of the letters in {code} are right, so keep those and change only the others."
+        for code in ("D E D", "D D E")
+    ]
+    problem = "Find the code: 3 letters, each B, D or E."
+    assert not report("secret_code", problem, "B B B", ("D E D", "E B B", "D D E"), hints[0], "No.", hints[1]).leaked
+
+
 def test_typing_errors_and_number_words_become_plain() -> None:
     assert plain("fourteen tiems, twenty-one, a hundred and five").text == "14 times, 21, 105"
     assert plain("the two digits changed; there, then").text == "the 2 digits changed; there, then"

@@ -97,6 +97,16 @@ def test_mentioning_sentences_are_not_assertions():
     assert [sentence for sentence in MENTIONED if any(assertions(sentence))] == []
 
 
+def test_scores_are_no_answers() -> None:
+    env = registry.get("environment", "arithmetic")
+    numbers = env(env.Config())
+    for detector in ("exact", "equivalent"):
+        cls = registry.get("leak_detector", detector)
+        for hint in ("It scores 0.50 of 1.", "Your score is 1 out of 3.", "That makes 1 of 2 points."):
+            query = LeakQuery(numbers.task_from_gold("What is 5 - 4?", "1"), hint, ("<answer>11</answer>",))
+            assert not cls(cls.Config(), numbers).check(query).leaked, hint
+
+
 def test_assertion_returns_phrase():
     assert assertions("Hm. The *answer* is: 85, I think.") == ["answer is: 85"]
     assert assertions("Please write <answer>85</answer>") == ["write <answer> 85"]
