@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from rl2f_core.leaks.classifier.examples import Example
 from rl2f_core.stats.intervals import Interval, auc, wilson
 from rl2f_core.types import FrozenModel
 
+MIN_LEAKS = 20
+"""A source with fewer leaks does not determine the threshold alone."""
 BINS = 10
 """Bins of the reliability diagram."""
 Probabilities = NDArray[np.float64]
@@ -58,25 +61,22 @@ class QualityReport(FrozenModel):
 
 
 def choose_threshold(examples: Sequence[Example], leak: Probabilities, precision: float) -> float:
-    """Return the lowest threshold whose precision on every source with leaks is at least `precision`.
+    """Return the lowest threshold whose precision on all examples, and on every source, is at least `precision`.
 
-    A hint is flagged if its probability is at least the threshold. If no probability reaches the precision on a source,
-    the threshold is above all of them, so nothing is flagged.
+    A source with fewer than `MIN_LEAKS` leaks counts only with all others, because its precision is too uncertain. A hint
+    is flagged if its probability is at least the threshold. If no probability reaches the precision, the threshold is
+    above all of them, so nothing is flagged.
     """
-    sources = dict.fromkeys(example.source for example in examples if example.leak)
-    thresholds = [_lowest(examples, leak, source, precision) for source in sources]
-    return max(thresholds, default=0.5)
+    leaks = Counter(example.source for example in examples if example.leak)
+    sources = [source for source, count in leaks.items() if count >= MIN_LEAKS]
+    groups = [[e.source == source or not leaks[e.source] for e in examples] for source in sources]
+    return max(_lowest(examples, leak, group, precision) for group in ([True] * len(examples), *groups))
 
 
-def _lowest(examples: Sequence[Example], leak: Probabilities, source: str, precision: float) -> float:
-    """Return the lowest probability at which the flagged hints of a source have the precision.
-
-    Hints of sources without leaks count as well.
-    """
-    leaking = {example.source for example in examples if example.leak} - {source}
-    pairs = [(p, e.leak) for p, e in zip(leak.tolist(), examples, strict=True) if e.source not in leaking]
-    values = np.array([p for p, _ in pairs])
-    truth = np.array([label for _, label in pairs])
+def _lowest(examples: Sequence[Example], leak: Probabilities, group: Sequence[bool], precision: float) -> float:
+    """Return the lowest probability at which the flagged hints of a group have the precision."""
+    inside = np.array(group)
+    values, truth = leak[inside], np.array([example.leak for example in examples])[inside]
     best = float(np.nextafter(values.max(), 2.0))
     for value in np.unique(values)[::-1]:
         if truth[values >= value].mean() >= precision:

@@ -277,13 +277,21 @@ def test_without_a_sufficient_threshold_nothing_is_flagged() -> None:
     assert not (leak >= choose_threshold(listed, leak, 0.95)).any()
 
 
-def test_each_source_reaches_the_precision_and_hints_without_leaks_count_everywhere() -> None:
-    first, p = scored((0.9, True), (0.8, True), (0.7, True), source="generated")
-    second, q = scored((0.95, True), (0.85, False), source="handwritten")
+def test_each_large_source_reaches_the_precision_and_hints_without_leaks_count_everywhere() -> None:
+    first, p = scored(*[(0.9, True), (0.8, True), (0.7, True)] * 10, source="generated")
+    second, q = scored(*[(0.95, True), (0.85, False)] * 20, source="handwritten")
     third, r = scored((0.97, False), source="scripted")
     assert choose_threshold([*first, *second], np.concatenate([p, q]), 0.95) == 0.95
-    every = choose_threshold([*first, *second, *third], np.concatenate([p, q, r]), 0.95)
+    assert choose_threshold([*first, *second], np.concatenate([p, q]), 0.5) == 0.85
+    every = choose_threshold([*first, *second, *third], np.concatenate([p, q, r]), 0.98)
     assert every > 0.97
+
+
+def test_a_source_with_few_leaks_counts_only_with_all_others() -> None:
+    first, p = scored(*[(0.9, True), (0.8, True), (0.7, False)] * 20, source="generated")
+    few, q = scored((0.85, False), (0.84, True), source="teacher_written")
+    # At 0.8: 41 of 42 are leaks, although the small source has one false alarm and one leak.
+    assert choose_threshold([*first, *few], np.concatenate([p, q]), 0.95) == 0.8
 
 
 def test_the_report_counts_by_hand() -> None:

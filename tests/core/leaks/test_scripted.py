@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from leak_dialogues import WORLDS, flagged
 
+MORE_WORLDS = ("gsm_symbolic", "reasoning_gym", "math", "code", "household", "auto_explore")
+
 
 def spotless(world: str, dialogues: int) -> int:
     read = 0
@@ -25,6 +27,6 @@ def test_scripted_hints_of_two_hundred_dialogues_do_not_leak(world: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", (*WORLDS, "gsm_symbolic"))
+@pytest.mark.parametrize("world", (*WORLDS, *MORE_WORLDS))
 def test_scripted_hints_of_ten_thousand_dialogues_do_not_leak(world: str):
     assert spotless(world, 10_000) > 15_000
