@@ -12,7 +12,7 @@ from rl2f_core.leaks.candidates.facts import Part, PartValue, Token, Vocabulary
 from rl2f_core.leaks.candidates.lexicon import LEXICON, words_of
 from rl2f_core.leaks.candidates.parts import Assignment, Operation, Puzzle, Statement, equals
 from rl2f_core.leaks.candidates.places import place_tokens
-from rl2f_core.leaks.candidates.text import sentences
+from rl2f_core.leaks.candidates.text import lowered, sentences
 
 Letters = dict[Part, PartValue]
 
@@ -36,27 +36,22 @@ _REPLACE = [
 ]
 """Replace one letter by another."""
 _PUSHED = re.compile(r"\b(?P<letter>[A-Z])\b(?: \w+){0,3} from the (?P<side>left|front|start|right|back|end)")
-_SHIFT = re.compile(
-    r"\b(?:nudge|shift|slide|move|push|rotate|roll)\b[^.]{0,40}?\b(?P<way>right|left|forward|back)", re.IGNORECASE
-)
+_SHIFT = re.compile(r"\b(?:nudge|shift|slide|move|push|rotate|roll)\b[^.]{0,40}?\b(?P<way>right|left|forward|back)")
 _REVERSED = re.compile(
-    r"\b(?:backwards?|in reverse|reverse (?:the|your|it)|back to front|from (?:the )?back|other way round|right to left|mirror)",
-    re.IGNORECASE,
+    r"\b(?:backwards?|in reverse|reverse (?:the|your|it)|back to front|from (?:the )?back|other way round|right to left|mirror)"
 )
 
 
 _PLACE_OR_LETTER = re.compile(
-    r"\b(?i:replac\w+|substitut\w+|strike|cross|erase|overwrite|rub|swap|exchang\w+|chang\w+|trad\w+|turn\w*|becomes?|gets?|make|makes|put|write|into|for|with|instead|takes?|comes?|goes|belongs?|sits?)\b"
+    r"\b(?:replac\w+|substitut\w+|strike|cross|erase|overwrite|rub|swap|exchang\w+|chang\w+|trad\w+|turn\w*|becomes?|gets?|make|makes|put|write|into|for|with|instead|takes?|comes?|goes|belongs?|sits?)\b"
 )
 _NEIGHBOR = re.compile(
-    r"\b(?:(?P<next>next|following|later|after|further|up|on|forwards?|higher|successor|right|beyond)|(?P<before>previous|before|earlier|preceding|back|down|backwards?|lower|predecessor))\b[^.;]{0,40}\balphabet|\balphabet\w*\b[^.;]{0,40}?\b(?:(?P<next2>next|later|after|further|up|on|forwards?|higher|successor)|(?P<before2>previous|before|earlier|preceding|back|down|backwards?|lower|predecessor))\b|\b(?:1|one|a) letter (?:(?P<next3>later|further|up|on|forward|higher)|(?P<before3>earlier|back|before|down|lower))\b",
-    re.IGNORECASE,
+    r"\b(?:(?P<next>next|following|later|after|further|up|on|forwards?|higher|successor|right|beyond)|(?P<before>previous|before|earlier|preceding|back|down|backwards?|lower|predecessor))\b[^.;]{0,40}\balphabet|\balphabet\w*\b[^.;]{0,40}?\b(?:(?P<next2>next|later|after|further|up|on|forwards?|higher|successor)|(?P<before2>previous|before|earlier|preceding|back|down|backwards?|lower|predecessor))\b|\b(?:1|one|a) letter (?:(?P<next3>later|further|up|on|forward|higher)|(?P<before3>earlier|back|before|down|lower))\b"
 )
 
 
 _COPIED = re.compile(
-    r"\b(?:cop(?:y|ies|ied)|duplicat\w+|repeats?|same (?:\w+ )?as|equals?|identical to|match(?:es)?|twin of|clone)\b",
-    re.IGNORECASE,
+    r"\b(?:cop(?:y|ies|ied)|duplicat\w+|repeats?|same (?:\w+ )?as|equals?|identical to|match(?:es)?|twin of|clone)\b"
 )
 
 
@@ -66,18 +61,19 @@ def operations(order: Sequence[Part], sentence: str, offset: int) -> Iterator[Op
         for match in pattern.finditer(sentence):
             if match["old"] != match["new"]:
                 yield _operation(match, offset, partial(_replace, match["old"], match["new"]))
-    shift = _SHIFT.search(sentence)
+    lower = lowered(sentence)
+    shift = _SHIFT.search(lower)
     if shift:
-        by = 1 if shift["way"].lower() in ("right", "forward") else -1
+        by = 1 if shift["way"] in ("right", "forward") else -1
         yield _operation(shift, offset, partial(_move, lambda v: v[-by:] + v[:-by]))
     pushed = _PUSHED.search(sentence)
     if pushed:
         front, letter = pushed["side"] in ("left", "front", "start"), pushed["letter"]
         yield _operation(pushed, offset, partial(_move, lambda v: [letter, *v[:-1]] if front else [*v[1:], letter]))
-    reverse = _REVERSED.search(sentence)
+    reverse = _REVERSED.search(lower)
     if reverse:
         yield _operation(reverse, offset, partial(_move, lambda v: v[::-1]))
-    if not _PLACE_OR_LETTER.search(sentence) and not _NEIGHBOR.search(sentence) and not _COPIED.search(sentence):
+    if not _PLACE_OR_LETTER.search(lower) and not _NEIGHBOR.search(lower) and not _COPIED.search(lower):
         return
     places = place_tokens(sentence, len(order))
     letters = [(m.start(), m["letter"]) for m in _LETTER.finditer(sentence)]
@@ -87,11 +83,11 @@ def operations(order: Sequence[Part], sentence: str, offset: int) -> Iterator[Op
             if abs(start - token.start) < 60:
                 end = max(token.end, start + 1)
                 yield Operation(offset + min(token.start, start), offset + end, partial(_set, token.parts, letter))
-    if len(places) == 2 and _COPIED.search(sentence) and all(len(token.parts) == 1 for token in places):
+    if len(places) == 2 and _COPIED.search(lower) and all(len(token.parts) == 1 for token in places):
         for one, other in (places, places[::-1]):
             (to,), (source,) = one.parts, other.parts
             yield Operation(offset + places[0].start, offset + places[1].end, partial(_copy, to, source))
-    neighbor = _NEIGHBOR.search(sentence)
+    neighbor = _NEIGHBOR.search(lower)
     if neighbor:
         by = 1 if any(neighbor[f"next{n}"] for n in ("", 2, 3)) else -1
         parts = frozenset().union(*(token.parts for token in places)) or frozenset(order)
@@ -181,9 +177,9 @@ def spelled(code: str, letters: frozenset[str], text: str, known: frozenset[Part
 
 def _runs(runs: Sequence[tuple[int, int, str]], code: str, text: str, gold: Assignment) -> Iterator[Statement]:
     """Yield letters close to each other that spell the code, or that spell it from the back if the text says so."""
-    wanted = {code, code[::-1]} if _REVERSED.search(text) else {code}
+    wanted = {code, code[::-1]} if _REVERSED.search(lowered(text)) else {code}
     for i, (start, end, letters) in enumerate(runs):
-        if _CHOICE.search(text, max(0, start - 16), start):
+        if _CHOICE.search(lowered(text), max(0, start - 16), start):
             continue
         for begin, following, more in runs[i + 1 :]:
             if not _BETWEEN.fullmatch(text, end, begin):
@@ -204,14 +200,12 @@ def _fills(runs: Sequence[tuple[int, int, str]], wanted: set[str], text: str, go
             return
 
 
-_CHOICE = re.compile(
-    r"\b(?:any of|each|either|can hold|choose|possible|allowed|permitted|available|some of)\b", re.IGNORECASE
-)
+_CHOICE = re.compile(r"\b(?:any of|each|either|can hold|choose|possible|allowed|permitted|available|some of)\b")
 
 
 def _affirms(sentence: str) -> bool:
     """Return whether a sentence has no negation, question or quotation of the attempt."""
-    if sentence.rstrip().endswith("?") or _CHOICE.search(sentence):
+    if sentence.rstrip().endswith("?") or _CHOICE.search(lowered(sentence)):
         return False
     return not any(found.symbol in ("not", "report", "wrong") for found in LEXICON.find(words_of(sentence)))
 
@@ -233,8 +227,7 @@ _PRONOUN = re.compile(
     re.ASCII,
 )
 _UNUSED = re.compile(
-    r"\b(?:letter|1|symbol|option)\b[^.;]{0,24}\byou (?:\w+ )?(?:never|haven't|didn't|did not|neglected|forgot|left out|ignored|skipped|omitted|have not|overlooked|spared)(?: \w+){0,5}|\b(?:unused|neglected|leftover|left-over|untried|missing|forgotten|only other|overlooked) (?:letter|1|symbol|option)\b",
-    re.IGNORECASE,
+    r"\b(?:letter|1|symbol|option)\b[^.;]{0,24}\byou (?:\w+ )?(?:never|haven't|didn't|did not|neglected|forgot|left out|ignored|skipped|omitted|have not|overlooked|spared)(?: \w+){0,5}|\b(?:unused|neglected|leftover|left-over|untried|missing|forgotten|only other|overlooked) (?:letter|1|symbol|option)\b"
 )
 _ARTICLE = re.compile(r"^\W*A (?!is\b|in\b|at\b|and\b|or\b|goes\b|comes\b|stays\b|first\b|second\b)[a-z]")
 
@@ -266,7 +259,7 @@ def code(letters: Sequence[str], gold: Assignment) -> Puzzle:
 
         def read_with_unused(sentence: str) -> list[Token]:
             found = read(sentence)
-            match = _UNUSED.search(sentence)
+            match = _UNUSED.search(lowered(sentence))
             letters = next((letters for letters in unused if len(letters) == 1), None)
             if match and letters:
                 found.append(Token("value", match.start(), match.end(), match[0], value=next(iter(letters))))
@@ -286,46 +279,44 @@ def code(letters: Sequence[str], gold: Assignment) -> Puzzle:
 
 # -- statements on patterns ------------------------------------------------------------------------------------------
 _PATTERNS: list[tuple[re.Pattern[str], Callable[[Sequence[PartValue]], bool]]] = [
-    (re.compile(r"palindrom|which end you start|from either end|same (?:\w+ ){0,3}from (?:both|either)|same (?:\w+ )?backwards?|reads? (?:exactly )?(?:the same|identical\w*|alike)|the same (?:\w+ ){0,3}(?:from (?:the )?(?:left|right|front|back|both|either)|(?:forward|backward|in reverse|in (?:a|the) mirror))|symmetric|mirror image of itself|(?:its|own) mirror image|like '?(?:level|noon|radar|anna|otto|kayak|civic|madam)\b|unchanged (?:when|if) (?:\w+ ){0,3}(?:revers|back|turn|mirror)", re.IGNORECASE), lambda v: list(v) == list(v)[::-1]),
-    (re.compile(r"take turns|taking turns|alternat|every other|back and forth|zigzag", re.IGNORECASE), lambda v: all(a != b for a, b in pairwise(v)) and all(a == b for a, b in zip(v, v[2:], strict=False))),
-    (re.compile(r"(?:no|never|not) [^.]{0,20}(?:next to|beside|neighbou?rs?)[^.]{0,14}(?:twin|itself|same|equal|another of)|no (?:2|double|repeated) (?:equal |same )?(?:neighbou?rs|letters in a row)|no doubles", re.IGNORECASE), lambda v: all(a != b for a, b in pairwise(v))),
-    (re.compile(r"all (?:the )?(?:same|equal|identical)|\b1 (?:letter|kind) only|only 1 (?:kind of )?letter|same letter (?:throughout|everywhere|in (?:every|all))", re.IGNORECASE), lambda v: len(set(v)) == 1),
-    (re.compile(r"equally (?:often|many)|as (?:often|many)|(?:same|equal) number of|half and half", re.IGNORECASE), lambda v: len({list(v).count(x) for x in set(v)}) == 1 and len(set(v)) > 1),
-    (re.compile(r"all (?:of the )?letters? (?:is|are|get|gets) used|every letter (?:is|gets|occurs)|each letter (?:occurs|appears)|no letter (?:is )?(?:used )?twice|all different|no letter repeats", re.IGNORECASE), lambda v: len(set(v)) == len(v)),
+    (re.compile(r"palindrom|which end you start|from either end|same (?:\w+ ){0,3}from (?:both|either)|same (?:\w+ )?backwards?|reads? (?:exactly )?(?:the same|identical\w*|alike)|the same (?:\w+ ){0,3}(?:from (?:the )?(?:left|right|front|back|both|either)|(?:forward|backward|in reverse|in (?:a|the) mirror))|symmetric|mirror image of itself|(?:its|own) mirror image|like '?(?:level|noon|radar|anna|otto|kayak|civic|madam)\b|unchanged (?:when|if) (?:\w+ ){0,3}(?:revers|back|turn|mirror)"), lambda v: list(v) == list(v)[::-1]),
+    (re.compile(r"take turns|taking turns|alternat|every other|back and forth|zigzag"), lambda v: all(a != b for a, b in pairwise(v)) and all(a == b for a, b in zip(v, v[2:], strict=False))),
+    (re.compile(r"(?:no|never|not) [^.]{0,20}(?:next to|beside|neighbou?rs?)[^.]{0,14}(?:twin|itself|same|equal|another of)|no (?:2|double|repeated) (?:equal |same )?(?:neighbou?rs|letters in a row)|no doubles"), lambda v: all(a != b for a, b in pairwise(v))),
+    (re.compile(r"all (?:the )?(?:same|equal|identical)|\b1 (?:letter|kind) only|only 1 (?:kind of )?letter|same letter (?:throughout|everywhere|in (?:every|all))"), lambda v: len(set(v)) == 1),
+    (re.compile(r"equally (?:often|many)|as (?:often|many)|(?:same|equal) number of|half and half"), lambda v: len({list(v).count(x) for x in set(v)}) == 1 and len(set(v)) > 1),
+    (re.compile(r"all (?:of the )?letters? (?:is|are|get|gets) used|every letter (?:is|gets|occurs)|each letter (?:occurs|appears)|no letter (?:is )?(?:used )?twice|all different|no letter repeats"), lambda v: len(set(v)) == len(v)),
 ]  # fmt: skip
-_DENIED = re.compile(r"\b(?:not|no|isn't|doesn't|never|n't)\b[^.]{0,25}$", re.IGNORECASE)
+_DENIED = re.compile(r"\b(?:not|no|isn't|doesn't|never|n't)\b[^.]{0,25}$")
 
 
 _DISTINCT = re.compile(
-    r"\b(?:only|just|exactly|precisely|merely|employs?|uses?|of|has|contains?)\b[^.,;\d]{0,14}(\d) (?:different|distinct|kinds? of|sorts? of|separate|various) ?letters?|\b(\d) (?:different|distinct) letters? (?:only|in all|in total|occur|appear|are)",
-    re.IGNORECASE,
+    r"\b(?:only|just|exactly|precisely|merely|employs?|uses?|of|has|contains?)\b[^.,;\d]{0,14}(\d) (?:different|distinct|kinds? of|sorts? of|separate|various) ?letters?|\b(\d) (?:different|distinct) letters? (?:only|in all|in total|occur|appear|are)"
 )
 _REPEATED = re.compile(
-    r"\b(?:1|one|a|some|same) (?:letter|of them|symbol|1)\b[^.;\d]{0,24}?\b(?:(\d) times|(twice)|(thrice))",
-    re.IGNORECASE,
+    r"\b(?:1|one|a|some|same) (?:letter|of them|symbol|1)\b[^.;\d]{0,24}?\b(?:(\d) times|(twice)|(thrice))"
 )
 _PATTERN_WORDS = re.compile(
-    r"palindrom|either end|both ends|which end|backward|mirror|symmetr|the same|turns|alternat|every other|back and forth|zigzag|beside|next to|neighbou?r|doubles|in a row|all |1 letter|only 1|one kind|equal|as often|as many|half and half|letter|identical|\blevel\b|\bnoon\b|\bradar\b|from the (?:left|right)|forward",
-    re.IGNORECASE,
+    r"palindrom|either end|both ends|which end|backward|mirror|symmetr|the same|turns|alternat|every other|back and forth|zigzag|beside|next to|neighbou?r|doubles|in a row|all |1 letter|only 1|one kind|equal|as often|as many|half and half|letter|identical|\blevel\b|\bnoon\b|\bradar\b|from the (?:left|right)|forward"
 )
 
 
 def patterns(text: str, puzzle: Puzzle) -> list[Statement]:
     """Return the true statements about the pattern of a code, such as a palindrome."""
     found: list[Statement] = []
+    text = lowered(text)
     if not _PATTERN_WORDS.search(text):
         return found
     for pattern, count in ((_DISTINCT, _distinct), (_REPEATED, _most)):
         for match in pattern.finditer(text):
             word = next(word for word in match.groups() if word)
-            holds = _count_test(count, int(word) if word.isdigit() else _TIMES[word.lower()], puzzle.order)
+            holds = _count_test(count, int(word) if word.isdigit() else _TIMES[word], puzzle.order)
             if holds(puzzle.gold):
                 found.append(Statement(holds, *match.span()))
     for pattern, test in _PATTERNS:
         for match in pattern.finditer(text):
-            denied = _DENIED.search(text[: match.start()].rsplit(".", 1)[-1]) is not None and not match[
-                0
-            ].lower().startswith("no")
+            denied = _DENIED.search(text[: match.start()].rsplit(".", 1)[-1]) is not None and not match[0].startswith(
+                "no"
+            )
             holds = _pattern_test(test, denied, puzzle.order)
             if holds(puzzle.gold):
                 found.append(Statement(holds, *match.span()))

@@ -28,7 +28,7 @@ from rl2f_core.leaks.candidates.matrices import Cell, Span, read_matrix_hint
 from rl2f_core.leaks.candidates.numbers import read_number_hint
 from rl2f_core.leaks.candidates.parts import MAX_CANDIDATES, Assignment, Puzzle, Statement, read_hint
 from rl2f_core.leaks.candidates.roles import roles
-from rl2f_core.leaks.candidates.text import plain
+from rl2f_core.leaks.candidates.text import lowered, plain
 from rl2f_core.leaks.candidates.told import NumberTask, Told, as_number, numbers_in
 from rl2f_core.leaks.candidates.walks import as_letters, read_walk_hint
 from rl2f_core.leaks.exact import find_verbatim
@@ -45,20 +45,17 @@ _MAX_DIGITS = 4
 _MAX_STEPS = 7
 """Longer walks are not listed."""
 _LENGTH = re.compile(
-    r"\b(\d) (?:\w+ )?(?:steps?|moves?|letters?|characters?|symbols?|long|instructions?|directions?|commands?)\b",
-    re.IGNORECASE,
+    r"\b(\d) (?:\w+ )?(?:steps?|moves?|letters?|characters?|symbols?|long|instructions?|directions?|commands?)\b"
 )
 _QUOTATION = re.compile(r'["“][^"“”]{3,300}["”]')
 _DEGREE = r"(?:(?:too|still|bit|little|lil|slightly|tad|way|now|go|going|aim|try|think|fly|look|much|far|somewhat|was|is|are|move) (?:\w+ ){0,2}?)"
 _HIGHER = re.compile(
     rf"\b(?:{_DEGREE}(?:low|small|little|short|high(?=er)|more|big(?=ger)|up|upwards?|north)\b|higher|bigger(?! step)|larger|greater|undersh\w+|climb"
-    r"|under(?=\W*$)|below (?:it|mine|the)|short of (?:it|the)|worth more|smaller than (?:mine|the|it)|less than (?:mine|the|it))\b",
-    re.IGNORECASE,
+    r"|under(?=\W*$)|below (?:it|mine|the)|short of (?:it|the)|worth more|smaller than (?:mine|the|it)|less than (?:mine|the|it))\b"
 )
 _LOWER = re.compile(
     rf"\b(?:{_DEGREE}(?:high|big|large|much|far|many|low(?=er)|less|small(?=er)|down|downwards?|south)\b|lower|smaller(?! step)|fewer|oversh\w+|descend"
-    r"|over(?=\W*$)|above (?:it|mine|the)|past (?:it|the)|worth less|(?:bigger|larger|more|higher) than (?:mine|the|it))\b",
-    re.IGNORECASE,
+    r"|over(?=\W*$)|above (?:it|mine|the)|past (?:it|the)|worth less|(?:bigger|larger|more|higher) than (?:mine|the|it))\b"
 )
 
 
@@ -368,7 +365,7 @@ def _compared(
         attempt = attempts[len(turn.attempts) - 1] if turn.attempts else None
         if attempt is None or attempt == gold:
             continue
-        direction = (_HIGHER if gold > attempt else _LOWER).search(turn.text.text)
+        direction = (_HIGHER if gold > attempt else _LOWER).search(lowered(turn.text.text))
         if direction:
             low, high = bounds
             tighter = (max(low, floor(attempt) + 1), high) if gold > attempt else (low, min(high, ceil(attempt) - 1))
@@ -392,7 +389,7 @@ def _walk_reader(environment: PathEnvironment, task: Task, gold: str) -> ReadTur
         span = read_walk_hint(turns[-1].text.text, attempts, told, is_accepted, infeasible)
         if span is None and not infeasible and len(steps) <= _MAX_STEPS:
             same = tuple(a if a and len(a.split()) == len(steps) else None for a in turns[-1].attempts)
-            counted = any(int(m[1]) == len(steps) for turn in turns for m in _LENGTH.finditer(turn.text.text))
+            counted = any(int(m[1]) == len(steps) for turn in turns for m in _LENGTH.finditer(lowered(turn.text.text)))
             if counted or any(same):
                 texts = [replace(turn.text, text=as_letters(turn.text.text)) for turn in turns]
                 remaining = read_steps(

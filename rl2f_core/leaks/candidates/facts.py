@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -88,7 +89,9 @@ class Memory:
 
     def copy(self) -> Memory:
         """Return a copy that does not change with this memory."""
-        return replace(self, mentioned=set(self.mentioned), known=set(self.known))
+        copied = copy(self)
+        copied.mentioned, copied.known = set(self.mentioned), set(self.known)
+        return copied
 
 
 _JOIN = re.compile(r",|&|\+|/|\b(?:and|nor|or)\b", re.IGNORECASE)

@@ -202,11 +202,11 @@ class Phrases:
                     for word in first.split("|"):
                         where, key = (self._stems, word[:-1]) if word.endswith("*") else (self._whole, word)
                         where.setdefault(key, []).append(entry)
-        self._known: dict[str, tuple[tuple[Rest, str], ...]] = {}
+        self._known: dict[tuple[str, str], tuple[tuple[Rest, str], ...]] = {}
 
-    def entries(self, word: str) -> tuple[tuple[Rest, str], ...]:
-        """Return the rests of the phrases that begin with a word, the longest first."""
-        known = self._known.get(word)
+    def entries(self, word: str, following: str) -> tuple[tuple[Rest, str], ...]:
+        """Return the rests of the phrases that may begin with two words, the longest first."""
+        known = self._known.get((word, following))
         if known is None:
             found = [*self._whole.get(word, ()), *(self._whole.get("#", ()) if word.isdigit() else ())]
             for end in range(2, len(word) + 1):
@@ -214,20 +214,20 @@ class Phrases:
             if word.endswith("n't"):
                 found += self._whole.get("not", ())
             found.sort(key=lambda entry: (-len(entry[1]), entry[0]))
-            known = tuple((rest, symbol) for _, rest, symbol in found)
+            known = tuple((rest, symbol) for _, rest, symbol in found if not rest or _fits(following, *rest[0]))
             if len(self._known) < 50_000:
-                self._known[word] = known
+                self._known[word, following] = known
         return known
 
     def find(self, words: tuple[Word, ...]) -> Iterator[PhraseSpan]:
         """Yield the phrases of a sentence from left to right, without overlaps."""
         i, count, known = 0, len(words), self._known
         while i < count:
-            word = words[i].text
-            entries = known.get(word)
-            for rest, symbol in self.entries(word) if entries is None else entries:
+            pair = words[i].text, words[i + 1].text if i + 1 < count else ""
+            entries = known.get(pair)
+            for rest, symbol in self.entries(*pair) if entries is None else entries:
                 end = i + 1 + len(rest)
-                if end <= count and (not rest or _fit(words, i + 1, rest)):
+                if end <= count and all(_fits(w.text, *r) for w, r in zip(words[i + 2 : end], rest[1:], strict=True)):
                     yield PhraseSpan(symbol, i, end)
                     i = end - 1
                     break
@@ -239,13 +239,10 @@ def _alternatives(word: str) -> tuple[frozenset[str], tuple[str, ...]]:
     return frozenset(words), tuple(each[:-1] for each in words if each.endswith("*"))
 
 
-def _fit(words: tuple[Word, ...], first: int, rest: Rest) -> bool:
-    for (allowed, beginnings), (_, _, word) in zip(rest, words[first : first + len(rest)], strict=True):
-        if word in allowed or "_" in allowed or ("#" in allowed and word.isdigit()):
-            continue
-        if not (beginnings and word.startswith(beginnings)):
-            return False
-    return True
+def _fits(word: str, allowed: frozenset[str], beginnings: tuple[str, ...]) -> bool:
+    if word in allowed or "_" in allowed or ("#" in allowed and word.isdigit()):
+        return True
+    return bool(beginnings) and word.startswith(beginnings)
 
 
 def _variants(words: list[str]) -> Iterator[list[str]]:

@@ -12,51 +12,41 @@ from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary
 from rl2f_core.leaks.candidates.lexicon import LEXICON, words_of
 from rl2f_core.leaks.candidates.places import place_tokens
 from rl2f_core.leaks.candidates.scan import read_sentence
-from rl2f_core.leaks.candidates.text import sentences
+from rl2f_core.leaks.candidates.text import lowered, sentences
 
 Span = tuple[int, int]
 Cell = tuple[int, int]
-_COLUMN = re.compile(r"\b(?:columns?|cols?|vertical\w*|upright|downwards?|going down|top to bottom)\b", re.IGNORECASE)
-_ROW = re.compile(r"\b(?:rows?|lines?|horizontal\w*)\b", re.IGNORECASE)
-_CORNERS = re.compile(r"\b(?P<v>top|upper|bottom|lower)(?:most)?[- ](?P<h>left|right)\b(?:-hand)?", re.IGNORECASE)
+_COLUMN = re.compile(r"\b(?:columns?|cols?|vertical\w*|upright|downwards?|going down|top to bottom)\b")
+_ROW = re.compile(r"\b(?:rows?|lines?|horizontal\w*)\b")
+_CORNERS = re.compile(r"\b(?P<v>top|upper|bottom|lower)(?:most)?[- ](?P<h>left|right)\b(?:-hand)?")
 _CELL = re.compile(
     r"\b(?:row|line) (?P<r>\d),? ?(?:and |the )?(?:col(?:umn)?|cell|place|position|entry|number|item|slot) (?P<c>\d)"
-    r"|\((?P<r2>\d), ?(?P<c2>\d)\)|\br(?P<r3>\d)[ ,]?c(?P<c3>\d)\b",
-    re.IGNORECASE,
+    r"|\((?P<r2>\d), ?(?P<c2>\d)\)|\br(?P<r3>\d)[ ,]?c(?P<c3>\d)\b"
 )
 _UNIT = r"(?:just |only |exactly )?(?:1|an?|one)(?: \w+)?(?: (?:notch|step|tad|unit|bit|hair|shade|point|size|rung|whisker))?"
 _ONE_MORE = re.compile(
     rf"\b{_UNIT} (?:more|higher|too (?:low|small|little|few|short|close|near)|up|bigger|larger|further|farther|short|shy)\b"
     r"|\b(?:up|raise\w*|rais\w+|increas\w+|bump\w*|lift\w*) (?:\w+ ){0,2}?(?:by )?(?:1|an?|one)\b|\bdeserved? 1 more|\badd 1"
-    r"|\b(?:off|short|low|under) by (?:1|one)\b|\b1 (?:below|under)|\bplus 1|\+ ?1",
-    re.IGNORECASE,
+    r"|\b(?:off|short|low|under) by (?:1|one)\b|\b1 (?:below|under)|\bplus 1|\+ ?1"
 )
 _ONE_LESS = re.compile(
     rf"\b{_UNIT} (?:less|lower|too (?:high|big|large|much|many|far|long|great|generous)|down|smaller|fewer|nearer|closer|over)\b"
     r"|\b(?:down|lower\w*|reduc\w+|drop\w*|decreas\w+|cut) (?:\w+ ){0,2}?(?:by )?(?:1|an?|one)\b|\bsubtract 1|\btake 1 off"
-    r"|\b(?:off|over|high) by (?:1|one)\b|\b1 (?:above|over)|\bminus 1|(?<!\w)- ?1\b",
-    re.IGNORECASE,
+    r"|\b(?:off|over|high) by (?:1|one)\b|\b1 (?:above|over)|\bminus 1|(?<!\w)- ?1\b"
 )
-_MORE = re.compile(
-    r"\b(?P<n>\d) (?:more|higher|too (?:low|small|little|few|short)|bigger|larger|further|short)\b", re.IGNORECASE
-)
-_LESS = re.compile(
-    r"\b(?P<n>\d) (?:less|lower|too (?:high|big|large|much|many|far)|smaller|fewer|nearer)\b", re.IGNORECASE
-)
+_MORE = re.compile(r"\b(?P<n>\d) (?:more|higher|too (?:low|small|little|few|short)|bigger|larger|further|short)\b")
+_LESS = re.compile(r"\b(?P<n>\d) (?:less|lower|too (?:high|big|large|much|many|far)|smaller|fewer|nearer)\b")
 _PLURALS = dict(zip("zeros zeroes noughts ones twos threes fours fives".split(), "00012345", strict=True))
-_SUPPOSED = re.compile(r"\b(?:if|suppose|could|were)\b|\?\W*$", re.IGNORECASE)
-_DOUBLE = re.compile(r"\b(?:double|twice)\b", re.IGNORECASE)
-_RUNS = re.compile(rf"\b(?P<n>\d|an?) (?P<v>\d(?:'?s)?|{'|'.join(_PLURALS)})\b", re.IGNORECASE)
-_CORNERS_ALL = re.compile(r"\b(?:each|every|all|the|4) (?:4 |of the )?corners?\b", re.IGNORECASE)
+_SUPPOSED = re.compile(r"\b(?:if|suppose|could|were)\b|\?\W*$")
+_DOUBLE = re.compile(r"\b(?:double|twice)\b")
+_RUNS = re.compile(rf"\b(?P<n>\d|an?) (?P<v>\d(?:'?s)?|{'|'.join(_PLURALS)})\b")
+_CORNERS_ALL = re.compile(r"\b(?:each|every|all|the|4) (?:4 |of the )?corners?\b")
 _SIDES = re.compile(
-    r"\b(?:middles?|cent(?:er|re)s?) of (?:the|each|every|all) (?:sides?|edges?)|\b(?:edge|side) middles?",
-    re.IGNORECASE,
+    r"\b(?:middles?|cent(?:er|re)s?) of (?:the|each|every|all) (?:sides?|edges?)|\b(?:edge|side) middles?"
 )
-_CENTER = re.compile(
-    r"\b(?:(?:the|in the|dead) (?:very )?(?:cent(?:er|re)|middle)(?! (?:of|row|line|column)))\b", re.IGNORECASE
-)
-_DIGIT = re.compile(r"(?<!row )(?<!column )(?<!line )(?<!cell )(?<!\d)\d(?!\d)", re.IGNORECASE)
-_JOINED = re.compile(r",? ?(?:and|&)?(?: the| your)? ?", re.IGNORECASE)
+_CENTER = re.compile(r"\b(?:(?:the|in the|dead) (?:very )?(?:cent(?:er|re)|middle)(?! (?:of|row|line|column)))\b")
+_DIGIT = re.compile(r"(?<!row )(?<!column )(?<!line )(?<!cell )(?<!\d)\d(?!\d)")
+_JOINED = re.compile(r",? ?(?:and|&)?(?: the| your)? ?")
 
 
 def read_matrix_hint(
@@ -83,19 +73,21 @@ def read_matrix_hint(
     memory.mentioned, memory.recent = set(), ()
     spans: list[Span] = []
     told: set[Cell] = set()
-    columns = _COLUMN.search(text) is not None and _ROW.search(text) is None
+    lower = lowered(text)
+    columns = _COLUMN.search(lower) is not None and _ROW.search(lower) is None
     parts = sentences(text)
     listed: list[str] = []
     for k, (start, end) in enumerate(parts):
         sentence = text[start:end]
-        if _SUPPOSED.search(sentence):
+        words = lower[start:end]
+        if _SUPPOSED.search(words):
             continue
-        across = columns or (_COLUMN.search(sentence) is not None and _ROW.search(sentence) is None)
+        across = columns or (_COLUMN.search(words) is not None and _ROW.search(words) is None)
         cells, rows = _lines(sentence, start, gold, tried, memory, across)
         listed += rows
         following = parts[k + 1] if k + 1 < len(parts) else None
         joined = following is not None and not place_tokens(text[slice(*following)], n)
-        window = text[start : following[1]] if joined and following else sentence
+        window = lower[start : following[1]] if joined and following else words
         values = {cell for cell, segment in _located(window, n) if _is_told(segment, cell, gold, tried)}
         if cells or values:
             spans.append((start, end))
@@ -167,12 +159,12 @@ def _digit_rows(sentence: str, n: int) -> Iterator[tuple[int, int, str]]:
     """Yield n digits in a row: `1211`, `1, 2, 1, 1`, or `4 1s and then a 2`."""
     for match in re.finditer(rf"(?<!\d)\d(?:(?:,? ?(?:and |then )?|-)\d){{{n - 1}}}(?!\d)", sentence):
         yield match.start(), match.end(), "".join(re.findall(r"\d", match[0]))
-    runs = list(_RUNS.finditer(sentence))
+    runs = list(_RUNS.finditer(lowered(sentence)))
     for i in range(len(runs)):
         row = ""
         for j in range(i, len(runs)):
             word = runs[j]["n"]
-            value = runs[j]["v"].lower()
+            value = runs[j]["v"]
             row += _PLURALS.get(value, value[0]) * (int(word) if word.isdigit() else 1)
             if len(row) == n and j > i:
                 yield runs[i].start(), runs[j].end(), row
@@ -222,7 +214,7 @@ def _joined(window: str, n: int) -> list[tuple[int, int, list[int]]]:
 def _cell_of(match: re.Match[str], n: int) -> Cell:
     groups = match.groupdict()
     if groups.get("v"):
-        return (0 if match["v"].lower() in ("top", "upper") else n - 1), (0 if match["h"].lower() == "left" else n - 1)
+        return (0 if match["v"] in ("top", "upper") else n - 1), (0 if match["h"] == "left" else n - 1)
     row, column = (next(groups[name + k] for k in ("", "2", "3") if groups[name + k]) for name in "rc")
     return int(row) - 1, int(column) - 1
 

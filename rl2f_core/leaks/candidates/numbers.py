@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rl2f_core.leaks.candidates.described import SWAPPED, described
 from rl2f_core.leaks.candidates.facts import Memory
 from rl2f_core.leaks.candidates.properties import PLACE_OF_DIGIT, digit_indices, digits, properties
-from rl2f_core.leaks.candidates.text import sentences
+from rl2f_core.leaks.candidates.text import lowered, sentences
 from rl2f_core.leaks.candidates.told import NEGATED, NumberTask, Told, numbers_in
 
 _DENOMINATOR = r"hal(?:f|ves)|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|twelfths?"
@@ -32,127 +32,96 @@ _FRACTIONS = {
     "tenth": 10,
 }
 _APPROXIMATE = re.compile(
-    r"\b(?:about|around|roughly|nearly|almost|approximately|some|or so|over a|more than|less than|well over|at least|at most|not even)\W*$",
-    re.IGNORECASE,
+    r"\b(?:about|around|roughly|nearly|almost|approximately|some|or so|over a|more than|less than|well over|at least|at most|not even)\W*$"
 )
 _UNIT = re.compile(
-    r"\W*(?:of (?:the|your|its|these) )?(?:digits?|columns?|places?|tr(?:y|ies)|guess(?:es)?|mistakes?|letters?|numbers?|wrong|right|errors?|slips?|thing|more (?:time|try|step|look)|carr(?:y|ies)|attempts?|answers?|sentences?|words?|steps?|terms?|signs?|amounts?|rows?|halves|hints?|minutes?|people|questions?|parts?|operations?|brackets?|lines?|times you|options?|facts?|clues?|reasons?|thirds)\b",
-    re.IGNORECASE,
+    r"\W*(?:of (?:the|your|its|these) )?(?:digits?|columns?|places?|tr(?:y|ies)|guess(?:es)?|mistakes?|letters?|numbers?|wrong|right|errors?|slips?|thing|more (?:time|try|step|look)|carr(?:y|ies)|attempts?|answers?|sentences?|words?|steps?|terms?|signs?|amounts?|rows?|halves|hints?|minutes?|people|questions?|parts?|operations?|brackets?|lines?|times you|options?|facts?|clues?|reasons?|thirds)\b"
 )
 _BY_ONE = re.compile(
-    r"\W*(?:too|to (?:many|much|high|low|few)|more|short|less|fewer|off|higher|lower|up|down|bigger|smaller|over|under|above|below|shy|away|further|farther|further|on top|extra|past|larger|greater|back|further|step|notch|unit|tad|hair|point|behind|ahead|beyond)\b",
-    re.IGNORECASE,
+    r"\W*(?:too|to (?:many|much|high|low|few)|more|short|less|fewer|off|higher|lower|up|down|bigger|smaller|over|under|above|below|shy|away|further|farther|further|on top|extra|past|larger|greater|back|further|step|notch|unit|tad|hair|point|behind|ahead|beyond)\b"
 )
 _ONE_BY = re.compile(
-    r"\b(?:add|plus|minus|subtract|take|by|lacks?|missing|drop|remove|want|need|give|knock|shave|trim|deduct)(?: \w+)?(?: just| only| exactly)? $",
-    re.IGNORECASE,
+    r"\b(?:add|plus|minus|subtract|take|by|lacks?|missing|drop|remove|want|need|give|knock|shave|trim|deduct)(?: \w+)?(?: just| only| exactly)? $"
 )
 _UP = re.compile(
-    r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|lost|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and|under\w*|needs?|needed|climb\w*|rais\w+|bump\w*|ahead|on|behind|stingy|forgot|miss\w*|owe\w*|another|too soon|less than|add\w*|top up|boost\w*|gain\w*|not enough|fell|fall\w*|lift\w*|grow\w*|to go)\b",
-    re.IGNORECASE,
+    r"\b(?:add|adding|plus|more|on top|extra|higher|increase|toss|put|throw in|short|missing|too (?:low|little|few|small)|below|under|behind|lack\w*|lost|shy|up|raise|give it|bigger|larger|greater|further|beyond|from|away|and|under\w*|needs?|needed|climb\w*|rais\w+|bump\w*|ahead|on|behind|stingy|forgot|miss\w*|owe\w*|another|too soon|less than|add\w*|top up|boost\w*|gain\w*|not enough|fell|fall\w*|lift\w*|grow\w*|to go)\b"
 )
 _DOWN = re.compile(
-    r"\b(?:subtract\w*|minus|less|fewer|lower|take|drop|remove|too? (?:high|much|many|big|large)|over\w*|above|excess|off|down|reduc\w*|knock|give back|deduct\w*|smaller|lose|without|throw away|cut|away|from|back|exceed\w*|surplus|extra|past|beyond|shav\w+|trim\w*|strip\w*|generous|shed|refund\w*|return|too far|more than|sink|shrink\w*|drop\w*|ahead|return\w*|remove|beyond|greedy|return)\b",
-    re.IGNORECASE,
+    r"\b(?:subtract\w*|minus|less|fewer|lower|take|drop|remove|too? (?:high|much|many|big|large)|over\w*|above|excess|off|down|reduc\w*|knock|give back|deduct\w*|smaller|lose|without|throw away|cut|away|from|back|exceed\w*|surplus|extra|past|beyond|shav\w+|trim\w*|strip\w*|generous|shed|refund\w*|return|too far|more than|sink|shrink\w*|drop\w*|ahead|return\w*|remove|beyond|greedy|return)\b"
 )
-_TIMES = re.compile(
-    r"\W*(?:times|fold|x\b|×|\*|of (?:yours|those|them|these|your|what you)|copies|-fold|lots of)", re.IGNORECASE
-)
-_BY = re.compile(r"(?:times|multipl\w+ (?:it |that |yours )?(?:by|with)|by|×|\*)\W*$", re.IGNORECASE)
-_DIVIDED = re.compile(r"(?:divid\w+|split|shar\w+|cut)[^.]{0,25}?(?:by|into|in|among|between)\W*$", re.IGNORECASE)
+_TIMES = re.compile(r"\W*(?:times|fold|x\b|×|\*|of (?:yours|those|them|these|your|what you)|copies|-fold|lots of)")
+_BY = re.compile(r"(?:times|multipl\w+ (?:it |that |yours )?(?:by|with)|by|×|\*)\W*$")
+_DIVIDED = re.compile(r"(?:divid\w+|split|shar\w+|cut)[^.]{0,25}?(?:by|into|in|among|between)\W*$")
 _WORD_FACTORS = [
-    (re.compile(r"\b(?:doubl\w+|twice|twofold|(?:same|that|as much|as many|equal)\b[^.]{0,24}\b(?:again|(?:second|2nd) time|once more|over)|half (?:full|way|of (?:it|what|the))|halfway)\b", re.IGNORECASE), Fraction(2)),
-    (re.compile(r"\b(?:tripl\w+|trebl\w+|thrice|threefold)\b", re.IGNORECASE), Fraction(3)),
-    (re.compile(r"\b(?:quadrupl\w+|fourfold)\b", re.IGNORECASE), Fraction(4)),
-    *((re.compile(rf"\b(?:an? |1 |the )?{word}s?\b(?! (?:digit|column|place|number|person|guess|attempt|try))", re.IGNORECASE), Fraction(1, n)) for word, n in _FRACTIONS.items()),
+    (re.compile(r"\b(?:doubl\w+|twice|twofold|(?:same|that|as much|as many|equal)\b[^.]{0,24}\b(?:again|(?:second|2nd) time|once more|over)|half (?:full|way|of (?:it|what|the))|halfway)\b"), Fraction(2)),
+    (re.compile(r"\b(?:tripl\w+|trebl\w+|thrice|threefold)\b"), Fraction(3)),
+    (re.compile(r"\b(?:quadrupl\w+|fourfold)\b"), Fraction(4)),
+    *((re.compile(rf"\b(?:an? |1 |the )?{word}s?\b(?! (?:digit|column|place|number|person|guess|attempt|try))"), Fraction(1, n)) for word, n in _FRACTIONS.items()),
 ]  # fmt: skip
 _FREQUENCY = re.compile(
-    r"\b(?:counted|used|read|checked|looked|appears?|occurs?|happens?|mentioned|listed|written|said|tried)(?: \w+){0,2} $",
-    re.IGNORECASE,
+    r"\b(?:counted|used|read|checked|looked|appears?|occurs?|happens?|mentioned|listed|written|said|tried)(?: \w+){0,2} $"
 )
 """A verb before "twice" that says how often something happens."""
-_EACH_TIME = re.compile(r"(?: \w+){0,2} (?:each|every) (?:time|step|round|turn|guess)\b", re.IGNORECASE)
+_EACH_TIME = re.compile(r"(?: \w+){0,2} (?:each|every) (?:time|step|round|turn|guess)\b")
 """A method after a factor, rather than one operation."""
 _QUOTED = re.compile(
-    r"\b(?:your|you(?: \w+)? (?:found|said|wrote|answered|got|gave|guessed|put|tried|typed|submitted|computed))(?: \w+)? $",
-    re.IGNORECASE,
+    r"\b(?:your|you(?: \w+)? (?:found|said|wrote|answered|got|gave|guessed|put|tried|typed|submitted|computed))(?: \w+)? $"
 )
 """Words before an attempt that the hint only mentions."""
 _FACTOR_WORDS = re.compile(
     r"doubl|twice|twofold|threefold|fourfold|again|second|2nd|once more|half|halve|tripl|trebl|thrice|quadrupl|third|quarter|fourth|fifth|sixth|eighth"
-    r"|tenth|ninth|twelfth|seventh|slice|parts?\b|piece|share|heap|pile|group|portion|chunk",
-    re.IGNORECASE,
+    r"|tenth|ninth|twelfth|seventh|slice|parts?\b|piece|share|heap|pile|group|portion|chunk"
 )
-_SIGN = re.compile(
-    r"\b(?:(?:minus |wrong |the |that )?sign|minus|negative|positive|below zero|above zero)\b", re.IGNORECASE
-)
-_SIGN_ALONE = re.compile(r"\b(?:only|just|drop|forget|without|lose|remove|flip|apart from|except)\b", re.IGNORECASE)
+_SIGN = re.compile(r"\b(?:(?:minus |wrong |the |that )?sign|minus|negative|positive|below zero|above zero)\b")
+_SIGN_ALONE = re.compile(r"\b(?:only|just|drop|forget|without|lose|remove|flip|apart from|except)\b")
 _EDIT = re.compile(
-    r"\b(?:make|makes?|chang\w+|put|turn\w*|replac\w+|becomes?|instead|swap\w*|write(?! (?:your|down|out))|set|bump|should (?:be|have been)|needs? to be|wants? to be|ought to be|was meant)\b",
-    re.IGNORECASE,
+    r"\b(?:make|makes?|chang\w+|put|turn\w*|replac\w+|becomes?|instead|swap\w*|write(?! (?:your|down|out))|set|bump|should (?:be|have been)|needs? to be|wants? to be|ought to be|was meant)\b"
 )
 _INSERT = re.compile(
-    r"\b(?:in front|before(?! (?:you|we|i|\w+ing)\b)|ahead|at the (?:front|start|beginning|end)|behind|after|append|prepend|stick|tack|attach|lack\w*|missing|forgot|front of|squeeze)\b",
-    re.IGNORECASE,
+    r"\b(?:in front|before(?! (?:you|we|i|\w+ing)\b)|ahead|at the (?:front|start|beginning|end)|behind|after|append|prepend|stick|tack|attach|lack\w*|missing|forgot|front of|squeeze)\b"
 )
 _REMOVE = re.compile(
-    r"\b(?:drop|remov\w+|delet\w+|lose|cross out|strike|rub out|cut|take (?:away|off|out)|without|chop|erase|leave out|throw (?:away|out)|superfluous|too many|extra)\b",
-    re.IGNORECASE,
+    r"\b(?:drop|remov\w+|delet\w+|lose|cross out|strike|rub out|cut|take (?:away|off|out)|without|chop|erase|leave out|throw (?:away|out)|superfluous|too many|extra)\b"
 )
 _ADD_CUE = re.compile(
-    r"\b(?:and|plus|together|add\w*|more|remain\w*|left|lying|introduc\w+|combin\w+|join\w*|sum|put|with|both|then|total)\b|\+|,",
-    re.IGNORECASE,
+    r"\b(?:and|plus|together|add\w*|more|remain\w*|left|lying|introduc\w+|combin\w+|join\w*|sum|put|with|both|then|total)\b|\+|,"
 )
 _SUBTRACT_CUE = re.compile(
-    r"\b(?:from|back off|off|apart|gap|how far|distance|empty|free|spare|rest|of the|exceed\w*|more than|compare\w*|shorter|longer|minus|less|ends? up|take|difference|left|fewer|subtract\w*|remov\w+|without|gone|of them|total|out of|away|used|already)\b|-|−",
-    re.IGNORECASE,
+    r"\b(?:from|back off|off|apart|gap|how far|distance|empty|free|spare|rest|of the|exceed\w*|more than|compare\w*|shorter|longer|minus|less|ends? up|take|difference|left|fewer|subtract\w*|remov\w+|without|gone|of them|total|out of|away|used|already)\b|-|−"
 )
-_MULTIPLY_CUE = re.compile(
-    r"\b(?:times|as (?:big|much|many)|each|multipl\w+|every|a piece|apiece|per|of them)\b|[×*]", re.IGNORECASE
-)
-_DIVIDE_CUE = re.compile(
-    r"\b(?:divid\w+|shar\w+|split|each|equal\w*|among|between|half|per|apiece)\b|[÷/]", re.IGNORECASE
-)
+_MULTIPLY_CUE = re.compile(r"\b(?:times|as (?:big|much|many)|each|multipl\w+|every|a piece|apiece|per|of them)\b|[×*]")
+_DIVIDE_CUE = re.compile(r"\b(?:divid\w+|shar\w+|split|each|equal\w*|among|between|half|per|apiece)\b|[÷/]")
 _RETRY = re.compile(
-    r"\b(?:read|answer|try|look|check|think|guess|start|begin|writ\w+|consider|go (?:over|through|back))(?: \w+){0,4} (?:again|twice|once more)\b",
-    re.IGNORECASE,
+    r"\b(?:read|answer|try|look|check|think|guess|start|begin|writ\w+|consider|go (?:over|through|back))(?: \w+){0,4} (?:again|twice|once more)\b"
 )
 """Advice to do something again, which repeats no amount."""
-_AGAIN = re.compile(r"\b(?:again|twice|doubl\w+|same (?:amount|again)|once more|lot again)\b", re.IGNORECASE)
+_AGAIN = re.compile(r"\b(?:again|twice|doubl\w+|same (?:amount|again)|once more|lot again)\b")
 _YOURS = re.compile(
-    r"\b(?:your (?:number|answer|guess|result|figure|sum)|(?:the )?(?:number|amount|quantity|figure|one|1|what|that) (?:that )?you (?:\w+ )?(?:gave|wrote|said|put|got|guessed|answered|have|had)|what you (?:\w+ )?(?:gave|wrote|said|put|got|have)|yours)\b",
-    re.IGNORECASE,
+    r"\b(?:your (?:number|answer|guess|result|figure|sum)|(?:the )?(?:number|amount|quantity|figure|one|1|what|that) (?:that )?you (?:\w+ )?(?:gave|wrote|said|put|got|guessed|answered|have|had)|what you (?:\w+ )?(?:gave|wrote|said|put|got|have)|yours)\b"
 )
-_EACH = re.compile(r"\b(?:each|every|apiece|times|full of|holding|containing|copies|lots)\b", re.IGNORECASE)
+_EACH = re.compile(r"\b(?:each|every|apiece|times|full of|holding|containing|copies|lots)\b")
 _BECOMES = re.compile(
-    r"\b(?:comes? out|becomes?|gives?|makes?|you(?:'d)? get|yields?|turns? into|is|lands? on|ends? up|equals?|out (?:it )?(?:comes?|came|pops?)|produces?|result\w*|emerges?|reach\w*)\b",
-    re.IGNORECASE,
+    r"\b(?:comes? out|becomes?|gives?|makes?|you(?:'d)? get|yields?|turns? into|is|lands? on|ends? up|equals?|out (?:it )?(?:comes?|came|pops?)|produces?|result\w*|emerges?|reach\w*)\b"
 )
-_NTHS = re.compile(rf"\b(\d{{1,3}}) ({_DENOMINATOR})\b", re.IGNORECASE)
+_NTHS = re.compile(rf"\b(\d{{1,3}}) ({_DENOMINATOR})\b")
 _SLICES = re.compile(
-    r"\b(\d{1,3}) (?:equal |even )?(?:slices?|parts?|pieces?|shares?|heaps?|piles?|groups?|portions?|chunks?)\b",
-    re.IGNORECASE,
+    r"\b(\d{1,3}) (?:equal |even )?(?:slices?|parts?|pieces?|shares?|heaps?|piles?|groups?|portions?|chunks?)\b"
 )
 _SMALL = 12
 """A hint that mentions a number above this one and equal to the answer states it."""
 _STEP = re.compile(
-    r"\b(?:more|less|higher|lower|up|down|rais\w+|lower\w*|bump|too (?:big|small|high|low|large)|by \d)\b",
-    re.IGNORECASE,
+    r"\b(?:more|less|higher|lower|up|down|rais\w+|lower\w*|bump|too (?:big|small|high|low|large)|by \d)\b"
 )
 _PLACE_VALUES = re.compile(
-    r"(?:(\d{1,2}) (thousands?|hundreds?|tens?|ones|units?))(?:[\s,;]*(?:and|plus|with|then)?\s*(?:(\d{1,2}|no) (hundreds?|tens?|ones|units?)))+",
-    re.IGNORECASE,
+    r"(?:(\d{1,2}) (thousands?|hundreds?|tens?|ones|units?))(?:[\s,;]*(?:and|plus|with|then)?\s*(?:(\d{1,2}|no) (hundreds?|tens?|ones|units?)))+"
 )
-_PLACE_VALUE = re.compile(r"(\d{1,2}) (thousand|hundred|ten|one|unit)s?", re.IGNORECASE)
+_PLACE_VALUE = re.compile(r"(\d{1,2}) (thousand|hundred|ten|one|unit)s?")
 _VALUES = {"thousand": 1000, "hundred": 100, "ten": 10, "one": 1, "unit": 1}
 _OLDER = re.compile(
-    r"\b(?:first|earlier|earliest|previous\w*|1 before|one before|before that|other (?:try|answer|attempt|guess|number|1)|old|original\w*|initial\w*|at the (?:very )?(?:start|beginning|outset)|(?:began|started|opened) with|opening|go back|ago|former|prior|1st|last time|that time)\b",
-    re.IGNORECASE,
+    r"\b(?:first|earlier|earliest|previous\w*|1 before|one before|before that|other (?:try|answer|attempt|guess|number|1)|old|original\w*|initial\w*|at the (?:very )?(?:start|beginning|outset)|(?:began|started|opened) with|opening|go back|ago|former|prior|1st|last time|that time)\b"
 )
 _EQUATION = re.compile(r"(?<![\w.])(-?\d{1,6})\s*\*?\s*[a-z]\s*=\s*(-?\d{1,9})(?!\w)")
-_MIXED = re.compile(
-    rf"\b(\d{{1,4}}) (?:whole\w*|full|entire|complete)\b[^.]{{0,30}}?\b(\d{{1,3}}) ({_DENOMINATOR})\b", re.IGNORECASE
-)
+_MIXED = re.compile(rf"\b(\d{{1,4}}) (?:whole\w*|full|entire|complete)\b[^.]{{0,30}}?\b(\d{{1,3}}) ({_DENOMINATOR})\b")
 _DENOMINATORS = {
     "hal": 2,
     "thi": 3,
@@ -190,10 +159,11 @@ def read_number_hint(
         earlier: The earlier hints in plain form.
         memory: What the earlier sentences mentioned.
     """
-    text, *earlier = (_ONE.sub(lambda match: match[0][:-1] + "_", each) for each in (text, *earlier))
+    text, *earlier = map(_without_quantifiers, (text, *earlier))
     tried = [attempt for attempt in attempts if attempt is not None]
     told: list[Told] = []
-    spans = sentences(text)
+    original, text = text, lowered(text)
+    spans = sentences(original)
     here = {value for _, _, value in numbers_in(text)}
     mentioned = here if here & set(tried) else here.union(value for t in earlier for _, _, value in numbers_in(t))
     named = [a for a in tried[:-1] if a in mentioned]
@@ -212,12 +182,17 @@ def read_number_hint(
     for match in _PLACE_VALUES.finditer(text):
         if sum(int(m[1]) * _VALUES[m[2].lower()] for m in _PLACE_VALUE.finditer(match[0])) == task.gold:
             told.append(Told(*match.span()))
-    told += described(text, task, tried)
+    told += described(text, original, task, tried)
     told += _intermediate(text, task, tried, earlier)
     if task.gold.denominator == 1:
         told += properties(text, task, tried)
-        told += digits(text, task, tried if _OLDER.search(text) else [*named, *tried[-1:]], memory)
+        told += digits(original, task, tried if _OLDER.search(text) else [*named, *tried[-1:]], memory)
     return told
+
+
+@lru_cache(4096)
+def _without_quantifiers(text: str) -> str:
+    return _ONE.sub(lambda match: match[0][:-1] + "_", text)
 
 
 # -- operations on an attempt ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from math import isqrt
 
 from rl2f_core.leaks.candidates.facts import Memory, Part, Token, Vocabulary
 from rl2f_core.leaks.candidates.scan import read_sentence
-from rl2f_core.leaks.candidates.text import sentences
+from rl2f_core.leaks.candidates.text import lowered, sentences
 from rl2f_core.leaks.candidates.told import NEGATED, NumberTask, Told, numbers_in
 
 
@@ -51,25 +51,20 @@ _PROPERTIES: list[tuple[str, Callable[[int, list[int]], bool]]] = [
 _COMPILED = [(re.compile(pattern), "(-?" in pattern or "([1-" in pattern, test) for pattern, test in _PROPERTIES]
 _PROPERTY_WORDS = re.compile(r"even|odd|prime|square|cube|power|digit|twin|palin|same|backward|unchanged|figure|\d")
 _OFF_BY = re.compile(
-    r"\b(?:off|out|wrong|missed(?: \w+){0,5}|away)(?: \w+)? by (?:just |only |exactly |a |1 )?(?:single )?(\d{1,3})\b(?! digit)|\b(\d{1,3}) (?:off|out|away)\b",
-    re.IGNORECASE,
+    r"\b(?:off|out|wrong|missed(?: \w+){0,5}|away)(?: \w+)? by (?:just |only |exactly |a |1 )?(?:single )?(\d{1,3})\b(?! digit)|\b(\d{1,3}) (?:off|out|away)\b"
 )
-_DECADE = re.compile(rf"\b(?:in|among) (?:the|your|its)? ?(?:\w+ )?({'|'.join(_DECADES)})ies\b", re.IGNORECASE)
+_DECADE = re.compile(rf"\b(?:in|among) (?:the|your|its)? ?(?:\w+ )?({'|'.join(_DECADES)})ies\b")
 _BETWEEN_THOSE = re.compile(
-    r"\bbetween (?:those|these|them|the 2|your (?:2|numbers|guesses|tries|attempts|answers)|both)\b|\b(?:stuck|caught|fenced|trapped|sandwiched)\b",
-    re.IGNORECASE,
+    r"\bbetween (?:those|these|them|the 2|your (?:2|numbers|guesses|tries|attempts|answers)|both)\b|\b(?:stuck|caught|fenced|trapped|sandwiched)\b"
 )
-_CLOSER = re.compile(
-    r"\bcloser to (?:your |the )?(?P<which>first|last|second|previous|earlier|this|latest)", re.IGNORECASE
-)
+_CLOSER = re.compile(r"\bcloser to (?:your |the )?(?P<which>first|last|second|previous|earlier|this|latest)")
 _PART_OF = re.compile(
-    r"\b(?:digit|1|column|ones|tens|hundreds|units|middle|first|last|second|third|each|both|two|2)\b[^.,;]{0,30}$",
-    re.IGNORECASE,
+    r"\b(?:digit|1|column|ones|tens|hundreds|units|middle|first|last|second|third|each|both|two|2)\b[^.,;]{0,30}$"
 )
 
 
 _COMPARISON_WORDS = re.compile(
-    r"\b(?:off|out|wrong|missed|away|in|among|between|stuck|caught|fenced|trapped|sandwiched|closer)\b", re.IGNORECASE
+    r"\b(?:off|out|wrong|missed|away|in|among|between|stuck|caught|fenced|trapped|sandwiched|closer)\b"
 )
 Test = Callable[[int, list[int]], bool]
 
@@ -77,11 +72,10 @@ Test = Callable[[int, list[int]], bool]
 @lru_cache(4096)
 def _stated(text: str) -> tuple[tuple[int, int, Test, list[int], bool], ...]:
     """Return the properties that a text names: span, test, its numbers, and whether it is affirmed."""
-    lower = text.lower()
     has_number = re.search(r"\d", text) is not None
     found: list[tuple[int, int, Test, list[int], bool]] = []
-    for pattern, needs_number, test in _COMPILED if _PROPERTY_WORDS.search(lower) else ():
-        for match in pattern.finditer(lower) if has_number or not needs_number else ():
+    for pattern, needs_number, test in _COMPILED if _PROPERTY_WORDS.search(text) else ():
+        for match in pattern.finditer(text) if has_number or not needs_number else ():
             positive = NEGATED.search(text[: match.start()]) is None or match[0].startswith(("no", "at"))
             about_digit = "even" in pattern.pattern or "odd" in match[0]
             if not (about_digit and _PART_OF.search(text[: match.start() + 1])):
@@ -104,7 +98,7 @@ def properties(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterat
         yield from _if_true(Told(*off.span(), holds=lambda c: abs(c - attempt) == n), gold)
     decade = _DECADE.search(text)
     if decade:
-        ten = _DECADES[decade[1].lower()]
+        ten = _DECADES[decade[1]]
         yield from _if_true(Told(*decade.span(), holds=lambda c: c % 100 // 10 == ten // 10), gold)
     ends = sorted(int(a) for a in tried if a.denominator == 1)
     named = sorted({int(v) for _, _, v in numbers_in(text) if v.denominator == 1} | set(ends))
@@ -117,9 +111,7 @@ def properties(text: str, task: NumberTask, tried: Sequence[Fraction]) -> Iterat
     closer = _CLOSER.search(text)
     if closer and len(tried) > 1:
         one, two = (
-            (tried[0], tried[-1])
-            if closer["which"].lower() in ("first", "previous", "earlier")
-            else (tried[-1], tried[0])
+            (tried[0], tried[-1]) if closer["which"] in ("first", "previous", "earlier") else (tried[-1], tried[0])
         )
         yield from _if_true(Told(*closer.span(), holds=lambda c: abs(c - one) < abs(c - two)), gold)
 
@@ -137,25 +129,21 @@ def _if_true(told: Told, gold: int) -> Iterator[Told]:
 PLACE_OF_DIGIT = re.compile(
     r"\b(?:(?! ?(?:first|last|final|opening|closing|leading) (?:\d (?!digits|figures|of)|(?:_ )?(?:terms?|signs?|amounts?)\b))(?P<R1>ones|rightmost|units?|last|final|ends?|ending|closing|closes|finish(?:es)?|back|right-?hand|unit's)|(?P<R2>tens?(?!th))|(?P<R3>(?<!\d )(?<!\d-)hundreds?)"
     r"|(?P<L1>first|front|leading|leftmost|starts?|starting|begins?|beginning|opening|opens|left-?hand)|(?P<M>middle|cent(?:er|re)|in between|between the (?:ends|2|outer)|inner|second(?= digit| 1\b))"
-    r"|(?P<E>outer|outside|both ends|on the outside))\b(?: 1\b(?=\s|$))?",
-    re.IGNORECASE,
+    r"|(?P<E>outer|outside|both ends|on the outside))\b(?: 1\b(?=\s|$))?"
 )
 _BIGGEST = re.compile(
-    r"\b(?:big|fat|larg|high|great)(?:g|t)?est (?:possible )?(?:digit|1|figure)(?: (?:there is|of all|available))?",
-    re.IGNORECASE,
+    r"\b(?:big|fat|larg|high|great)(?:g|t)?est (?:possible )?(?:digit|1|figure)(?: (?:there is|of all|available))?"
 )
 _TWO_DIGITS = re.compile(
-    r"\b(?:(?P<front>first|opening|leading|front)|last|final|closing) (?:2|pair of) (?:digits|figures|numbers|of them)",
-    re.IGNORECASE,
+    r"\b(?:(?P<front>first|opening|leading|front)|last|final|closing) (?:2|pair of) (?:digits|figures|numbers|of them)"
 )
 _SINGLE_DIGIT = re.compile(
     r"(?<![\d.,-])\d(?![\d]|[.,]\d)(?! (?:digits?|hundreds?|times|of|more|less|too|goes|wrong|right))"
 )
 _ENDING = re.compile(
-    r"\b(?:ends? (?:in|with|on)|ending)\b (?:an? )?(\d{2,3})\b|\b(?:the|that|your) (\d{2,3}) at the end|\b(?:the|that|your) (\d{2,3}),? (?:hang on|keep|hold|stays?)",
-    re.IGNORECASE,
+    r"\b(?:ends? (?:in|with|on)|ending)\b (?:an? )?(\d{2,3})\b|\b(?:the|that|your) (\d{2,3}) at the end|\b(?:the|that|your) (\d{2,3}),? (?:hang on|keep|hold|stays?)"
 )
-_STARTING = re.compile(r"\b(?:starts?|begins?|opens?) (?:in|with|on) (?:an? )?(\d{2,3})\b", re.IGNORECASE)
+_STARTING = re.compile(r"\b(?:starts?|begins?|opens?) (?:in|with|on) (?:an? )?(\d{2,3})\b")
 
 
 def digit_indices(place: re.Match[str], length: int) -> set[int]:
@@ -190,6 +178,7 @@ _DIGIT_PARTS: frozenset[Part] = frozenset(("L1", "L2", "R1", "R2", "R3", "M"))
 
 def _read_digits(sentence: str) -> list[Token]:
     found = []
+    sentence = lowered(sentence)
     for match in PLACE_OF_DIGIT.finditer(sentence):
         kind = str(match.lastgroup)
         parts = frozenset(("L1", "R1")) if kind == "E" else frozenset((kind,))
@@ -230,8 +219,9 @@ def digits(text: str, task: NumberTask, tried: Sequence[Fraction], memory: Memor
                     if holds(gold):
                         yield Told(fact.start, fact.end, holds=holds)
                         break
+    lower = lowered(text)
     for pattern, is_end in ((_ENDING, True), (_STARTING, False)):
-        for match in pattern.finditer(text):
+        for match in pattern.finditer(lower):
             digits = next(group for group in match.groups() if group)
             yield from _if_true(Told(*match.span(), holds=_affix(digits, is_end)), gold)
 

@@ -29,7 +29,7 @@ _ONES = dict(zip("zero one two three four five six seven eight nine ten eleven t
 _TENS = {word: 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
 _SMALL = rf"(?:(?P<tens>{'|'.join(_TENS)}|fourty)(?:[- ]?(?P<unit>one|two|three|four|five|six|seven|eight|nine))?|(?P<one>{'|'.join(sorted(_ONES, key=len, reverse=True))}))"
 _HUNDRED = rf"(?:(?P<hundreds>an?|the|one|two|three|four|five|six|seven|eight|nine|\d) hundred(?!s)(?:(?: and)? {_SMALL.replace('<', '<h_')})?)"
-_NUMBER = re.compile(rf"(?<![\w'-])(?:{_HUNDRED}|{_SMALL})(?![\w]|'[a-z])", re.IGNORECASE)
+_NUMBER = re.compile(rf"(?<![\w'-])(?:{_HUNDRED}|{_SMALL})(?![\w]|'[a-z])")
 """A number below 1000 in English words."""
 _KNOWLEDGE = {
     r"half (?:a )?dozen|half-a-dozen|(?:legs of an? (?:insect|ant|bee))|sides of an? (?:cube|hexagon)": 6,
@@ -56,11 +56,10 @@ _KNOWLEDGE = {
 """Numbers by descriptions that everybody knows."""
 _SPELLED = re.compile(r"(?<![\w'])[A-Za-z](?:[, .-]{1,2}[A-Za-z](?![\w'])){2,}")
 _DESCRIBED = re.compile(
-    "|".join(rf"(?P<n{i}>(?<![\w-])(?:the number of )?(?:{p})(?!\w))" for i, p in enumerate(_KNOWLEDGE)), re.IGNORECASE
+    "|".join(rf"(?P<n{i}>(?<![\w-])(?:the number of )?(?:{p})(?!\w))" for i, p in enumerate(_KNOWLEDGE))
 )
 _DESCRIBED_WORDS = re.compile(
-    r"dozen|gross|week|year|month|day|hour|minute|second|clock|alphabet|states|stars|cards|degrees|spider|insect|octopus|planets|chess|piano|century|dollar|boiling|dwarfs|rainbow|world|hexagon|cube",
-    re.IGNORECASE,
+    r"dozen|gross|week|year|month|day|hour|minute|second|clock|alphabet|states|stars|cards|degrees|spider|insect|octopus|planets|chess|piano|century|dollar|boiling|dwarfs|rainbow|world|hexagon|cube"
 )
 _SENTENCE = re.compile(r"(?<![\d.])[.!?](?![.\d])[!?]*|[.!?](?=\s|$)(?<!\.\.)[!?]*|[;\n]+")
 
@@ -90,16 +89,19 @@ def plain(hint: str) -> NormalizedText:
     text = normalize(hint, fold=False, lines=True)
     lower = text.text.lower()
     if len(lower) == len(text.text):
-        wrong = ((m.start(), m.end(), _corrected(m[0])) for m in _WORD.finditer(lower))
-        pieces = [piece for piece in wrong if lower[piece[0] : piece[1]] != piece[2]]
-        text = replaced(text, non_overlapping(sorted(pieces))) if pieces else text
+        wrong = {word for word in _WORD.findall(lower) if _corrected(word) != word}
+        pieces = (
+            [(m.start(), m.end(), _corrected(m[0])) for m in _WORD.finditer(lower) if m[0] in wrong] if wrong else []
+        )
+        text = replaced(text, pieces) if pieces else text
     letters = ((m, re.sub(r"[^a-z]", "", m[0].lower())) for m in _SPELLED.finditer(text.text))
     words = [(m.start(), m.end(), str((_ONES | _TENS)[word])) for m, word in letters if word in _ONES or word in _TENS]
     text = replaced(text, words) if words else text
-    numbers = [(*m.span(), str(_value(m))) for m in _NUMBER.finditer(text.text)]
-    if _DESCRIBED_WORDS.search(text.text):
+    lower = lowered(text.text)
+    numbers = [(*m.span(), str(_value(m))) for m in _NUMBER.finditer(lower)]
+    if _DESCRIBED_WORDS.search(lower):
         known = list(_KNOWLEDGE.values())
-        numbers += [(*m.span(), str(known[int(str(m.lastgroup)[1:])])) for m in _DESCRIBED.finditer(text.text)]
+        numbers += [(*m.span(), str(known[int(str(m.lastgroup)[1:])])) for m in _DESCRIBED.finditer(lower)]
     numbers = non_overlapping(sorted(numbers, key=lambda piece: (piece[0], -piece[1])))
     return replaced(text, numbers) if numbers else text
 
@@ -112,6 +114,12 @@ def _value(match: re.Match[str]) -> int:
     total = 100 * (int(hundreds) if hundreds.isdigit() else _ONES.get(hundreds, 1)) if hundreds else 0
     tens, unit, one = (groups[prefix + name] for name in ("tens", "unit", "one"))
     return total + _TENS.get(tens, 40 if tens else 0) + _ONES.get(unit or one, 0)
+
+
+def lowered(text: str) -> str:
+    """Return a text in lower case with the same length, for patterns without a flag, which are faster."""
+    lower = text.lower()
+    return lower if len(lower) == len(text) else text
 
 
 _QUERY = re.compile(r"[^?]*?\b(?:who|which|what|where|how)\b", re.IGNORECASE)

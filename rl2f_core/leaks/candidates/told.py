@@ -12,7 +12,7 @@ _NUMBER = re.compile(
     r"(?<![\w.])(?:(?:minus|negative) |-(?=\d))?\d{1,9}(?:,\d{3})*(?:\.\d+)?(?:/\d+)?(?![\w]|\.\d)", re.IGNORECASE
 )
 _HALF = re.compile(r"(?<![\w.])(\d{1,4}) and a half\b")
-NEGATED = re.compile(r"\b(?:not|isn't|never|no|neither|isnt)\b[^.,]{0,14}$", re.IGNORECASE)
+NEGATED = re.compile(r"\b(?:not|isn't|never|no|neither|isnt)\b[^.,]{0,14}$")
 """A negation before a statement."""
 
 
