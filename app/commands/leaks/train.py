@@ -40,8 +40,10 @@ def train(
         list[int] | None, typer.Option("--run", help="Also use the labels of this run of the workspace; repeatable.")
     ] = None,
     model: Annotated[str, typer.Option(help="Base model.")] = "smollm2-135m",
-    layers: Annotated[int, typer.Option(min=0, help="Layers of the base model that are used; 0 for all.")] = 10,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training examples.")] = 3,
+    layers: Annotated[int, typer.Option(min=0, help="Layers of the base model that are used; 0 for all.")] = 12,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Passes over the training examples; only with --set trained_layers=N.")
+    ] = 3,
     precision: Annotated[float, typer.Option(help="Precision that the threshold reaches on held-out tasks.")] = 0.95,
     leave_out: Annotated[
         str | None, typer.Option(metavar="kind=NAME|environment=NAME", help="Train without it, and score on it.")

@@ -57,12 +57,12 @@ class TrainingConfig(BaseConfig):
 
     model: ModelConfig = Field(default_factory=ModelConfig)
     """Base model of the classifier."""
-    layers: int | None = Field(10, ge=1, json_schema_extra=BASIC_FIELD)
+    layers: int | None = Field(12, ge=1, json_schema_extra=BASIC_FIELD)
     """Layers of the base model that are used, from the input; None for all. Time is proportional to it."""
-    trained_layers: int | None = Field(6, ge=0)
+    trained_layers: int | None = Field(0, ge=0)
     """Used layers with an adapter, from the head; None for all. 0 trains the head alone on the features of the frozen
-    model, with one forward pass per example, so that a larger model can be used; epochs, batch_size, learning_rate and
-    weight_decay then have no effect."""
+    model, with one forward pass per example; rank, epochs, learning_rate and weight_decay then have no effect. With the
+    shipped data, six layers had no better area under ROC and took four times as long."""
     head_penalty: float = Field(5.0, gt=0)
     """L2 penalty of a head that is trained alone, on standardized features."""
     rank: int = Field(16, ge=1, le=256)
@@ -79,11 +79,11 @@ class TrainingConfig(BaseConfig):
     """Tokens of an input; a longer one loses its beginning."""
     benchmarks: tuple[str, ...] = Field(tuple(BENCHMARKS), json_schema_extra=BASIC_FIELD)
     """Benchmarks whose dev halves are used: generated, handwritten, teacher_written."""
-    copies: int = Field(5, ge=0, le=50)
+    copies: int = Field(1, ge=0, le=50)
     """Augmented copies of each hand-written or labeled example; a generated leak has at most one, others none."""
     generated_seeds: int = Field(0, ge=0, le=100)
     """Further seeds of the generated benchmark's items, in the phrasings of its dev half."""
-    num_operations: int = Field(60, ge=0)
+    num_operations: int = Field(20, ge=0)
     """Tasks per environment with generated hints on an operation on the attempt."""
     num_scripted: int = Field(20, ge=0)
     """Scripted hints per environment, which never leak."""
