@@ -332,13 +332,8 @@ class _Scan:
         nearby = self.tokens[i + 1 : i + 3]
         if self.subject is None and [t.symbol for t in nearby[:1]] == ["none"]:  # "I can tick none of them"
             self._add("right", token, parts=self.vocabulary.parts, positive=not right)
-        if (
-            count is None
-            and self.subject is None
-            and nearby
-            and nearby[0].symbol == "them"
-            and nearby[0].text[0].isdigit()
-        ):
+        counts_them = bool(nearby) and nearby[0].symbol == "them" and nearby[0].text[0].isdigit()
+        if count is None and self.subject is None and counts_them:
             count = integer(nearby[0])  # "I agree about two of them"
         if token.text.lower().startswith("differ") and any(t.symbol == "number" for t in nearby):
             count = integer(next(t for t in nearby if t.symbol == "number"))
