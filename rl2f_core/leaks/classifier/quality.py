@@ -63,9 +63,9 @@ class QualityReport(FrozenModel):
 def choose_threshold(examples: Sequence[Example], leak: Probabilities, precision: float) -> float:
     """Return the lowest threshold whose precision on all examples, and on every source, is at least `precision`.
 
-    A source with fewer than `MIN_LEAKS` leaks counts only with all others, because its precision is too uncertain. A hint
-    is flagged if its probability is at least the threshold. If no probability reaches the precision, the threshold is
-    above all of them, so nothing is flagged.
+    A source with fewer than `MIN_LEAKS` leaks counts only with all others, because its precision is too uncertain. A
+    hint is flagged if its probability is at least the threshold. If no probability reaches the precision, the threshold
+    is above all of them, so nothing is flagged.
     """
     leaks = Counter(example.source for example in examples if example.leak)
     sources = [source for source, count in leaks.items() if count >= MIN_LEAKS]
