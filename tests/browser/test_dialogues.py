@@ -277,6 +277,7 @@ def test_notes_are_kept_and_shown_as_they_are(show: Callable[..., Any]) -> None:
     page.wait_for_selector(".dv-note-row", state="detached")
 
 
+@pytest.mark.slow
 def test_hostile_words_do_nothing_and_hidden_characters_are_seen(
     show: Callable[..., Any], no_overflow: Callable[[Any], None]
 ) -> None:

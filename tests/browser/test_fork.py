@@ -48,6 +48,7 @@ def query(page: Any) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
+@pytest.mark.slow
 def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     numbers: int, visit: Callable[..., Any], no_overflow: Callable[[Any], None], queue: Any
 ) -> None:

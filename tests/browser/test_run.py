@@ -232,6 +232,7 @@ def poison(workspace: Path, run: int) -> None:
         db.commit()
 
 
+@pytest.mark.slow
 def test_markup_and_templates_are_text_on_every_tab(
     replay: Any, add_copy: Callable[..., int], patient: Callable[..., Any]
 ) -> None:
