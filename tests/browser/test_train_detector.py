@@ -26,7 +26,7 @@ def truth(replay: Any) -> Truth:
     """A run of 60 hints, half of them flagged, half of them leaks."""
     workspace = Workspace(replay.workspace)
     db = Database(workspace.database_url())
-    made = add_truth(db, workspace, "truth", 60, flagged=0.5, precise=0.5, missed=0.5)
+    made = add_truth(db, workspace, "twenty-labels", 60, flagged=0.5, precise=0.5, missed=0.5)
     db.close()
     return made
 
