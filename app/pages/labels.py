@@ -43,7 +43,7 @@ SELECTIONS = [
     ("most informative first", "informative"),
 ]
 BENCHMARKS = [
-    ("all dev halves", "generated,handwritten,teacher_written"),
+    ("all dev halves", LabelForm.benchmarks),
     ("hand-written dev half", "handwritten"),
     ("generated dev half", "generated"),
     ("none, only labels", ""),

@@ -70,6 +70,8 @@ class SequenceClassifier:
 
     def __init__(self, model: Any, dtype: torch.dtype, device: torch.device) -> None:
         self.model, self.dtype, self.device = model.to(device), dtype, device
+        self.known: Features | None = None
+        """Features that `features` does not compute again, and which receives the others; only of a frozen model."""
 
     @classmethod
     def create(
@@ -135,20 +137,17 @@ class SequenceClassifier:
             head = getattr(self.model, _HEAD)
             save_file({"weight": head.weight.detach().cpu(), "bias": head.bias.detach().cpu()}, folder / HEAD_FILE)
 
-    def predict(self, sequences: Sequence[TokenIds], known: Features | None = None) -> NDArray[np.float64]:
-        """Return class probabilities `[N, classes]`; `known` as in `features`."""
+    def predict(self, sequences: Sequence[TokenIds]) -> NDArray[np.float64]:
+        """Return class probabilities `[N, classes]`."""
         head = getattr(self._plain_model(), _HEAD)
         with torch.no_grad():
-            logits = head(torch.from_numpy(self.features(sequences, known)).to(self.device, head.weight.dtype))
+            logits = head(torch.from_numpy(self.features(sequences)).to(self.device, head.weight.dtype))
             return logits.float().softmax(-1).double().cpu().numpy()
 
-    def features(self, sequences: Sequence[TokenIds], known: Features | None = None) -> NDArray[np.float32]:
-        """Return the hidden state of each last token, `[N, hidden size]`; batches hold sequences of similar length.
-
-        Sequences in `known` are not computed again, and it receives the others. It is valid for one frozen model.
-        """
+    def features(self, sequences: Sequence[TokenIds]) -> NDArray[np.float32]:
+        """Return the hidden state of each last token, `[N, hidden size]`; batches hold sequences of similar length."""
         self.model.eval()
-        known = {} if known is None else known
+        known = {} if self.known is None else self.known
         missing = [sequence for sequence in dict.fromkeys(sequences) if sequence not in known]
         for batch in _batches(missing):
             with torch.no_grad():
@@ -163,9 +162,7 @@ class SequenceClassifier:
         self.model.eval()
         ids = torch.tensor([sequence], device=self.device)
         embedded = self.model.get_input_embeddings()(ids).detach().float().requires_grad_(True)
-        with self._autocast():
-            logits = getattr(self._plain_model(), _HEAD)(self._hidden(inputs_embeds=embedded))
-        log_p = logits.float().log_softmax(-1)[0, 1:].logsumexp(0)
+        log_p = self._logits(self._hidden(inputs_embeds=embedded)).log_softmax(-1)[0, 1:].logsumexp(0)
         (gradient,) = torch.autograd.grad(log_p, embedded)
         return (gradient * embedded).sum(-1)[0].double().detach().cpu().numpy()
 
@@ -189,7 +186,8 @@ class SequenceClassifier:
         )
         for batch in plan:
             self.model.train()
-            loss = _loss(self._logits([sequences[i] for i in batch]), torch.as_tensor(targets[batch]).to(self.device))
+            logits = self._logits(self._last_hidden([sequences[i] for i in batch]))
+            loss = _loss(logits, torch.as_tensor(targets[batch]).to(self.device))
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -219,10 +217,10 @@ class SequenceClassifier:
         weight = head.weight.detach() / scale
         setattr(self.model, _HEAD, _linear(weight, head.bias.detach() - weight @ mean))
 
-    def _logits(self, batch: Sequence[TokenIds]) -> torch.Tensor:
-        """Return the float32 logits at the last token of each sequence, `[B, classes]`."""
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the float32 logits of hidden states `[B, hidden size]`, `[B, classes]`."""
         with self._autocast():
-            logits: torch.Tensor = getattr(self._plain_model(), _HEAD)(self._last_hidden(batch))
+            logits: torch.Tensor = getattr(self._plain_model(), _HEAD)(hidden)
         return logits.float()
 
     def _last_hidden(self, batch: Sequence[TokenIds]) -> torch.Tensor:

@@ -69,9 +69,7 @@ def described(text: str, original: str, task: NumberTask, tried: Sequence[Fracti
             yield Told(*match.span())
     for match in _MULTIPLE.finditer(text):
         m = int(match["m"] or match["base"])
-        value = (
-            Fraction(m * m) if match["base"] or match["square"] else m * _FACTORS.get(match["f"].lower(), Fraction(0))
-        )
+        value = Fraction(m * m) if match["base"] or match["square"] else m * _FACTORS.get(match["f"], Fraction(0))
         if value == gold or (match["root"] and gold * gold == m):
             yield Told(*match.span())
     for match in _MIDWAY.finditer(text):

@@ -180,7 +180,7 @@ def read_number_hint(
             if not _APPROXIMATE.search(text[max(0, start - 40) : start]) and not NEGATED.search(text[:start]):
                 told.append(Told(start, end))
     for match in _PLACE_VALUES.finditer(text):
-        if sum(int(m[1]) * _VALUES[m[2].lower()] for m in _PLACE_VALUE.finditer(match[0])) == task.gold:
+        if sum(int(m[1]) * _VALUES[m[2]] for m in _PLACE_VALUE.finditer(match[0])) == task.gold:
             told.append(Told(*match.span()))
     told += described(text, original, task, tried)
     told += _intermediate(text, task, tried, earlier)
@@ -289,7 +289,7 @@ def _changed_digit(
 def _slices(sentence: str, found: Sequence[tuple[int, int, Fraction]]) -> Iterator[tuple[int, int, Fraction]]:
     """Yield fractions such as "eleven ninths" and "cut into five slices, keep two"; `found` are its numbers."""
     for match in _NTHS.finditer(sentence):
-        yield *match.span(), Fraction(int(match[1]), _DENOMINATORS[match[2].lower()[:3]])
+        yield *match.span(), Fraction(int(match[1]), _DENOMINATORS[match[2][:3]])
     whole = _SLICES.search(sentence)
     if whole and int(whole[1]) > 1:
         n = int(whole[1])
@@ -343,7 +343,7 @@ def _intermediate(text: str, task: NumberTask, tried: Sequence[Fraction], earlie
         if int(match[1]) and Fraction(int(match[2]), int(match[1])) == gold:
             yield Told(*match.span(), steps=1)
     for match in _MIXED.finditer(text):
-        if int(match[1]) + Fraction(int(match[2]), _DENOMINATORS[match[3].lower()[:3]]) == gold:
+        if int(match[1]) + Fraction(int(match[2]), _DENOMINATORS[match[3][:3]]) == gold:
             yield Told(*match.span(), steps=1)
     here = numbers_in(text)
     before = [(0, 0, value) for hint in earlier for _, _, value in numbers_in(hint)]

@@ -9,7 +9,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rl2f_core.environments.base import Environment
@@ -72,15 +72,15 @@ def generated(folder: Path = LEAK_BENCHMARK, extra_seed: int | None = None) -> l
     return [_example(item, environment, query, GENERATED) for item, environment, query in _queries(items)]
 
 
-def handwritten(file: Path = HANDWRITTEN_LEAKS) -> list[Example]:
-    """Return the dev half of the hand-written benchmark, without ambiguous hints."""
+def handwritten(file: Path = HANDWRITTEN_LEAKS, source: str = HANDWRITTEN) -> list[Example]:
+    """Return the dev half of a file of labeled hints, without ambiguous ones; by default the hand-written benchmark."""
     items = [item for item in read_items(file, "dev") if not item.ambiguous]
-    return [_example(item, environment, query, HANDWRITTEN) for item, environment, query in _queries(items)]
+    return [_example(item, environment, query, source) for item, environment, query in _queries(items)]
 
 
 def teacher_written() -> list[Example]:
     """Return the dev half of the hints of a teacher model, without ambiguous hints."""
-    return [replace(example, source=TEACHER_WRITTEN) for example in handwritten(TEACHER_WRITTEN_LEAKS)]
+    return handwritten(TEACHER_WRITTEN_LEAKS, TEACHER_WRITTEN)
 
 
 def _queries(items: Sequence[LeakItem]) -> Iterator[tuple[LeakItem, Environment, LeakQuery]]:

@@ -226,13 +226,13 @@ def _train(
     network = _fit(config, base, tokenizer, examples, on_progress, stop, features)
     if network is None:
         return None
-    known = features if config.trained_layers == 0 else None
     on_progress("scoring held-out hints", 0, 1, f"{len(parts.heldout)} hints")
     network.save(folder)
-    network = _reload(folder, config, base)
-    leak = _leak_probabilities(network, tokenizer, parts.heldout, config, known)
+    if config.trained_layers != 0:
+        network = _reload(folder, config, base)
+    leak = _leak_probabilities(network, tokenizer, parts.heldout, config)
     threshold = choose_threshold(parts.heldout, leak, config.precision)
-    left_out = _left_out_report(network, tokenizer, parts, config, threshold, known)
+    left_out = _left_out_report(network, tokenizer, parts, config, threshold)
     if stop():
         return None
     stored = DetectorFile(
@@ -280,12 +280,13 @@ def _fit(
             [0 if not e.leak else UNKNOWN if e.leak_type is None else CLASSES.index(e.leak_type) for e in examples]
         )
         if config.trained_layers == 0:
+            network.known = features
             for i in range(0, len(sequences), config.batch_size):
-                network.features(sequences[i : i + config.batch_size], features)
+                network.features(sequences[i : i + config.batch_size])
                 on_progress("computing features", min(i + config.batch_size, len(sequences)), len(sequences), "")
                 if stop():
                     return None
-            network.fit_head(network.features(sequences, features), targets, config.head_penalty)
+            network.fit_head(network.features(sequences), targets, config.head_penalty)
             return network
         settings = FitSettings(config.epochs, config.batch_size, config.learning_rate, config.weight_decay, config.seed)
         updates = config.epochs * -(-len(examples) // config.batch_size)
@@ -312,22 +313,13 @@ def _token_ids(tokenizer: Any, examples: Sequence[Example], config: TrainingConf
 
 
 def _leak_probabilities(
-    network: SequenceClassifier,
-    tokenizer: Any,
-    examples: Sequence[Example],
-    config: TrainingConfig,
-    known: Features | None,
+    network: SequenceClassifier, tokenizer: Any, examples: Sequence[Example], config: TrainingConfig
 ) -> np.ndarray:
-    return 1 - network.predict(_token_ids(tokenizer, examples, config), known)[:, 0]
+    return 1 - network.predict(_token_ids(tokenizer, examples, config))[:, 0]
 
 
 def _left_out_report(
-    network: SequenceClassifier,
-    tokenizer: Any,
-    parts: Split,
-    config: TrainingConfig,
-    threshold: float,
-    known: Features | None,
+    network: SequenceClassifier, tokenizer: Any, parts: Split, config: TrainingConfig, threshold: float
 ) -> dict[str, QualityReport]:
     """Score the left-out examples; those of a kind together with the held-out near-misses, because they all leak."""
     if config.leave_out is None:
@@ -335,7 +327,7 @@ def _left_out_report(
     examples = list(parts.left_out)
     if config.leave_out.startswith("kind="):
         examples += [example for example in parts.heldout if not example.leak]
-    leak = _leak_probabilities(network, tokenizer, examples, config, known)
+    leak = _leak_probabilities(network, tokenizer, examples, config)
     return {config.leave_out: make_report(examples, leak, threshold, config.precision)}
 
 
