@@ -13,6 +13,7 @@ from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.rollout.build import build_environment
+from rl2f_core.rollout.rewards import charge_unfinished
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import SPLITS, Dialogue, JsonObject, StopReason, Task, Turn
 
@@ -94,13 +95,14 @@ def dialogue_event(
     """
     chat, checkpoint = leaf.chat_id, leaf.checkpoint
     environment = json.dumps(settings.config["environment"], sort_keys=True)
+    built = build_environment(BaseRun.model_validate(settings.config).environment)
     unique = task.model_copy(update={"id": f"{task.id}~{hashlib.sha256(environment.encode()).hexdigest()[:8]}"})
     dialogue = Dialogue(
         id=f"chat-{chat}-{leaf.id}",
         task_id=unique.id,
         group=f"chat-{chat}",
         index=index,
-        turns=tuple(turns),
+        turns=charge_unfinished(built, task, turns, stop),
         stop_reason=stop,
         policy=f"{checkpoint}, edited" if edited else checkpoint,
         seed=settings.sampling.seed,

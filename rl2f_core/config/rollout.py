@@ -63,7 +63,7 @@ class RewardConfig(BaseConfig):
 
     preset: Literal["binary", "format", "logic_rl", "environment"] = Field("binary", json_schema_extra=BASIC_FIELD)
     """binary 1/0; format 1/0/−0.1; logic_rl 3/−0.5/−1/−3; environment: the reward of the step in a stateful
-    environment, or of a rubric of `verifiers`, times `environment_weight`."""
+    environment and of an episode without an end, or of a rubric of `verifiers`, times `environment_weight`."""
     environment_weight: float = Field(1.0, gt=0)
     """Weight of the environment's reward under preset `environment`, e.g. 0.05 for Taxi (Reflect-RL)."""
     progress_weight: float = Field(0.0, ge=0)

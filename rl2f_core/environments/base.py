@@ -178,6 +178,10 @@ class Environment(ABC):
         """
         return None
 
+    def unfinished_reward(self, task: Task) -> float:
+        """Return the reward of an episode that uses all turns, or fills the context, before it ends."""
+        return 0.0
+
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
         """Prepare the `verify` calls for a batch of attempts, if that is cheaper than one by one.
 

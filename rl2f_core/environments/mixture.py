@@ -255,6 +255,7 @@ _DELEGATED: dict[type[Environment], tuple[str, ...]] = {
         "verify",
         "verify_turn",
         "restore",
+        "unfinished_reward",
         "is_correct_answer",
     ),
     OracleEnvironment: ("oracle_action", "plan"),

@@ -11,7 +11,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.capabilities import Demonstrator
@@ -50,8 +50,11 @@ class StatefulEnvironment(Environment, Generic[StateT]):
 
     stateful = True
     has_rewards = True
-    invalid_reward: ClassVar[float] = 0.0
-    """Reward of an invalid action."""
+
+    @property
+    def invalid_reward(self) -> float:
+        """Reward of an invalid action."""
+        return 0.0
 
     @abstractmethod
     def initial(self, task: Task) -> StateT:

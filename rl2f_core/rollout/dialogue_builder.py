@@ -24,7 +24,7 @@ from rl2f_core.rollout.enumeration import (
 from rl2f_core.rollout.hint_information import measure_hints
 from rl2f_core.rollout.prompting import PromptBuilder
 from rl2f_core.rollout.request import RolloutRequest, turn_seed
-from rl2f_core.rollout.rewards import turn_rewards
+from rl2f_core.rollout.rewards import charge_unfinished, turn_rewards
 from rl2f_core.types import ActionChoice, Dialogue, FinishReason, Rollout, StopReason, TokenSequence, Turn, Verdict
 
 
@@ -184,8 +184,8 @@ class DialogueBuilder:
             policy: Name of the sampled checkpoint.
             verdicts_shown: See `measure_hints`.
         """
-        request = self.request
-        turns = tuple(self.turns)
+        request, stop = self.request, self.stop or StopReason.EXHAUSTED
+        turns = charge_unfinished(self.prompts.environment, request.task, self.turns, stop)
         with contextlib.suppress(Exception):  # a measurement does not end the dialogue
             turns = measure_hints(self.prompts.environment, request.task, turns, verdicts_shown=verdicts_shown)
         dialogue = Dialogue(
@@ -194,7 +194,7 @@ class DialogueBuilder:
             group=request.group,
             index=request.index,
             turns=turns,
-            stop_reason=self.stop or StopReason.EXHAUSTED,
+            stop_reason=stop,
             error=self.error,
             policy=policy,
             seed=request.seed,

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rl2f_core.config.rollout import RewardConfig
-from rl2f_core.types import Hint, RewardTerm, Verdict
+from rl2f_core.environments.base import Environment
+from rl2f_core.types import Hint, RewardTerm, StopReason, Task, Turn, Verdict
+
+UNFINISHED = "unfinished"
+"""Reward term of the last turn of an episode without an end."""
 
 
 def turn_rewards(
@@ -36,6 +42,23 @@ def turn_rewards(
     if config.leak_penalty and hint_before is not None and hint_before.read_leak:
         terms.append(RewardTerm(name="leak_penalty", score=-1.0, weight=config.leak_penalty))
     return tuple(terms)
+
+
+def charge_unfinished(
+    environment: Environment, task: Task, turns: Sequence[Turn], stop: StopReason
+) -> tuple[Turn, ...]:
+    """Return a dialogue's turns with `Environment.unfinished_reward` at the last one, if the episode did not end.
+
+    Only preset `environment` has the term, with its weight. A continued dialogue loses the term of its earlier end.
+    """
+    result = [turn.model_copy(update={"rewards": tuple(t for t in turn.rewards if t.name != UNFINISHED)})
+              for turn in turns]  # fmt: skip
+    weights = [term.weight for turn in result[-1:] for term in turn.rewards if term.name == "environment"]
+    score = environment.unfinished_reward(task)
+    if score and weights and stop in (StopReason.EXHAUSTED, StopReason.CONTEXT_FULL):
+        term = RewardTerm(name=UNFINISHED, score=score, weight=weights[0])
+        result[-1] = result[-1].model_copy(update={"rewards": (*result[-1].rewards, term)})
+    return tuple(result)
 
 
 def _distance(verdict: Verdict) -> float:

@@ -1,7 +1,8 @@
 """`auto_explore`: find the file that fits a description in a directory tree, one command per attempt.
 
-Commands and rewards are those of AutoExplore in Reflect-RL (arXiv 2402.12621): `cd`, `cat` and `id`, −1 per step, ±15
-for `id`. The tree is part of Python's standard library and exists in memory only; nothing is executed.
+Commands and rewards are those of AutoExplore in Reflect-RL (arXiv 2402.12621): `cd`, `cat` and `id`, −1 per step, +15
+at the end for the right `id`, otherwise −15, also without an `id`. The tree is part of Python's standard library and
+exists in memory only; nothing is executed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
 STEP_REWARD, END_REWARD = -1.0, 15.0
+ERROR_COST, WARNING_COST = 2.0, 1.0
 HERE, BELOW, ELSEWHERE = (
     "The file is in the current directory.",
     "The file is in a directory below the current one.",
@@ -54,6 +56,9 @@ class AutoExplore(OracleEnvironment[TreeState], MisleadingHints, Baselines, Leve
         """Directories between the root and the file."""
         breadth: int = Field(3, ge=2, le=8, json_schema_extra=BASIC_FIELD)
         """Maximum number of directories, and of files, in a directory."""
+        invalid_costs: bool = False
+        """An invalid command costs 2 more (*Error*), an attempt without a command 1 more (*Warning*). The released code
+        of Reflect-RL defines these costs but never charges them."""
         seed: int = 0
         """Seed of the task order."""
 
@@ -106,6 +111,15 @@ class AutoExplore(OracleEnvironment[TreeState], MisleadingHints, Baselines, Leve
         else:
             state = state._replace(directory=f"{path}/")
         return Step(state, f"$ {action}\n{shown}{_listing(task.public['files'], state.directory)}", STEP_REWARD)
+
+    def _act(self, task: Task, earlier: Sequence[Verdict], action: str | None, problem: str = "") -> Verdict:
+        verdict = super()._act(task, earlier, action, problem)
+        if verdict.well_formed or not self.config.invalid_costs:
+            return verdict
+        return verdict.model_copy(update={"reward": STEP_REWARD - (WARNING_COST if action is None else ERROR_COST)})
+
+    def unfinished_reward(self, task: Task) -> float:
+        return -END_REWARD
 
     def oracle_action(self, task: Task, state: TreeState) -> str:
         """Go to the file, read it and name it."""

@@ -108,6 +108,10 @@ class Household(OracleEnvironment[HouseState], MisleadingHints, Baselines, Level
         reward = 1.0 if solved else self.config.step_reward
         return Step(after, _observe(after, action), reward, solved=solved)
 
+    @property
+    def invalid_reward(self) -> float:
+        return self.config.step_reward
+
     def oracle_action(self, task: Task, state: HouseState) -> str:
         return shortest_plan(world_of(task.public), state)[0]
 

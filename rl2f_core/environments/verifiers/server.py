@@ -41,8 +41,9 @@ def verify(environment: Environment, split: Split, index: int, attempts: list[st
     """Verify the attempts of a dialogue in order, until it ends.
 
     Returns:
-        `reward` is the sum of the steps' rewards in a stateful environment, and otherwise 1 if the last attempt is
-        correct; `solved`; `done`; and `message`, what the student reads next if the dialogue continues.
+        `reward` is the sum of the steps' rewards in a stateful environment, with `unfinished_reward` without an end;
+        otherwise 1 if the last attempt is correct. `solved`; `done`; and `message`, what the student reads next if the
+        dialogue continues.
     """
     task, verdicts = environment.task(split, index), list[Verdict]()
     for attempt in attempts:
@@ -50,8 +51,10 @@ def verify(environment: Environment, split: Split, index: int, attempts: list[st
         if verdicts[-1].correct or verdicts[-1].done:
             break
     last = verdicts[-1]
-    reward = sum(verdict.reward or 0.0 for verdict in verdicts) if environment.stateful else float(last.correct)
     done = last.correct or last.done
+    reward = float(last.correct)
+    if environment.stateful:
+        reward = sum(v.reward or 0.0 for v in verdicts) + (0.0 if done else environment.unfinished_reward(task))
     message = "" if done else _message(environment, task, verdicts)
     return {"reward": reward, "solved": last.correct, "done": done, "message": message}
 
