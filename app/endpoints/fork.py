@@ -28,6 +28,7 @@ from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
 from rl2f_core.counterfactual.report import CounterfactualReport
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.evaluation.formatting import verdict_text
+from rl2f_core.model_store.conversion import conversion_name
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -313,6 +314,10 @@ class ForkEndpoints:
     def _folder(self, run: Run) -> RunDir:
         return RunDir.open(self._context.workspace.folder(run.folder))
 
+    def _base(self, run: Run) -> str:
+        """Return the base model in the conversion that a run recorded."""
+        return conversion_name(run.model, RunDir(self._context.workspace.folder(run.folder)).conversion)
+
     def _forks(self, owner: Run, event_id: str) -> list[EarlierFork]:
         """Return the forks of a dialogue, newest first."""
         from rl2f_core.run_kinds.fork import ForkRun
@@ -342,7 +347,7 @@ class ForkEndpoints:
         db, workspace = self._context.db, self._context.workspace
         found = {"base": _Checkpoint("base", None, owner.model)}
         trained = runs.page(db, runs.RunFilter(kind="train"), limit=MAX_TRAINED_RUNS).rows
-        others = [run for run in trained if run.model == owner.model and run.id != owner.id]
+        others = [run for run in trained if self._base(run) == self._base(owner) and run.id != owner.id]
         for run in [owner, *others]:
             if not (workspace.folder(run.folder) / "checkpoints").is_dir():
                 continue

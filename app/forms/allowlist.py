@@ -28,7 +28,7 @@ from rl2f_core.environments.math import sources
 from rl2f_core.errors import RL2FError, shorten
 from rl2f_core.leaks.classifier.stored import read_detector, trained_detectors
 from rl2f_core.llms.openai_api import LOOPBACK
-from rl2f_core.model_store.store import cache_dir, list_models
+from rl2f_core.model_store.store import built_in, cache_dir, list_models
 from rl2f_core.teachers import prompt_templates
 
 ENDPOINTS = "RL2F_ENDPOINTS"
@@ -148,7 +148,7 @@ def check_model(name: str) -> str | None:
     """Check the name of a model; directories outside the model cache are refused."""
     known = [entry.name for entry in list_models()]
     is_cached = Path(name).is_absolute() and _is_below(Path(name), cache_dir() / "models")
-    if name in known or is_cached or (HUB_ID.fullmatch(name) and not Path(name).exists()):
+    if name in built_in() or name in known or is_cached or (HUB_ID.fullmatch(name) and not Path(name).exists()):
         return None
     return (
         f"is no known model: {_shown(name)}; known: {', '.join(known)}, or a hub id such as org/name. "

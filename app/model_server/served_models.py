@@ -12,6 +12,7 @@ from jobs.export.model.exporter import find_checkpoint
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
+from rl2f_core.model_store.conversion import plain_name
 from rl2f_core.run.directory import RunDir
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class ServedModels:
     @property
     def base_name(self) -> str:
         """Name of the base model in requests."""
-        return Path(self.base.name).name if Path(self.base.name).is_absolute() else self.base.name
+        return Path(self.base.name).name if Path(self.base.name).is_absolute() else plain_name(self.base.name)
 
     @property
     def names(self) -> list[str]:

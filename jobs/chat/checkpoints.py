@@ -18,6 +18,8 @@ from jobs.chat.model_process.protocol import (
 )
 from jobs.db.queries import runs
 from rl2f_core.errors import ConfigError, RunError, UnknownNameError
+from rl2f_core.model_store.conversion import conversion_name
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -109,9 +111,10 @@ def resolve_checkpoints(db: Database, workspace: Workspace, settings: ChatSettin
     if settings.model not in (models := known_models(db)):
         raise UnknownNameError("This model is not known to the workspace.", value=settings.model, known=models)
     resolved: ResolvedCheckpoints = {}
-    for ref in settings.checkpoints:
+    base = settings.model
+    for ref in sorted(settings.checkpoints, key="base".__eq__):  # the base in the conversion of the runs
         if ref == "base":
-            resolved[ref] = settings.model, ModelSource(base=settings.model, device=settings.device)
+            resolved[ref] = base, ModelSource(base=base, device=settings.device)
             continue
         number, _, name = ref.partition(":")
         run = runs.get(db, int(number))
@@ -130,8 +133,9 @@ def resolve_checkpoints(db: Database, workspace: Workspace, settings: ChatSettin
                 "The weights of this checkpoint are not on the disk any more.", value=ref, fix="Choose another."
             )
         adapter = f"{ref}#{checkpoints[name].sha256[:12]}"  # the name changes with the weights
-        resolved[ref] = adapter, ModelSource(base=settings.model, adapter=folder, device=settings.device)
-    return resolved
+        base = conversion_name(run.model, RunDir(workspace.folder(run.folder)).conversion)
+        resolved[ref] = adapter, ModelSource(base=base, adapter=folder, device=settings.device)
+    return {ref: resolved[ref] for ref in settings.checkpoints}
 
 
 def _folder(workspace: Workspace, run: Run, checkpoint: Checkpoint) -> str | None:

@@ -23,6 +23,7 @@ from jobs.db.models import Run
 from jobs.db.queries import run_queue, runs
 from jobs.ingest import event_rows
 from jobs.workspace import Workspace
+from rl2f_core.config.loading import load_config
 from rl2f_core.errors import DataError, RL2FError, RunError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, StatusEvent, read_events
@@ -217,7 +218,7 @@ def import_run(db: Database, workspace: Workspace, folder: str, origin: str = "i
     events = read_events(run_dir.events_path, having=b'"status"') if run_dir.events_path.is_file() else ()
     statuses = [event for event in events if isinstance(event, StatusEvent)]
     row = runs.of_config(
-        run_dir.config(),
+        load_config(run_dir.config_path),
         run_dir.config_path.read_text(encoding="utf-8"),
         folder,
         origin=origin,

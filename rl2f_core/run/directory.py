@@ -1,7 +1,7 @@
 """Run directory: its layout, lock and heartbeat.
 
     config.yaml       resolved configuration
-    meta.json         seed, git revision, package versions, hardware
+    meta.json         seed, git revision, package versions, hardware, conversion of the built-in models
     events.jsonl      events, append-only
     heartbeat.json    process, status and progress
     state/            training state and events of the last commit
@@ -33,11 +33,12 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from rl2f_core.config.loading import dump_yaml, load_config
+from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import ProcessGroup
 from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.file_io import read_json, write_atomically
+from rl2f_core.model_store.conversion import CONVERSION, rename_models
 from rl2f_core.paths import ROOT
 from rl2f_core.types import JsonObject
 
@@ -84,8 +85,16 @@ class RunDir:
         return RunDir.open(self.path.resolve().parent / name if Path(name).name == name else name)
 
     def config(self) -> BaseRun:
-        """Load the resolved configuration."""
-        return load_config(self.config_path)
+        """Load the resolved configuration, with the models in the conversion that the run recorded."""
+        config = load_config(self.config_path)
+        if self.conversion == CONVERSION:
+            return config
+        return parse_config(rename_models(config.model_dump(mode="json"), self.conversion))
+
+    @property
+    def conversion(self) -> int:
+        """Conversion of the built-in models that the run uses; runs before the second recorded none."""
+        return int(read_json(self.meta_path).get("conversion", 1))
 
     def checkpoint(self, name: str) -> Path:
         """Return the folder of a checkpoint. Raises `ConfigError` listing the known ones."""
@@ -141,8 +150,8 @@ class RunDir:
 
 
 def provenance(config: BaseRun) -> JsonObject:
-    """Return seed, git revision, package versions and hardware."""
-    return {"created": time.time(), "seed": config.seed, **_installation()}
+    """Return seed, git revision, package versions, hardware, and the conversion of the built-in models."""
+    return {"created": time.time(), "seed": config.seed, "conversion": CONVERSION, **_installation()}
 
 
 @functools.cache

@@ -68,7 +68,7 @@ jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_
     rl2f_core.rollout rl2f_core.run rl2f_core.text rl2f_core.types workspace
 jobs.imports: db ingest queue rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.run rl2f_core.run_kinds rl2f_core.types workspace
-jobs.ingest: db labels rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
+jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
 jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
 jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.registry rl2f_core.run
     run_kinds worker workspace
@@ -102,7 +102,7 @@ rl2f_core.registry: errors
 rl2f_core.rescoring: backends config errors leaks methods registry run types
 rl2f_core.rollout: backends chat config distributed environments errors file_io leaks paths processes registry
     run teachers types
-rl2f_core.run: config distributed errors file_io paths registry types
+rl2f_core.run: config distributed errors file_io model_store paths registry types
 rl2f_core.run_kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
     registry rescoring rollout run training types
 rl2f_core.stats: errors types

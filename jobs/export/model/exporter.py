@@ -21,6 +21,7 @@ from jobs.export.publish import new_folder
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
 from rl2f_core.file_io import write_atomically
+from rl2f_core.model_store.conversion import plain_name
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import JsonObject
 
@@ -114,7 +115,7 @@ def _describe(run: RunDir, config: RunConfig, checkpoint: str, format: str, dtyp
     name = Path(config.model.name).name if Path(config.model.name).is_absolute() else config.model.name
     source = str(manifest.get("source", "a local folder"))
     kind, _, hub_id = source.partition(" ")
-    built_in = FROM_WHEELS.get(str(manifest.get("name")))
+    built_in = FROM_WHEELS.get(plain_name(str(manifest.get("name"))))
     notice = folder / "NOTICE"
     base = BaseModel(
         name=name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl2f_core.errors import ModelError
-from rl2f_core.types import JsonObject
+from rl2f_core.model_store.conversion import pre_tokenizer_name
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -20,11 +20,6 @@ QUANTIZATIONS = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """Types of the weight matrices that the package `gguf` can write; vectors are always float32."""
 ARCHITECTURES = {"LlamaForCausalLM": "LLAMA", "Qwen2ForCausalLM": "QWEN2", "Qwen3ForCausalLM": "QWEN3"}
 """Class of transformers → member of `gguf.MODEL_ARCH`."""
-_QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_LLAMA3 = _QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-_SPLITS = {_QWEN: "qwen2", _LLAMA3: "llama-bpe"}
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 """Token types of GGUF."""
 
@@ -134,7 +129,7 @@ def _add_tokenizer(writer: GGUFWriter, folder: Path, vocab_size: int) -> None:
     from gguf import SpecialVocab
 
     data = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    writer.add_tokenizer_pre(_pre_tokenizer(data))  # first, because it raises for other tokenizers
+    writer.add_tokenizer_pre(pre_tokenizer_name(data))  # first, because it raises for other tokenizers
     writer.add_tokenizer_model("gpt2")
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
     types = [_UNUSED] * vocab_size
@@ -148,21 +143,3 @@ def _add_tokenizer(writer: GGUFWriter, folder: Path, vocab_size: int) -> None:
     special = SpecialVocab(folder, load_merges=True, n_vocab=vocab_size)
     special.add_special_token.setdefault("bos", False)
     special.add_to_gguf(writer, quiet=True)
-
-
-def _pre_tokenizer(data: JsonObject) -> str:
-    """Return llama.cpp's name of the way in which a tokenizer splits text into words."""
-    parts = data.get("pre_tokenizer") or {}
-    steps = parts.get("pretokenizers", [parts])
-    kinds = [step.get("type") for step in steps]
-    if data["model"]["type"] == "BPE" and kinds and kinds[-1] == "ByteLevel" and not steps[-1].get("add_prefix_space"):
-        if kinds == ["ByteLevel"]:
-            return "gpt-2"
-        if kinds == ["Digits", "ByteLevel"] and steps[0]["individual_digits"]:
-            return "smollm"
-        name = _SPLITS.get(steps[0].get("pattern", {}).get("Regex"))
-        if kinds == ["Split", "ByteLevel"] and name:
-            return name
-    raise ModelError("This tokenizer cannot be written as GGUF.", value=[data["model"]["type"], *kinds],
-                     known=["gpt-2", "smollm", *_SPLITS.values()],
-                     fix="Export safetensors, and convert them with llama.cpp.")  # fmt: skip

@@ -18,6 +18,7 @@ from rl2f_core.errors import ConfigError, ModelError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.leaks.classifier.rendering import Encoding, encode, render
 from rl2f_core.leaks.classifier.stored import CLASSES, DETECTOR, DetectorFile, read_detector
+from rl2f_core.model_store.conversion import conversion_name
 from rl2f_core.registry import register
 from rl2f_core.types import LeakReport, LeakType
 
@@ -143,7 +144,7 @@ def _load(folder: str, stamp: int, device: str) -> LoadedClassifier:
 
     path = Path(folder)
     stored = read_detector(path)
-    base = get_model(stored.model)
+    base = get_model(conversion_name(stored.model, stored.conversion))
     if base.checksum != stored.checksum:
         raise ModelError("The base model is not the one that the detector was trained on.", value=stored.model)
     resolved, dtype = resolve_device(device)

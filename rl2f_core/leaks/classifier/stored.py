@@ -30,6 +30,8 @@ class DetectorFile(FrozenModel):
     """Name of the base model."""
     checksum: str
     """SHA-256 of the base model."""
+    conversion: int = 1
+    """Conversion of the built-in models at the training."""
     layers: int | None
     """Layers of the base model that are used; None for all."""
     max_tokens: int

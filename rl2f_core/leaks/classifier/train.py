@@ -34,6 +34,7 @@ from rl2f_core.leaks.classifier.operations import operations
 from rl2f_core.leaks.classifier.quality import QualityReport, choose_threshold, make_report
 from rl2f_core.leaks.classifier.rendering import encode, render
 from rl2f_core.leaks.classifier.stored import CLASSES, DETECTOR, DetectorFile
+from rl2f_core.model_store.conversion import CONVERSION
 
 if TYPE_CHECKING:
     from rl2f_core.model_store.store import ModelFolder
@@ -239,6 +240,7 @@ def _train(
         name=f"{folder.parent.name}/{folder.name}",
         model=config.model.name,
         checksum=base.checksum,
+        conversion=CONVERSION,
         layers=config.layers,
         max_tokens=config.max_tokens,
         threshold=threshold,
