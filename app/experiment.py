@@ -47,7 +47,7 @@ from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.signals import InterruptHandler
 from rl2f_core.run_kinds.eval import eval_config
-from rl2f_core.types import JsonObject
+from rl2f_core.types import DEMONSTRATION, JsonObject
 
 __all__ = ["Experiment", "queue_experiment", "run_experiment"]
 Source = str | Path | Mapping[str, object] | BaseRun
@@ -95,18 +95,24 @@ class Experiment:
         rows = [{"stage": m.stage, "step": m.step, "time": m.time, **m.values} for m in step_metrics(self._run)]
         return pd.DataFrame(rows)
 
-    def dialogues(self) -> pd.DataFrame:
-        """Return one row per dialogue; `id` is unique. Rewards are sums over turns, advantages means."""
-        return pd.DataFrame([_dialogue_row(event) for event in self._dialogues()])
+    def dialogues(self, *, demonstrations: bool = False) -> pd.DataFrame:
+        """Return one row per dialogue; `id` is unique. Rewards are sums over turns, advantages means.
 
-    def turns(self) -> pd.DataFrame:
+        Args:
+            demonstrations: Include demonstrations, which no model sampled.
+        """
+        return pd.DataFrame([_dialogue_row(event) for event in self._dialogues(demonstrations)])
+
+    def turns(self, *, demonstrations: bool = False) -> pd.DataFrame:
         """Return one row per turn; `dialogue` is the id in `dialogues()`, and `turn` counts from 1."""
-        return pd.DataFrame([row for event in self._dialogues() for row in _turn_rows(event)])
+        return pd.DataFrame([row for event in self._dialogues(demonstrations) for row in _turn_rows(event)])
 
-    def _dialogues(self) -> Iterator[DialogueEvent]:
+    def _dialogues(self, demonstrations: bool) -> Iterator[DialogueEvent]:
         path = self._run.events_path
         events = read_events(path, having=b'"dialogue"') if path.is_file() else iter(())
-        return (event for event in events if isinstance(event, DialogueEvent))
+        for event in events:
+            if isinstance(event, DialogueEvent) and (demonstrations or event.dialogue.policy != DEMONSTRATION):
+                yield event
 
     # -- evaluation ------------------------------------------------------------------------------------------------
     def evaluate(

@@ -14,7 +14,7 @@ from rl2f_core import registry
 from rl2f_core.errors import DataError, RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
-from rl2f_core.types import ActionChoice, Hint, Task, Turn
+from rl2f_core.types import DEMONSTRATION, ActionChoice, Hint, Task, Turn
 
 if TYPE_CHECKING:
     from rl2f_core.environments.base import Environment
@@ -30,6 +30,7 @@ def replay(
     step: Annotated[int | None, typer.Option(help="Only dialogues of this step.")] = None,
     phase: Annotated[str | None, typer.Option(help="Only train, preflight, evaluation, fork or distill.")] = None,
     condition: Annotated[str | None, typer.Option(help="Only this condition of an evaluation.")] = None,
+    demonstrations: Annotated[bool, typer.Option("--demonstrations", help="List demonstrations, too.")] = False,
     limit: Annotated[int, typer.Option(help="Maximum number of listed dialogues, newest last.", min=1)] = 50,
 ) -> None:
     """List a run's dialogues, or show one turn by turn: attempt, verdict, reward, hint, leak."""
@@ -39,6 +40,7 @@ def replay(
         if (step is None or event.step == step)
         and (phase is None or event.phase == phase)
         and (condition is None or event.setting == condition)
+        and (demonstrations or dialogue or event.dialogue.policy != DEMONSTRATION)
         and (dialogue is None or dialogue in (event.dialogue.id, str(number)))
     ]
     if dialogue is None:

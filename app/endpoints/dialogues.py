@@ -68,6 +68,8 @@ class DialogueFilters(CheckedDict, total=False):
     condition: Text
     without_controls: bool
     """Exclude control conditions."""
+    demonstrations: bool
+    """Include demonstrations, which no model sampled. A chosen stage or group includes its demonstrations."""
     solved: Annotated[str, Field(pattern=r"^(never|any|[1-9][0-9]{0,3})?$")]
     """`never`, `any`, or the 1-based turn of the first correct attempt."""
     reward_from: RewardBound | None
@@ -289,7 +291,7 @@ class DialogueEndpoints:
     def default_dialogue_filter(self, run: RunId) -> DialogueFilters:
         """Return the filter of a run's own attempts: its latest evaluation, else its latest on-policy stage.
 
-        The filter of a run with neither, e.g. of a fork, contains only the run.
+        The filter of a run with neither contains only the run, with demonstrations if it has no other dialogues.
         """
         db, own = self._context.db, DialogueFilter(run=run, without_controls=True)
         runs.get(db, run)
@@ -302,7 +304,7 @@ class DialogueEndpoints:
             filter = {"run": run, "phase": "train", "stage": stage.name}
             if _is_on_policy(stage.method) and dialogues.page(db, _filter(filter), limit=1).rows:
                 return filter
-        return {"run": run}
+        return {"run": run} if dialogues.count(db, DialogueFilter(run=run)) else {"run": run, "demonstrations": True}
 
     @endpoint("read")
     def welcome_dialogue(self) -> DialogueRef | None:

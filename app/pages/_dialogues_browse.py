@@ -30,6 +30,7 @@ RANGES: dict[str, tuple[re.Pattern[str], type[int] | type[float], str]] = {
 FLAGS: dict[str, dict[str, int]] = {
     "labeled": {"true": True, "false": False},
     "error": {"true": True},
+    "demonstrations": {"true": True},
     "leak": {"0": 0, "1": 1, "2": 2},
 }
 COLUMNS = {"leak": "leak_state"}

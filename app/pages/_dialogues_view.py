@@ -144,6 +144,8 @@ def nothing(place: PageState) -> Element:
     filtered = bool(set(place.query) - {"run", "all", "order"})
     title = "No dialogue matches these filters" if filtered else "No dialogues yet"
     text = "Remove a filter, or search for other words." if filtered else "Start a run, or choose another one."
+    if "step" in place.query:
+        text = "The studio has no stored dialogues of this step. " + text
     all_url = page_url("dialogues", run=place.query.get("run"), all=1)
     new_run = el("a.rl-button.rl-primary", "New run", href=page_url("new"))
     buttons = [

@@ -44,11 +44,12 @@ ORDERS = [("chronological", ""), ("reward ↓", "-reward"), ("reward ↑", "rewa
 HINT_VALUE_ORDERS = [("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
 NOTE_PLACES = [("dialogue", ""), ("current turn", "turn")]
 MAIN_FILTERS = ("run", "phase", "stage", "step", "checkpoint", "condition", "solved", "leak", "search")
-MORE_FILTERS = ("environment", "level", "labeled", "reward", "task", "group", "error")
+MORE_FILTERS = ("environment", "level", "labeled", "reward", "task", "group", "demonstrations", "error")
 """Filters that are folded."""
 CHOICES = {
     "leak": [ANY, ("⚑ leaked", "2"), ("no leak", "1"), ("unchecked", "0")],
     "labeled": [ANY, ("labeled", "true"), ("not labeled", "false")],
+    "demonstrations": [("excluded", ""), ("included", "true")],
     "error": [ANY, ("ended with an error", "true")],
 }
 TYPED = {"step": "18–22", "reward": "0.5..1", "task": "its id", "group": "its id"}
@@ -253,7 +254,8 @@ class _Page:
 
     def _default_values(self, run_id: str) -> dict[str, str]:
         found = self.endpoints.default_dialogue_filter(int(run_id)) if run_id.isdigit() else {}
-        return {name: str(value) for name, value in found.items() if name in self.fields.fields and value}
+        texts = {name: "true" if value is True else str(value) for name, value in found.items() if value}
+        return {name: text for name, text in texts.items() if name in self.fields.fields}
 
     @in_turn
     def refresh(self, held: Held, seen: int) -> Updates:

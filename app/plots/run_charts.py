@@ -7,13 +7,13 @@ only its loss, entropy and speed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from app.plots.metric_info import chart_info, group_info, metric_info
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, names_of, turns_of
-from rl2f_core.evaluation.plotting import SERIES, Number, Plot, figure
+from rl2f_core.evaluation.plotting import SERIES, Line, Number, Plot, figure
 from rl2f_core.stats.intervals import effective_number
 from rl2f_core.types import JsonObject
 
@@ -251,10 +251,9 @@ def _chart(
         values = column(chosen, name)
         if style.kind == "stack":
             values = [value if value is not None else 0.0 for value in values]
-        lines.append(
-            line(shown[name], values, along, weight=options.weight, sizes=(sizes or {}).get(name),
-                 raw=len(present) == 1, gaps=style.kind == "lines", look=look)
-        )  # fmt: skip
+        drawn = line(shown[name], values, along, weight=options.weight, sizes=(sizes or {}).get(name),
+                     raw=len(present) == 1, gaps=style.kind == "lines", look=look)  # fmt: skip
+        lines.append(drawn if options.sizes is None else _mark_unstored(drawn, options.sizes, options.off_policy))
     info = chart_info(key)
     marks = along.marks()
     plot = Plot(
@@ -267,6 +266,13 @@ def _chart(
         x_ticks=along.values if options.x == "step" and len(along.values) <= MAX_STEP_TICKS else (),
     )
     return Chart(key, info.title, info.unit, present, figure(plot), note, info.help, info.formula)
+
+
+def _mark_unstored(drawn: Line, stored: Sizes, off_policy: Collection[str]) -> Line:
+    """Return a line whose steps without stored dialogues say so and have no dialogues to open."""
+    missing = [at is not None and at[0] not in off_policy and tuple(at[:2]) not in stored for at in drawn.at]
+    at = [None if absent else at for at, absent in zip(drawn.at, missing, strict=True)]
+    return replace(drawn, at=at, note=["(dialogues not stored)" if absent else "" for absent in missing])
 
 
 def _sizes(rows: Sequence[MetricRow], turn: int, options: PlotOptions) -> list[Number] | None:

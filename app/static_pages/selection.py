@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rl2f_core.errors import DataError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.types import DEMONSTRATION
 
 GROUP_SIZE = 4
 """Maximum number of dialogues of one training group."""
@@ -20,7 +21,7 @@ def chosen_dialogues(run_dir: RunDir, limit: int, ids: Sequence[str] = ()) -> li
     These are a group of the first, middle and last step of each stage, and tasks of the evaluation under all
     conditions; then other dialogues, as many as fit. Token ids and logprobs are removed.
 
-    Raises `DataError` if an id is unknown.
+    Demonstrations are only returned by their ids. Raises `DataError` if an id is unknown.
     """
     if ids:
         chosen = {event.id: event for event in _dialogues(run_dir) if {event.id, event.dialogue.id} & set(ids)}
@@ -30,7 +31,8 @@ def chosen_dialogues(run_dir: RunDir, limit: int, ids: Sequence[str] = ()) -> li
         return list(chosen.values())
     units: dict[Unit, list[str]] = {}
     for event in _dialogues(run_dir):
-        units.setdefault(_unit(event), []).append(event.id)
+        if event.dialogue.policy != DEMONSTRATION:
+            units.setdefault(_unit(event), []).append(event.id)
     wanted: set[str] = set()
     for unit in _representative(list(units)):
         members = units[unit] if unit[0] == "evaluation" else units[unit][:GROUP_SIZE]

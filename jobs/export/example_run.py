@@ -1,8 +1,8 @@
 """Shrink a finished run to an example small enough to ship: all metrics, and some groups of dialogues.
 
 Included are the configuration, provenance, all status, metric, checkpoint and log events, the evaluation report, and
-as many dialogues as fit: the first, middle and last step of each stage, some preflight groups, evaluation tasks under
-*all* conditions and checkpoints, then more steps. One adapter can be included, in bfloat16. Excluded are other weights,
+as many dialogues as fit: evaluation tasks under *all* conditions and checkpoints, the first, middle and last step of
+each stage, some preflight groups, then more steps. One adapter can be included, in bfloat16. Excluded are other weights,
 training state, figures, and the tokens of evaluation dialogues. No path of the machine remains.
 """
 
@@ -30,11 +30,11 @@ from rl2f_core.run.events import CheckpointEvent, DialogueEvent, encode, read_ev
 from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
-MAX_BYTES = 1_950_000
-"""Below two megabytes together with the directories, without the adapter."""
+MAX_BYTES = 5_950_000
+"""Below six megabytes together with the directories, without the adapter."""
 MAX_ADAPTER_BYTES = 10_000_000
 PREFLIGHT_GROUPS = 2
-"""Number of preflight groups that precede the evaluation tasks."""
+"""Number of preflight groups that precede the remaining steps."""
 COPIED = ("evaluation/report.json", "evaluation/report.md", "preflight.json", "preflight.txt")
 RECORDS = ("heartbeat.json", "exit.json", "progress.json")
 """A worker's status files; process ids are removed."""
@@ -225,16 +225,16 @@ def _compact(event: DialogueEvent) -> bytes:
 
 
 def _order(keys: list[Key]) -> Iterator[Key]:
-    """Yield units by importance: three steps per stage, some preflight groups, evaluation tasks, then the rest."""
+    """Yield units by importance: evaluation tasks, three steps per stage, some preflight groups, then the rest."""
     steps: dict[str, list[Key]] = {}
     for key in keys:
         if key[0] == "train":
             steps.setdefault(key[1], []).append(key)
     spread = [list(_spread(stage)) for stage in steps.values()]
     preflight = [key for key in keys if key[0] == "preflight"]
+    yield from (key for key in keys if key[0] == "evaluation")
     yield from (key for stage in spread for key in stage[:3])
     yield from preflight[:PREFLIGHT_GROUPS]
-    yield from (key for key in keys if key[0] == "evaluation")
     yield from (key for stage in spread for key in stage[3:])
     yield from preflight[PREFLIGHT_GROUPS:]
 

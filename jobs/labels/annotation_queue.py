@@ -329,7 +329,9 @@ def _turns(
     back: bool,
     *conditions: ColumnElement[bool],
 ) -> list[int]:
-    statement = select(_turn.c.id).where(is_teacher_hint(), _turn.c.dialogue_id.in_(dialogues), *conditions)
+    statement = _with_dialogue(select(_turn.c.id)).where(
+        is_teacher_hint(), _turn.c.dialogue_id.in_(dialogues), *conditions
+    )
     if filter.selection == "flagged":
         statement = statement.where(_turn.c.leak_found)
     order = (_turn.c.dialogue_id, _turn.c.index)

@@ -1,6 +1,6 @@
 """Hint counts per group of the detector report, maintained by the ingester so that reads take milliseconds.
 
-`is_teacher_hint` excludes hints without text that could leak, and leaks that teacher `leaky` planted. `in_scope`
+`is_teacher_hint` excludes hints without text that could leak, those of demonstrations, and planted leaks. `in_scope`
 excludes forks, which continue one dialogue many times under chosen hints: their hints count only if their run is
 requested.
 """
@@ -19,7 +19,7 @@ from jobs.db.label_models import HintCount
 from jobs.db.models import Dialogue, LeakFinding, Run, TaskRow, Turn, table_of
 from jobs.labels import holdout
 from rl2f_core.run.events import OWN_CONDITIONS
-from rl2f_core.types import FrozenModel
+from rl2f_core.types import DEMONSTRATION, FrozenModel
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -90,13 +90,13 @@ class DetectorVerdict:
 
 
 def is_teacher_hint() -> ColumnElement[bool]:
-    """Return the condition for turns with a hint of the teacher's own.
+    """Return the condition for turns, joined with their dialogues, with a hint of the teacher's own to a student.
 
-    It is neither contentless, nor a fallback after a teacher error, nor planted.
+    It is neither contentless, nor a fallback after a teacher error, nor planted, nor part of a demonstration.
     """
     written = _turn.c.hint_error.is_(None) | _turn.c.feedback.is_not(None)
     own = (func.coalesce(_turn.c.teacher, "") != CONTENTLESS) & _turn.c.planted.is_(None)
-    return _turn.c.hint.is_not(None) & own & written
+    return _turn.c.hint.is_not(None) & own & written & (_dialogue.c.policy != DEMONSTRATION)
 
 
 def is_own(column: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -133,6 +133,8 @@ def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[
     """Count new hints. Each item has the rows of a dialogue, its task, its turns and their findings."""
     sums: dict[tuple[object, ...], list[float]] = defaultdict(lambda: [0, 0, 0.0, 0])
     for dialogue, task, turns, findings in items:
+        if dialogue["policy"] == DEMONSTRATION:
+            continue
         before = (run_id, dialogue["environment"])
         after = (dialogue["stage"], bucket(dialogue["step"]), dialogue["checkpoint"] or "", dialogue["condition"] or "",
                  holdout.is_test(task["task_hash"]))  # fmt: skip

@@ -16,7 +16,7 @@ from jobs.db.models import Dialogue, LeakFinding, TaskRow, Turn, table_of
 from jobs.labels import holdout
 from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, group_columns, in_scope, is_own
 from rl2f_core.stats.intervals import Interval
-from rl2f_core.types import FrozenModel
+from rl2f_core.types import DEMONSTRATION, FrozenModel
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -75,7 +75,7 @@ def count_planted(
         .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
         .join(_task, _task.c.id == _dialogue.c.task_id)
         .outerjoin(_finding, (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == source))
-        .where(_turn.c.planted.is_not(None), in_scope(_dialogue.c.run_id, run))
+        .where(_turn.c.planted.is_not(None), _dialogue.c.policy != DEMONSTRATION, in_scope(_dialogue.c.run_id, run))
         .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
         .where(_turn.c.leak_checked if source == RUN else _dialogue.c.run_id.in_(runs))
     )

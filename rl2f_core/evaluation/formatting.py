@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rl2f_core.stats.intervals import LEVEL, Interval
 
 MIN_PROBLEMS = 10
-"""With fewer problems, a finding is "too few to tell"."""
+TOO_FEW = "too few to tell"
+"""The finding with fewer problems than `MIN_PROBLEMS`."""
 INCLUDES_ZERO = "95 % CI includes 0"
 CONDITION_TEXTS = {
     "resample": "Independent first attempts without dialogue",
@@ -56,12 +57,16 @@ def interval_text(interval: Interval | None, signed: bool = False) -> str:
     value = number(interval.value, signed)
     if interval.low is None or interval.high is None:
         return f"{value} (no interval)"
-    return f"{value} [{_format_end(interval.low)}, {_format_end(interval.high)}]"
+    return f"{value} [{nonzero_number(interval.low)}, {nonzero_number(interval.high)}]"
 
 
-def _format_end(x: float) -> str:
-    """Format an end of an interval, with one significant digit if two decimals would show a nonzero value as 0."""
-    return number(x) if x == 0 or abs(x) >= 0.005 else f"{x:.1g}".replace("-", "−").replace("0.", ".", 1)
+def nonzero_number(x: float) -> str:
+    """Format as `number`, with one significant digit or as `<.0001` if that would show a nonzero value as 0."""
+    if x == 0 or abs(x) >= 0.005:
+        return number(x)
+    if abs(x) < 0.0001:
+        return "<.0001" if x > 0 else ">−.0001"
+    return f"{x:.1g}".replace("-", "−").replace("0.", ".", 1)
 
 
 def count_text(interval: Interval) -> str:
@@ -78,7 +83,7 @@ def verdict_text(interval: Interval, above: str, below: str) -> str:
     if interval.low is None or interval.high is None:
         return "no interval, 1 problem" if interval.n == 1 else "no interval"
     if interval.n < MIN_PROBLEMS:
-        return f"too few to tell (n = {interval.n}, at least {MIN_PROBLEMS} are needed)"
+        return f"{TOO_FEW} (n = {interval.n}, at least {MIN_PROBLEMS} are needed)"
     if not interval.excludes_zero:
         return INCLUDES_ZERO
     if interval.holm_p is not None and interval.holm_p > 1 - LEVEL:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rl2f_core.evaluation.formatting import number
+from rl2f_core.evaluation.formatting import nonzero_number, number
 from rl2f_core.types import JsonObject
 
 HEIGHT = 190
@@ -266,7 +266,7 @@ def value_range(plot: Plot, lines: Sequence[Line]) -> tuple[float, float]:
         return 0.0, min(1.02, max(0.1, high * 1.08))
     if plot.format == "count" or 0 <= low < 0.5 * high:
         low = min(0.0, low)
-    if high == low:
+    if math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-12):  # a constant, apart from rounding
         high, low = (high + abs(high) * 0.1, low - abs(low) * 0.1) if high else (1.0, low)
     margin = 0.06 * (high - low)
     return (low if low == 0 else low - margin), high + margin
@@ -298,7 +298,7 @@ def value_text(value: Number, form: Format = "number") -> str:
     if form == "difference":
         return number(value, signed=True)
     if form == "share" and abs(value) <= 1:
-        return number(value) if value == 0 or abs(value) >= 0.005 else f"{value:.1g}".replace("0.", ".", 1)
+        return nonzero_number(value)
     if form == "count" or (abs(value) >= 1000 and float(value).is_integer()):
         return f"{value:,.0f}"
     return f"{value:.4g}".replace("-", "−")

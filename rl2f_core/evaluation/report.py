@@ -23,6 +23,7 @@ from rl2f_core.evaluation.benchmarks import benchmark_tables
 from rl2f_core.evaluation.formatting import (
     CONDITION_TEXTS,
     MIN_PROBLEMS,
+    TOO_FEW,
     Table,
     count_text,
     interval_text,
@@ -376,10 +377,11 @@ def _table_by_turn(report: EvaluationReport) -> Table:
 
 def _baseline_table(report: EvaluationReport, baseline: ConstantBaseline) -> Table:
     rows = [
-        [checkpoint, name, interval_text(score), number(baseline.score), describe_comparison(score, baseline)]
+        [checkpoint, name, interval_text(score), number(baseline.score),
+         describe_comparison(score, baseline) if report.tasks >= MIN_PROBLEMS else TOO_FEW]
         for checkpoint in report.checkpoints
         for name, score in _scores(report, checkpoint)
-    ]
+    ]  # fmt: skip
     return "Against the best constant answer", ["checkpoint", "score", "solved", "constant answer", "finding"], rows
 
 
@@ -436,7 +438,7 @@ def _reference_findings(report: EvaluationReport) -> list[str]:
         f"Within {last.turn} turns the optimal policy solves {number(last.with_hints)} with hints{copying}, and "
         f"{number(last.without_hints)} without hints."
     ]
-    for checkpoint in report.checkpoints:
+    for checkpoint in report.checkpoints if report.tasks >= MIN_PROBLEMS else ():
         row = report.metrics(checkpoint, "hints")
         if row is not None and row.turns == last.turn and row.final().value is not None:
             comparison = compare_to_baseline(row.final(), ConstantBaseline("", last.without_hints))
@@ -449,7 +451,7 @@ def _reference_findings(report: EvaluationReport) -> list[str]:
 
 
 def baseline_findings(report: EvaluationReport) -> list[str]:
-    """Return the constant baseline, and each score that is not above it."""
+    """Return the constant baseline, and, with enough problems, each score that is not above it."""
     baseline = report.constant_baseline
     if baseline is None:
         return []
@@ -459,7 +461,7 @@ def baseline_findings(report: EvaluationReport) -> list[str]:
         f"({number(baseline.score)})."
         for checkpoint in report.checkpoints
         for name, score in _scores(report, checkpoint)
-        if not is_above_baseline(score, baseline)
+        if report.tasks >= MIN_PROBLEMS and not is_above_baseline(score, baseline)
     ]
 
 
@@ -467,7 +469,7 @@ def _limits(report: EvaluationReport) -> list[str]:
     lines = []
     fewest = min((e.difference.n for e in report.effects), default=report.tasks)
     if fewest < MIN_PROBLEMS:
-        lines.append(f"Only {fewest} problems are paired; fewer than {MIN_PROBLEMS} are too few to tell.")
+        lines.append(f"Only {fewest} problems are paired; fewer than {MIN_PROBLEMS} are {TOO_FEW}.")
     for checkpoint in report.checkpoints:
         rates = [
             (r.condition, r.metrics["parse_failure_rate"].value) for r in report.rows if r.checkpoint == checkpoint

@@ -25,7 +25,7 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, MetricEvent, StatusEvent
 from rl2f_core.run.observers import Observer
-from rl2f_core.types import Dialogue, JsonObject
+from rl2f_core.types import DEMONSTRATION, Dialogue, JsonObject
 
 STATE = "tracking.json"
 """File of a run directory with the id of the tracker's run."""
@@ -104,7 +104,7 @@ class Tracker(Observer):
         """Return whether the event is mirrored."""
         if not isinstance(event, DialogueEvent):
             return isinstance(event, MetricEvent | StatusEvent)
-        if event.dialogue.index > 0:
+        if event.dialogue.index > 0 or event.dialogue.policy == DEMONSTRATION:
             return False
         key = (event.phase, event.stage, event.step, event.checkpoint, event.setting)
         self._sampled[key] += 1

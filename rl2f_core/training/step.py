@@ -94,16 +94,16 @@ class StageSteps:
         discarded = self.collector.discarded_groups
         collected, resamples = [*groups, *discarded], now.max_group_resamples > 0
         turns, environments = method.max_turns(self.config.rollout.max_turns), self._environments(collected)
-        values = rollout_metrics(groups, discarded, turns, method, resamples=resamples)
-        values |= advantage_metrics | updated
-        values |= part_metrics(collected, turns, method, environments)
+        values = advantage_metrics | updated
+        if method.on_policy:  # demonstrations do not measure the student
+            values |= rollout_metrics(groups, discarded, turns, method, resamples=resamples)
+            values |= part_metrics(collected, turns, method, environments)
+            values |= {"temperature": temperature, **constant_baseline(environments)}
         values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
         trained = [sample for sample in samples if options.trains(sample)]
         values |= throughput(timer.seconds, collected, trained, on_policy=method.on_policy)
         values |= usage.metrics()
         values |= {"groups/resampled": float(len(discarded)), "group_size": float(now.group_size)}
-        if method.on_policy:  # demonstrations do not measure the student
-            values |= {"temperature": temperature, **constant_baseline(environments)}
         values |= self._advance_curriculum(step, collected)
         name, number = self.stage.name, step + 1
         events = dialogue_events("train", name, number, collected, method, samples)

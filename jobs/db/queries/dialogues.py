@@ -32,7 +32,7 @@ from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
 from rl2f_core.errors import DataError
 from rl2f_core.run.events import OWN_CONDITIONS
-from rl2f_core.types import JsonObject
+from rl2f_core.types import DEMONSTRATION, JsonObject
 
 T = TypeVar("T")
 _texts = table(FULL_TEXT, column("rowid", Integer))
@@ -59,6 +59,8 @@ class DialogueFilter:
     condition: str = ""
     without_controls: bool = False
     """Exclude control conditions (see `rl2f_core.run.events.OWN_CONDITIONS`)."""
+    demonstrations: bool = False
+    """Include demonstrations, which no model sampled. A chosen stage or group includes its demonstrations."""
     solved: str = ""
     """`never`, `any`, or the 1-based turn of the first correct attempt."""
     reward_from: float | None = None
@@ -196,6 +198,8 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
         where += [field <= high] if high is not None else []
     if filter.without_controls:
         where.append(_dialogue.condition.is_(None) | _dialogue.condition.in_(OWN_CONDITIONS))
+    if not (filter.demonstrations or filter.stage or filter.group):
+        where.append(_dialogue.policy != DEMONSTRATION)
     if filter.solved == "never":
         where.append(_dialogue.solved_at.is_(None))
     elif filter.solved == "any":
