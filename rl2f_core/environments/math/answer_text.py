@@ -9,7 +9,9 @@ import re
 import unicodedata
 from collections import deque
 from fractions import Fraction
+from typing import NamedTuple
 
+from rl2f_core.environments.math.units import read_single, read_unit
 from rl2f_core.text.tokens import cached
 
 MAX_ANSWER = 400
@@ -20,23 +22,61 @@ _MAX_EXPONENT_DIGITS = 3
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _AFTER_BOX = re.compile(r"[\s$.)\]}*]*(?:\\[)\]])?[\s$.*]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_SIGN = dict(zip("−–＋÷", "--+/", strict=True)) | {
-    sign: rf"\{name} " for sign, name in zip("×·≤≥π∞", "times cdot le ge pi infty".split(), strict=True)
-}
-_SIGN["√"] = r"\sqrt"
+_SIGNS = str.maketrans(
+    {sign: rf"\{name} " for sign, name in zip(
+        "×·⋅∙≤≥π∞≈≠±…∪∩∈∅", "times cdot cdot cdot le ge pi infty approx ne pm ldots cup cap in emptyset".split(),
+        strict=True,
+    )} | dict.fromkeys("−–—‒―‐‑", "-") | dict.fromkeys("÷⁄∕", "/")
+    | {"＋": "+", "∗": "*", "′": "'", "°": r"^\circ ", "º": r"^\circ ", "℃": r"^\circ C", "℉": r"^\circ F"}
+)  # fmt: skip
 _SPACING = re.compile(
-    r"\\(?:[,;:!> ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z])|left(?![a-zA-Z])|right(?![a-zA-Z])"
-    r"|displaystyle(?![a-zA-Z])|big(?![a-zA-Z])|Big(?![a-zA-Z]))"
+    r"\\(?:[,;:> ]|(?:quad|qquad|left|right|displaystyle|textstyle|big|Big|rm|bf|it)(?![a-zA-Z]))|(?<=.)~"
 )
-_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
-_PLAIN = re.compile(r"(?P<sign>[+-]?)(?P<whole>\d{1,3}(?:(?:,|\{,\})\d{3})+|\d*)(?:\.(?P<part>\d+))?")
-_SCIENTIFIC = re.compile(r"(?P<base>[+-]?\d+(?:\.\d+)?)(?:\\times|\\cdot|\*)10\^(?:\{(?P<a>[+-]?\d{1,2})\}|(?P<b>\d))")
+_STYLES = "text|mathrm|mbox|operatorname|textbf|textit|textrm|textsf|textnormal|mathbf|mathit|mathsf|boldsymbol|bm"
+_TEXT = re.compile(rf"\\(?:{_STYLES})\s*\{{([^{{}}]*)\}}")
+_WRAPPER = re.compile(rf"\\(?:boxed|fbox|{_STYLES})\s*\{{|\{{")
+_PAIRS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("*", "*"), ("`", "`"))
+_STACKED = re.compile("([⁰¹²³⁴-⁹]+)[⁄/]([₀-₉]+)")
+_RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻]+")
+_LOWERED = re.compile("[₀-₉]+")
+_OVERLINED = re.compile("(?:\\d\u0305)+")
+_DOTTED = re.compile("(\\d)\u0307")
+_ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt) ?\(([^()]*)\)|√ ?(\d+|[A-Za-z])")
+_OVER = re.compile(r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}")
+_WHOLE = r"(?:\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+|(?:\{,\}\d{3})+|(?:'\d{3})+)(?!\d)|\d+)"
+_EXPONENT_OF_TEN = r"10 ?\^ ?(?:[{(] ?(?P<e1>[+-]? ?\d{1,3}) ?[})]|(?P<e2>[+-]?\d{1,3}))(?!\d)"
+_POWER_OF_TEN = re.compile(_EXPONENT_OF_TEN)
+_DECIMAL = re.compile(
+    rf"(?P<whole>{_WHOLE})?(?:(?:\.|\{{,\}}(?=\d))(?P<part>(?:\d{{3}} )+\d{{1,3}}(?!\d)|\d*)"
+    r"(?:\\(?:overline|bar) ?(?:\{(?P<r1>\d+)\}|(?P<r2>\d))|\((?P<r3>\d+)\)"
+    r"|\\dot ?\{?(?P<r4>\d)\}?(?:(?P<r5>\d*)\\dot ?\{?(?P<r6>\d)\}?)?)?)?"
+    rf"(?:[eE](?P<e3>[+-]?\d{{1,3}})(?![\w.])| ?(?:\\times|\\cdot|\*|x) ?{_EXPONENT_OF_TEN})?"
+)
+_FRACTION = re.compile(
+    rf"(?:(?P<mixed>{_WHOLE}) ?)?\\frac ?(?:\{{ ?(?P<a1>[+-]? ?{_WHOLE}) ?\}}|(?P<a2>\d)) ?"
+    rf"(?:\{{ ?(?P<b1>[+-]? ?{_WHOLE}) ?\}}|(?P<b2>\d))"
+)
+_SLASHED = re.compile(rf"(?:(?P<mixed>{_WHOLE}) )??(?P<a1>{_WHOLE}) ?/ ?(?P<b1>{_WHOLE})")
+_MONEY = dict.fromkeys(("$", r"\$", "US$", "USD"), "dollars") | {
+    "£": "pounds", "GBP": "pounds", "€": "euros", "EUR": "euros", "¥": "yen",
+    "₹": "rupees", "Rs": "rupees", "Rs.": "rupees",
+}  # fmt: skip
+_SIGN = re.compile(
+    r"(?P<sign>[+-]?) ?(?P<money>US\$|\\?\$|[£€¥₹]|(?:USD|GBP|EUR|Rs\.?)(?= ?[\d.]))? ?(?P<inner>[+-]?) ?"
+)
+_PERCENT = re.compile(r" ?(?:\\?%|(?:percent|per cent|pct)(?![A-Za-z]))", re.IGNORECASE)
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_SCALE = re.compile(rf" ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
+_DEGREE = re.compile(r"\^ ?\{? ?\\(?:circ|degree)(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])")
+_BEFORE_UNIT = re.compile(rf"\\(?:{_STYLES})\s*\{{| (?=[A-Za-z]{{3}}|[ck]m|mm|kg)|{_DEGREE.pattern}")
+_ORDINAL = re.compile(r"\^ ?\{ ?(st|nd|rd|th) ?\}")
+_BRACED = re.compile(r"\{\s*([A-Za-z]+)\s*\}")
+_QUOTIENT = re.compile(r"\\frac ?\{([^{}]*[A-Za-z][^{}]*)\} ?\{([^{}]*[A-Za-z][^{}]*)\}")
 _ASSIGNED = re.compile(r"[A-Za-z](?:_(?:\w|\{\w{1,6}\}))?\s*=\s*(?=[^=])")
 _RELATION = re.compile(r"=|<|>|\\(?:le|leq|ge|geq|lt|gt|ne|neq|approx|in|equiv|sim)(?![a-zA-Z])")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _ANY_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
-_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 _SUM = re.compile(r"(?<=[\w)}\]])\s*(?:[+\-*/]|\\(?:times|cdot|div|pm)(?![a-zA-Z]))")
 _DANGER = re.compile(r"__|[`;@#\"]|\\(?:input|include|write|def|let|csname|catcode|begin\{document)")
 _TOWER = re.compile(r"(?:\^|\*\*)[\s{(]*\d+[\s{})]*(?:\^|\*\*)")
@@ -53,57 +93,104 @@ def last_boxed(text: str) -> tuple[str | None, str]:
     if not boxes:
         return None, r"unparsable: no \boxed{…}"
     start = boxes[0].end()
-    depth, at = 1, start
-    while at < len(text) and depth:
-        char = text[at]
-        at += 1
-        if char == "\\":
-            at += 1
-        elif char == "{":
-            depth += 1
-        elif char == "}":
-            depth -= 1
-    if depth:
+    end = _closing_brace(text, start)
+    if end is None:
         return None, r"unparsable: the braces of the last \boxed{…} do not close"
-    if not _AFTER_BOX.fullmatch(text, at):
+    if not _AFTER_BOX.fullmatch(text, end + 1):
         return None, r"unparsable: text after the last \boxed{…}"
-    return text[start : at - 1], ""
+    return text[start:end], ""
+
+
+def _closing_brace(text: str, start: int) -> int | None:
+    """Return the position of the brace that closes the one before `start`."""
+    depth, at = 1, start
+    while at < len(text):
+        char = text[at]
+        depth += (char == "{") - (char == "}")
+        if not depth:
+            return at
+        at += 2 if char == "\\" else 1
+    return None
 
 
 def normal(text: str) -> str | None:
     r"""Return an answer in normal form, or None if it is empty, too long, prose, or has unbalanced braces.
 
-    Dollar signs, spacing commands, `\left`, `\dfrac` and a final full stop are removed; numbers have one form (`1,024`
-    and `1024.0` become `1024`, `2/4` becomes `1/2`); `x = 5` becomes its right side.
+    Dollar signs, boxes, styles, spacing commands, `\left`, `\dfrac` and a final full stop are removed; numbers have one
+    form (`1,024` and `1024.0` become `1024`, `2/4` becomes `1/2`) and keep their unit; `x = 5` becomes its right side.
     """
-    if len(text) > 2 * MAX_ANSWER or _CONTROL.search(text):
-        return None
-    answer = unicodedata.normalize("NFC", text).strip()
-    if any(unicodedata.category(char) in ("Cf", "Co", "Cn", "Cs", "Nd") and not char.isascii() for char in answer):
-        return None  # invisible characters, surrogates and foreign digits
-    answer = _bare(answer)
-    for sign, plain in _SIGN.items():
-        answer = answer.replace(sign, plain)
-    answer = " ".join(_SPACING.sub(" ", answer).split()).removesuffix(".").strip()
-    answer = re.sub(r"^([+-]?)\\?\$ ?(?=[\d.])", r"\1", answer)  # an amount in dollars
-    answer = re.sub(r"\\[dt]frac", r"\\frac", answer)
+    answer = clean(text)
     if not answer or len(answer) > MAX_ANSWER or not any(char.isalnum() for char in answer):
         return None
-    if not balanced(answer) or _DANGER.search(answer) or _BOX.search(answer) or ("<" in answer and ">" in answer):
+    if _DANGER.search(answer) or _BOX.search(answer) or ("<" in answer and ">" in answer):
         return None
     assigned = _ASSIGNED.match(answer)
     if assigned and not _RELATION.search(answer, assigned.end()) and "," not in answer:
         answer = answer[assigned.end() :].strip()
-    value = read_number(answer)
-    return answer if value is None else number_text(value)
+    quantity = read_quantity(answer)
+    if quantity is None or quantity.loose:
+        return answer
+    form = number_text(quantity.value)
+    if not quantity.text:
+        return form if read_number(form) == quantity.value else answer
+    form += quantity.text if quantity.text.startswith("^") else f" {quantity.text}"
+    return form if read_quantity(form) == quantity else answer
 
 
-def _bare(answer: str) -> str:
-    for _ in range(2):
-        for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
+def clean(text: str) -> str | None:
+    """Return an answer as LaTeX in ASCII without what surrounds it as a whole; None if a character is not allowed."""
+    if len(text) > 2 * MAX_ANSWER or _CONTROL.search(text):
+        return None
+    answer = unicodedata.normalize("NFC", text).strip()
+    if answer.isascii() and answer.isdigit():
+        return answer
+    if not balanced(answer):
+        return None
+    if not answer.isascii():
+        # invisible characters, surrogates and foreign digits
+        if any(unicodedata.category(char) in ("Cf", "Co", "Cn", "Cs", "Nd") and not char.isascii() for char in answer):
+            return None
+        answer = _to_latex(answer)
+    answer = " ".join(_SPACING.sub(" ", re.sub(r"\\!\s*", "", answer)).split())
+    answer = re.sub(r"\\[dtc]frac", r"\\frac", _unwrapped(_OVER.sub(r"\\frac{\1}{\2}", answer)))
+    answer = _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", answer).replace("**", "^")
+    answer = re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi", answer)
+    return re.sub(r"_\{(\w)\}(?!\w)", r"_\1", answer.replace("√", r"\sqrt")).strip()
+
+
+def _to_latex(text: str) -> str:
+    """Replace raised and lowered digits, fractions and signs by LaTeX."""
+
+    def plain(characters: str) -> str:
+        return unicodedata.normalize("NFKC", characters)
+
+    text = _STACKED.sub(lambda match: rf"\frac{{{plain(match[1])}}}{{{plain(match[2])}}}", text)
+    text = _RAISED.sub(lambda match: f"^{{{plain(match[0])}}}", text)
+    text = _LOWERED.sub(lambda match: f"_{{{plain(match[0])}}}", text)
+    text = _OVERLINED.sub(lambda match: rf"\overline{{{match[0][::2]}}}", text)
+    text = _DOTTED.sub(r"\\dot{\1}", text)
+    for char in {*text}:
+        above, slash, below = plain(char).partition("⁄")
+        if slash and above and below:
+            text = text.replace(char, rf"\frac{{{above}}}{{{below}}}")
+    return text.translate(_SIGNS)
+
+
+def _unwrapped(answer: str) -> str:
+    """Remove a final full stop, dollar signs, bold type, boxes, styles and braces around the whole answer."""
+    for _ in range(2 * _MAX_DEPTH):
+        before = answer
+        if answer.endswith(".") and not answer.endswith(".."):
+            answer = answer[:-1].strip()
+        for left, right in _PAIRS:
             if len(answer) > len(left) + len(right) and answer.startswith(left) and answer.endswith(right):
                 inner = answer[len(left) : -len(right)].strip()
-                answer = answer if "$" in inner or r"\(" in inner or r"\[" in inner else inner
+                answer = answer if any(mark in inner for mark in (left, right, "$", r"\(", r"\[")) else inner
+        match = _WRAPPER.match(answer)
+        if match and _closing_brace(answer, match.end()) == len(answer) - 1:
+            answer = answer[match.end() : -1].strip()
+        if answer == before:
+            return answer
     return answer
 
 
@@ -117,42 +204,129 @@ def balanced(text: str) -> bool:
     return depth == 0
 
 
-@cached(4096)
+class Quantity(NamedTuple):
+    """A number with or without a unit."""
+
+    value: Fraction
+    unit: str = ""
+    """Normal form of the unit or of the counted things; see `units.read_unit`."""
+    text: str = ""
+    """The unit as it is written."""
+    loose: bool = False
+    """The unit is one letter next to the digits, which may be a variable."""
+
+
 def read_number(text: str) -> Fraction | None:
-    r"""Return the exact value of a number, or None.
+    """Return the exact value of a number without a unit, or None."""
+    quantity = read_quantity(text)
+    return None if quantity is None or quantity.unit else quantity.value
 
-    Accepted are whole and decimal numbers with a sign and thousands commas, `a/b`, `\frac{a}{b}` and
-    `a \times 10^{n}`, with at most 60 digits.  A percentage, a root or a sum is not a number.
+
+def read_value(text: str) -> Fraction | None:
+    """Return the exact value of a number with or without a unit, or None."""
+    quantity = read_quantity(text)
+    return None if quantity is None else quantity.value
+
+
+@cached(4096)
+def read_quantity(text: str) -> Quantity | None:
+    r"""Return the exact value and the unit of a number, or None.
+
+    Accepted are whole and decimal numbers with thousands separators, repeating decimals, fractions, mixed numbers and
+    powers of ten, with at most 60 digits, `%`, and words such as `million`. Only a unit or counted things may follow.
+    A root or a sum is not a number.
     """
-    answer = text if re.search(r"[\d.,] +[\d.,]", text) else text.replace(" ", "")
-    if len(answer) > 2 * MAX_DIGITS:
+    cleaned = clean(text)
+    if cleaned is None or len(cleaned) > 4 * MAX_DIGITS:
         return None
-    match = _SCIENTIFIC.fullmatch(answer)
-    if match:
-        base = _decimal(match["base"])
-        return None if base is None else base * Fraction(10) ** int(match["a"] or match["b"])
-    sign, body = (answer[0], answer[1:]) if answer[:1] in ("-", "+") else ("", answer)
-    match = _FRACTION.fullmatch(body)
-    above, slash, below = body.partition("/")
-    if match:
-        above, slash, below = match[1] or match[2] or "", "/", match[3] or match[4] or ""
-    if slash:
-        over, under = _decimal(above), _decimal(below)
-        if over is None or not under or "." in above + below:
-            return None
-        return over / under * (-1 if sign == "-" else 1)
-    return _decimal(answer)
+    answer = flat(cleaned)
+    if answer.startswith("(") and answer.endswith(")") and "," not in answer:
+        answer = answer[1:-1].strip()
+    sign = _SIGN.match(answer)
+    assert sign is not None  # it matches the empty text
+    for pattern in (_FRACTION, _SLASHED) if "frac" in answer or "/" in answer else ():
+        match = pattern.match(answer, sign.end())
+        if match:
+            value = _ratio(match)
+            break
+    else:
+        match = _POWER_OF_TEN.match(answer, sign.end()) or _DECIMAL.match(answer, sign.end())
+        value = None if match is None else _decimal(match)
+    if match is None or value is None or (sign["sign"] and sign["inner"]):
+        return None
+    scale, end = _scale(answer, match.end())
+    value *= -scale if "-" in (sign["sign"], sign["inner"]) else scale
+    return _with_unit(value, answer, end, _MONEY.get(sign["money"] or "", ""))
 
 
-def _decimal(text: str) -> Fraction | None:
-    match = _PLAIN.fullmatch(text)
-    if not match or not (match["whole"] or match["part"]) or not text.isascii():
+def flat(text: str) -> str:
+    """Remove styles, and write degrees and quotients of units in one line."""
+    text = _ORDINAL.sub(r" \1", _DEGREE.sub(" ° ", _TEXT.sub(r" \1 ", text)))
+    return " ".join(_BRACED.sub(r" \1 ", _QUOTIENT.sub(r" \1/\2", text)).split())
+
+
+def _integer(digits: str) -> int | None:
+    digits = re.sub(r"[^\d-]", "", digits)
+    return int(digits) if len(digits) <= MAX_DIGITS else None
+
+
+def _ratio(match: re.Match[str]) -> Fraction | None:
+    """Return the value of a fraction or a mixed number."""
+    groups = match.groupdict()
+    whole, above = _integer(groups["mixed"] or "0"), _integer(groups["a1"] or groups["a2"])
+    below = _integer(groups["b1"] or groups["b2"])
+    if whole is None or above is None or not below or (groups["mixed"] and not 0 < above < below):
         return None
-    whole, part = re.sub(r"[,{}]", "", match["whole"]), match["part"] or ""
-    if len(whole) + len(part) > MAX_DIGITS:
+    return whole + Fraction(above, below)
+
+
+def _decimal(match: re.Match[str]) -> Fraction | None:
+    """Return the value of a decimal, repeating or scientific number, or of a power of ten."""
+    groups = match.groupdict()
+    exponent = int((groups["e1"] or groups["e2"] or groups.get("e3") or "0").replace(" ", ""))
+    if "whole" not in groups:
+        return Fraction(10) ** exponent
+    whole, part = re.sub(r"\D", "", groups["whole"] or ""), (groups["part"] or "").replace(" ", "")
+    repeated = "".join(groups[f"r{i}"] or "" for i in range(1, 7))
+    if not (whole or part or repeated) or len(whole) + len(part) + len(repeated) > MAX_DIGITS:
         return None
     value = Fraction(int(whole + part or "0"), 10 ** len(part))
-    return -value if match["sign"] == "-" else value
+    if repeated:
+        value += Fraction(int(repeated), (10 ** len(repeated) - 1) * 10 ** len(part))
+    return value * Fraction(10) ** exponent
+
+
+def _scale(answer: str, end: int) -> tuple[Fraction, int]:
+    """Return the factor of a percent sign or of a word such as `million`, and the position after it."""
+    if percent := _PERCENT.match(answer, end):
+        return Fraction(1, 100), percent.end()
+    if word := _SCALE.match(answer, end):
+        return Fraction(_SCALES[word[1].lower()]), word.end()
+    return Fraction(1), end
+
+
+def _with_unit(value: Fraction, answer: str, end: int, money: str) -> Quantity | None:
+    rest = answer[end:].strip()
+    if rest.startswith("(") and rest.endswith(")"):
+        rest = rest[1:-1].strip()
+    if money and (not rest or rest.startswith(("per ", "/"))):
+        rest = f"{money} {rest}".strip()
+    if not rest:
+        return Quantity(value)
+    unit = (read_single if abs(value) <= 1 else read_unit)(rest)
+    if not unit or (money and read_unit(money) not in unit):
+        return None
+    loose = end < len(answer) and bool(re.match(r"[A-Za-z](?![A-Za-z])", answer[end:]))
+    return Quantity(value, unit, rest.replace("°", r"^\circ"), loose)
+
+
+def split_unit(text: str) -> tuple[str, str]:
+    r"""Return an expression without the unit at its end, and the unit; empty if there is none."""
+    for match in _BEFORE_UNIT.finditer(text):
+        core, rest = text[: match.start()].rstrip(), flat(text[match.start() :])
+        if core and core[-1] not in "+-*/^_=(,{\\" and balanced(core) and (unit := read_unit(rest)):
+            return core, unit
+    return text, ""
 
 
 def number_text(value: Fraction) -> str:

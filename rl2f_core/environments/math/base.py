@@ -23,7 +23,7 @@ from rl2f_core.environments.capabilities import (
     most_common_answer,
 )
 from rl2f_core.environments.false_claims import side_agreement
-from rl2f_core.environments.math.answer_text import canonical, last_boxed, normal, number_text, read_number
+from rl2f_core.environments.math.answer_text import canonical, last_boxed, normal, number_text, read_number, read_value
 from rl2f_core.environments.math.equivalence import Pair, compare_answers, too_wordy
 from rl2f_core.errors import DataError, shorten
 from rl2f_core.text.integers import find_integers
@@ -135,15 +135,15 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return parsed is not None and compare_answers([self._pair(task, parsed)], self.time_limit)[0].correct
 
     def _distance(self, task: Task, parsed: str) -> float | None:
-        gold, candidate = read_number(self.gold_answer(task)), read_number(parsed)
+        gold, candidate = read_value(self.gold_answer(task)), read_value(parsed)
         if gold is None or candidate is None:
             return None
-        return min(1.0, max(float(abs(candidate - gold) / scale(gold)), 1e-9))
+        return max(float(min(abs(candidate - gold) / scale(gold), 1)), 1e-9)
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """`Too low, by a little.`; a lot is at least a tenth of the scale. Other answers get a hint without content."""
-        gold = read_number(self.gold_answer(task))
+        gold = read_value(self.gold_answer(task))
         if gold is None:
             return NO_HINT
         candidate = _last(attempts)
@@ -151,7 +151,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """State the opposite side and distance; if the answer is no number, that only its form is wrong."""
-        gold = read_number(self.gold_answer(task))
+        gold = read_value(self.gold_answer(task))
         if gold is None:
             return FALSE_HINT
         candidate = _last(attempts)
@@ -161,7 +161,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
         """False claim: the side of the last attempt on which the answer is; none if the answer is no number."""
-        gold = read_number(self.gold_answer(task))
+        gold = read_value(self.gold_answer(task))
         return None if gold is None else side_agreement(hint, _last([before]), _last([attempt]), gold)
 
     # -- simulated student -------------------------------------------------------------------------------------
@@ -174,13 +174,13 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         """
         if correct:
             return self.marked(self.gold_answer(task))
-        gold = read_number(self.gold_answer(task))
+        gold = read_value(self.gold_answer(task))
         if gold is None:
             return self.marked(self._wrong_expression(task, rng))
         last = _last(attempts)
         if not follow_hint and last is not None and last != gold and rng.random() < 0.25:
             return self.marked(number_text(last))
-        tried = {gold} | {n for v in attempts if v.parsed is not None and (n := read_number(v.parsed)) is not None}
+        tried = {gold} | {n for v in attempts if v.parsed is not None and (n := read_value(v.parsed)) is not None}
         side = (1 if last < gold else -1) if follow_hint and last is not None else 0
         start = last if follow_hint and last is not None else gold
         step = Fraction(1) if gold.denominator == 1 else Fraction(1, gold.denominator)
@@ -215,7 +215,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     # -- leak detection ----------------------------------------------------------------------------------------
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Whole numbers and small expressions, decimals, ratios, and LaTeX that can be parsed as an answer."""
-        number = read_number(self.gold_answer(task)) is not None
+        number = read_value(self.gold_answer(task)) is not None
         result = {*number_candidates(text)} if number else set()
         latex = (_LATEX,) if "$" in text or "\\" in text else ()
         for pattern in latex if number else (*latex, _SPELLED):
@@ -260,4 +260,4 @@ def _side(low: bool, far: bool) -> str:
 
 def _last(attempts: Sequence[Verdict]) -> Fraction | None:
     parsed = last_parsed(attempts)
-    return None if parsed is None else read_number(parsed)
+    return None if parsed is None else read_value(parsed)

@@ -17,7 +17,7 @@ from rl2f_core.config.components import wrapped_teacher
 from rl2f_core.config.fields import BASIC_FIELD, PROBLEMS_REF, ComponentConfig
 from rl2f_core.environments.base import assign_split
 from rl2f_core.environments.math import sources
-from rl2f_core.environments.math.answer_text import canonical, read_number
+from rl2f_core.environments.math.answer_text import canonical, read_value
 from rl2f_core.environments.math.base import AnswerForm, MathEnvironment, normalize_gold
 from rl2f_core.environments.math.decontamination import contaminated, distinct
 from rl2f_core.errors import DataError, FieldValueError
@@ -242,7 +242,7 @@ def _problems(rows: list[sources.Row], answers: str, counted: dict[str, int]) ->
         gold = normalize_gold(row.answer)
         if gold is None:
             counted["unreadable"] += 1
-        elif answers == "numbers" and read_number(gold) is None:
+        elif answers == "numbers" and read_value(gold) is None:
             counted["no_number"] += 1
         else:
             usable.append(Problem(row.problem.strip(), gold, row.solution, row.level))

@@ -1,19 +1,27 @@
 """Equivalence of two mathematical answers: by form if that decides, otherwise by math-verify in a worker.
 
+Values must be equal exactly. A gold answer with two or more decimals may be rounded: a value that no decimal can state is
+equal if it rounds to these digits. An answer may lack the unit of the gold answer or add one, but another unit is wrong.
+
 The form check refuses answers that a comparison of values would accept or hang on: a restated sum, an equation, several
 answers at once, an expression copied from the problem, a huge power.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from rl2f_core.environments.math.answer_text import (
+    flat,
     is_words,
+    number_text,
     plain_words,
-    read_number,
+    read_quantity,
     relation,
+    split_unit,
     unsafe_power,
     worked_out,
 )
@@ -21,8 +29,17 @@ from rl2f_core.environments.sandbox import pool
 
 MORE_WORDS = 2
 """Plain words that an answer may have in addition to those of the gold answer, e.g. a unit."""
-_replies: dict[tuple[str, str], pool.Reply] = {}
+MIN_ROUNDED_PLACES = 2
+"""A gold answer with fewer decimals is not rounded."""
+_replies: dict[tuple[str, ...], pool.Reply] = {}
 """Replies of workers, for every environment of this process."""
+_UNREAD = re.compile(
+    r"'|\\(?:ldots|dots|cdots|approx|sim|simeq|cong|circ|degree|phantom|pmod|overline|bar)(?![a-zA-Z])|\.\.+"
+    r"|\^\{?(?:T|\\top)\}?|(?<=[\d)\]}])\s*_\s*(?:\w|\{[^{}]*\})|(?<![_^\d])\d+\s+\d+|~"
+)
+"""Marks that math-verify ignores or misreads: primes, dots, transposition, a number base, digits side by side."""
+_DECIMAL = re.compile(r"(?<![\w.])(\d+)\.(\d+)(?![\w.])|(?<![\d.])(\d+)\.(\d+)")
+_STYLE = re.compile(r"\\(?:mathrm|operatorname|textrm|textnormal|mbox)(?=\s*\{)")
 
 
 class Equivalence(NamedTuple):
@@ -42,31 +59,66 @@ class Pair(NamedTuple):
 
 def compare_normalized(pair: Pair) -> Equivalence | None:
     """Compare by form; return None if the values must be compared."""
-    gold, answer = pair.gold, pair.answer
-    if answer == gold:
+    if pair.answer == pair.gold or flat(pair.answer) == flat(pair.gold):
         return Equivalence(True)
-    if is_words(gold) or is_words(answer):
-        same = _spelled(gold) == _spelled(answer)
+    if is_words(pair.gold) or is_words(pair.answer):
+        same = _spelled(pair.gold) == _spelled(pair.answer)
         return Equivalence(same, "" if same else "other words")
-    number = read_number(gold) is not None
-    if number and read_number(answer) is not None:
-        return Equivalence(False, "another number")
+    gold_number, number = read_quantity(pair.gold), read_quantity(pair.answer)
+    is_number = gold_number is not None and not gold_number.loose
+    (gold, gold_unit), (answer, unit) = split_unit(pair.gold), split_unit(pair.answer)
+    if gold_number is not None and is_number:
+        gold, gold_unit = number_text(gold_number.value), gold_number.unit
+        if number is not None:
+            same = _same_number(gold, gold_number.value, number.value)
+            return _check_units(gold_unit, number.unit) or Equivalence(same, "" if same else "another number")
+    elif number is not None and not number.loose:
+        answer, unit = number_text(number.value), number.unit
+    wrong = _check_units(gold_unit, unit)
+    if wrong or gold == answer:
+        return wrong or Equivalence(True)
     if relation(answer) and not relation(gold):
         return Equivalence(False, "an equation or inequality, where the answer is none")
-    if answer.count(",") + answer.count(";") > gold.count(",") + gold.count(";"):
+    if _separators(answer) > _separators(gold):
         return Equivalence(False, "more values than the answer has")
-    if number and not worked_out(answer):
+    if is_number and not worked_out(answer):
         return Equivalence(False, "not worked out")
     if len(answer) > 2 and _tight(answer) in _tight(pair.problem):
         return Equivalence(False, "copied out of the problem")
     if unsafe_power(answer) or unsafe_power(gold):
         return Equivalence(False, "no verdict: a power or factorial too large to work out")
+    if _UNREAD.findall(answer) != _UNREAD.findall(gold):
+        return Equivalence(False, "another notation, whose value is not known")
     return None
+
+
+def _same_number(gold_text: str, gold: Fraction, value: Fraction) -> bool:
+    """Return whether two numbers are equal, or whether a value that no decimal can state rounds to the gold answer."""
+    places = _rounded_places(gold_text)
+    return value == gold or (
+        places > 0 and "/" in number_text(value) and 2 * abs(value - gold) * 10**places < 1
+    )
+
+
+def _rounded_places(gold: str) -> int:
+    """Return the number of decimals of a gold answer that may be rounded; otherwise 0."""
+    match = re.fullmatch(r"-?\d+\.(\d+)", gold)
+    return len(match[1]) if match and len(match[1]) >= MIN_ROUNDED_PLACES else 0
+
+
+def _check_units(gold: str, unit: str) -> Equivalence | None:
+    return Equivalence(False, "another unit") if gold and unit and gold != unit else None
+
+
+def _separators(text: str) -> int:
+    return text.count(",") + text.count(";") + len(re.findall(r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])", text))
 
 
 def too_wordy(gold: str, answer: str) -> bool:
     """Return whether an answer is prose, judged by the gold answer."""
-    return len(plain_words(answer)) > len(plain_words(gold)) + MORE_WORDS
+    if read_quantity(answer) is not None:
+        return False
+    return len(plain_words(split_unit(answer)[0])) > len(plain_words(gold)) + MORE_WORDS
 
 
 def _spelled(text: str) -> str:
@@ -80,14 +132,31 @@ def _tight(text: str) -> str:
 def compare_answers(pairs: Sequence[Pair], time_limit: float) -> list[Equivalence]:
     """Compare all pairs; workers compare those undecided by form in one batch, `time_limit` seconds each."""
     by_form = [compare_normalized(pair) for pair in pairs]
-    jobs = {
-        (pair.gold, pair.answer): pool.Job("math", {"gold": pair.gold, "answer": pair.answer})
-        for pair, result in zip(pairs, by_form, strict=True)
-        if result is None
-    }
+    keys = {pair: (_expression(pair.gold), _expression(pair.answer)) for pair, r in zip(pairs, by_form, strict=True) if not r}
+    jobs = {key: _job(*key) for key in keys.values()}
     replies = pool.pool().run_cached(jobs, time_limit, _replies) if jobs else {}
     by_value = {key: _from_reply(reply) for key, reply in replies.items()}
-    return [by_value[p.gold, p.answer] if result is None else result for p, result in zip(pairs, by_form, strict=True)]
+    return [result or by_value[keys[pair]] for pair, result in zip(pairs, by_form, strict=True)]
+
+
+def _expression(text: str) -> str:
+    """Return an answer for math-verify, without its unit."""
+    quantity = read_quantity(text)
+    if quantity is not None and not quantity.loose:
+        return number_text(quantity.value)
+    core = _STYLE.sub(r"\\text", split_unit(text)[0])
+    return re.sub(r"(.+?)\s*\\?%", r"\\frac{\1}{100}", core) if core.endswith("%") else core
+
+
+def _job(gold: str, answer: str) -> pool.Job:
+    """Return the comparison by value: decimals as fractions, so that no digit is rounded."""
+    exact = [_DECIMAL.sub(_as_fraction, text) for text in (gold, answer)]
+    return pool.Job("math", {"gold": exact[0], "answer": exact[1], "places": _rounded_places(gold)})
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    whole, part = (match[1], match[2]) if match[1] else (match[3], match[4])
+    return rf"\frac{{{int(whole + part)}}}{{{10 ** len(part)}}}"
 
 
 def _from_reply(reply: pool.Reply) -> Equivalence:

@@ -28,6 +28,8 @@ from typing import Any
 
 MEMORY_BYTES = 4 << 30
 """Limit of the address space."""
+MAX_COMPARED_DIGITS = 1000
+"""Digits to which two numbers are evaluated that may be equal."""
 POLL_SECONDS = 5.0
 """Interval between checks that the parent process is alive."""
 _FORBIDDEN = tuple(
@@ -52,17 +54,45 @@ _working = False
 
 
 # -- jobs ----------------------------------------------------------------------------------------------------------
-def equal(gold: str, answer: str) -> bool:
-    """Return whether math-verify accepts two LaTeX expressions as equal."""
-    from math_verify import LatexExtractionConfig, parse, verify
+def equal(gold: str, answer: str, places: int = 0) -> bool:
+    """Return whether two LaTeX expressions are equal by math-verify, with exact numbers.
 
+    If `places` is positive, an answer that rounds to the gold answer, a decimal with so many places, is equal too.
+    """
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig, grader, parse, verify
+
+    grader.sympy_numeric_eq = same_number  # it rounds to 6 places, and drops values below 1e-15
     # LaTeX only: the package parses plain expressions with sympy's parse_expr, which evaluates its input
-    config = (LatexExtractionConfig(boxed_match_priority=0),)
+    plain = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=False, boxed="all")
+    config = (LatexExtractionConfig(boxed_match_priority=0, normalization_config=plain),)
     first, second = (
         parse(f"$\\boxed{{{text}}}$", config, fallback_mode="no_fallback", parsing_timeout=None)
         for text in (gold, answer)
     )
-    return bool(first and second and verify(first, second, timeout_seconds=None))
+    if not (first and second):
+        return False
+    return verify(first, second, timeout_seconds=None) or bool(places and rounds_to(second[0], first[0], places))
+
+
+def same_number(one: Any, other: Any, *_: object) -> bool:
+    """Return whether two expressions of sympy have the same value; false if that is not certain."""
+    try:
+        difference = one.doit() - other.doit()
+        if difference.free_symbols or not hasattr(difference, "as_real_imag"):
+            return bool(difference == 0)
+        parts = difference.evalf(15, maxn=MAX_COMPARED_DIGITS).as_real_imag()
+    except (TypeError, ValueError, AttributeError, ArithmeticError):
+        return False
+    # a part of precision 1 has no certain digit: it is 0 in so many digits
+    return all(part == 0 or getattr(part, "_prec", 0) == 1 for part in parts)
+
+
+def rounds_to(value: Any, gold: Any, places: int) -> bool:
+    """Return whether a number that is no decimal rounds to a decimal with so many places."""
+    if not getattr(value, "is_real", False) or value.free_symbols or value.is_Rational:
+        return False
+    return bool(abs((value - gold).evalf(50)) * 2 * 10**places < 1)
 
 
 def entries(
