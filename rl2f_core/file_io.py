@@ -33,6 +33,20 @@ def read_json(path: Path) -> JsonObject:
     return data if isinstance(data, dict) else {}
 
 
+class RepeatedKeyError(ValueError):
+    """A JSON object has a key twice, so that one of the values would be lost."""
+
+
+def unique_keys(pairs: list[tuple[str, object]]) -> JsonObject:
+    """Return a JSON object from its pairs (`object_pairs_hook`). Raises `RepeatedKeyError`."""
+    result: JsonObject = {}
+    for key, value in pairs:
+        if key in result:
+            raise RepeatedKeyError(f"has the key {key!r} twice")
+        result[key] = value
+    return result
+
+
 def write_atomically(path: Path, data: str | bytes) -> None:
     """Write a complete file or nothing: a temporary sibling of this thread, flushed, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")

@@ -67,9 +67,9 @@ def check(
     out().print(
         f"problems: {sizes}; {loaded.duplicates:,} repeated, {loaded.near_duplicates:,} near-duplicates of tests"
     )
-    if summary.baseline is not None:
-        best = f"constant baseline: {summary.baseline.score:.1%} with {shorten(summary.baseline.answer, 60)}"
-        out().print(model_text(best))
+    best = f"constant baseline: {summary.baseline.score:.1%} with {shorten(summary.baseline.answer, 60)}"
+    out().print(model_text(best))
+    out().print(f"scripted hints: {summary.empty_hints:,} of {summary.checked_hints:,} would be empty")
     if loaded.bad_rows:
         shown = loaded.bad_rows[:MAX_SHOWN]
         cells = [(str(bad.row), bad.column or "-", shorten(bad.reason, 160)) for bad in shown]

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from rl2f_core import registry
 from rl2f_core.config.loading import format_validation_error
 from rl2f_core.errors import ConfigError, DataError, RL2FError
+from rl2f_core.file_io import RepeatedKeyError, unique_keys
 from rl2f_core.types import JsonObject
 
 
@@ -44,7 +45,9 @@ def read_object(line: bytes, keys: Sequence[str]) -> JsonObject:
     A number as `answer` becomes text, because gold numbers are often written without quotes.
     """
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8"), object_pairs_hook=unique_keys)
+    except RepeatedKeyError as error:
+        raise DataError(f"The line {error}.", fix="Write each key once.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"The line is not JSON: {error}.", fix="Write one JSON object per line, in UTF-8.") from error
     if not isinstance(record, dict):

@@ -22,7 +22,7 @@ from rl2f_core.types import JsonObject
 MAX_BAD_ROWS = 200
 """Bad rows that a check lists; it counts all of them."""
 MAX_CELL = 200
-Meaning = Literal["problem", "answer", "solution", "level", "split", "pattern", "tests"]
+Meaning = Literal["problem", "answer", "solution", "level", "split", "pattern", "tests", "choices"]
 
 
 class BadRowInfo(TypedDict):
@@ -51,8 +51,11 @@ class DataCheck(TypedDict):
     """Problems for training or validation that nearly repeat a test problem."""
     problems: dict[str, int]
     """Number of problems by split."""
-    baseline: float | None
-    """Fraction of the test problems that the best constant answer solves; None without test problems."""
+    baseline: float
+    """Fraction of the test problems that the best constant answer solves."""
+    empty_hints: int
+    """Number of problems without content for a scripted hint, among the first `checked_hints`."""
+    checked_hints: int
     num_bad_rows: int
     bad_rows: list[BadRowInfo]
     """The first bad rows."""
@@ -122,7 +125,9 @@ class OwnDataEndpoints:
             "duplicates": loaded.duplicates,
             "near_duplicates": loaded.near_duplicates,
             "problems": {split: len(questions) for split, questions in loaded.questions.items()},
-            "baseline": None if summary.baseline is None else summary.baseline.score,
+            "baseline": summary.baseline.score,
+            "empty_hints": summary.empty_hints,
+            "checked_hints": summary.checked_hints,
             "num_bad_rows": len(loaded.bad_rows),
             "bad_rows": [
                 {"row": bad.row, "column": bad.column, "reason": shorten(bad.reason, MAX_CELL)}

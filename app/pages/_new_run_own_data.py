@@ -149,11 +149,11 @@ def failure(error: RL2FError) -> Element:
 def report(found: DataCheck) -> list[Node]:
     """Return counts, bad rows and first rows of a file."""
     problems = ", ".join(f"{count:,} {split}" for split, count in found["problems"].items())
-    baseline = "" if found["baseline"] is None else f" The constant baseline solves {found['baseline']:.1%}."
     counts = (
         f"{found['file']}: {found['rows']:,} rows, {found['valid']:,} valid, {found['num_bad_rows']:,} bad. "
         f"Problems: {problems}; {found['duplicates']:,} repeated, {found['near_duplicates']:,} near-duplicates of test "
-        f"problems.{baseline}"
+        f"problems. The constant baseline solves {found['baseline']:.1%}. {found['empty_hints']:,} of "
+        f"{found['checked_hints']:,} scripted hints would be empty."
     )
     bad = [(str(each["row"]), each["column"] or "–", each["reason"]) for each in found["bad_rows"]]
     more = found["num_bad_rows"] - len(bad)

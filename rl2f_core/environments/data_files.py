@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from rl2f_core.errors import DataError
+from rl2f_core.file_io import RepeatedKeyError, unique_keys
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet", ".jsonl.gz")
 """Endings of the files that can be read."""
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_SEPARATOR = re.compile(r"\"?sep=([^\"\r\n])\"?\r?\n", re.IGNORECASE)
+"""First line by which spreadsheet programs name the separator."""
 
 
 class InvalidRow(NamedTuple):
@@ -53,12 +56,18 @@ def scan_records(path: Path) -> Iterator[tuple[int, dict[str, object] | InvalidR
                 yield from _scan_csv(path, file)
         else:
             with (gzip.open if name.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig") as file:
-                yield from _scan_jsonl(file)
+                yield from _scan_jsonl(path, file)
     except UnicodeDecodeError as error:
         raise DataError("The file is not UTF-8 text.", value=str(path), fix="Save it as UTF-8.") from error
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"The file cannot be read: {reason}.", value=str(path)) from error
+
+
+def find_column(names: Sequence[str], header: Sequence[str]) -> str:
+    """Return the first column that has one of the names, preferably in the same case; empty if there is none."""
+    folded = {column.casefold(): column for column in reversed(header)}
+    return next((name if name in header else folded[name] for name in names if name in folded), "")
 
 
 def column_value(item: object, path: str) -> object:
@@ -75,17 +84,27 @@ def column_value(item: object, path: str) -> object:
     return item
 
 
-def _scan_jsonl(file: TextIO) -> Iterator[tuple[int, dict[str, object] | InvalidRow]]:
+def _scan_jsonl(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, object] | InvalidRow]]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
+        if number == 1 and re.match(r"\s*\[\s*(?:\{|$)", line):
+            raise DataError(
+                f"{path.name} is a JSON array, not one object per line.",
+                value=line[:160],
+                fix="Write each object in a line of its own, e.g. with `jq -c '.[]'`.",
+            )
         try:
-            item = json.loads(line)
+            item = json.loads(line, object_pairs_hook=unique_keys)
+        except RepeatedKeyError as error:
+            yield number, InvalidRow(str(error), line[:160])
+            continue
         except (ValueError, RecursionError) as error:
             yield number, InvalidRow(f"is not JSON: {error}", line[:160])
             continue
         if not isinstance(item, dict):
-            yield number, InvalidRow("is no object", line[:160])
+            kind = "no object but a JSON array" if isinstance(item, list) else "no object"
+            yield number, InvalidRow(f"is {kind}", line[:160])
         elif any(_SURROGATE.search(key) for key in item):
             yield number, InvalidRow("has a column whose name is no valid Unicode text", line[:160])
         else:
@@ -93,15 +112,22 @@ def _scan_jsonl(file: TextIO) -> Iterator[tuple[int, dict[str, object] | Invalid
 
 
 def _scan_csv(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, object] | InvalidRow]]:
-    """The separator is the most frequent one of comma, semicolon and tab in the first line."""
+    """Read the rows of a CSV file.
+
+    The separator is that of a first line `sep=;`, or the most frequent one of comma, semicolon and tab. A column
+    without a name is left out if it is the first (an index) or empty.
+    """
     first = file.readline()
-    file.seek(0)
-    reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
+    named = _SEPARATOR.fullmatch(first)
+    if named is None:
+        file.seek(0)
+    reader = csv.reader(file, delimiter=named[1] if named else max(",;\t", key=first.count), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise DataError(f"The header of the CSV file cannot be read: {error}.", value=first[:160]) from error
-    if not all(header) or len(set(header)) < len(header):
+    named_columns = [name for name in header if name]
+    if not named_columns or len(set(named_columns)) < len(named_columns):
         raise DataError(
             f"The first row of {path.name} must name each column once.", value=header, fix="Add or correct the header."
         )
@@ -119,8 +145,10 @@ def _scan_csv(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, object]
             number -= 1  # an empty line
         elif len(fields) != len(header):
             yield number, InvalidRow(f"has {len(fields)} fields, the header has {len(header)}", ",".join(fields)[:160])
+        elif any(field.strip() and not name for name, field in [*zip(header, fields, strict=True)][1:]):
+            yield number, InvalidRow("has a value in a column without a name", ",".join(fields)[:160])
         else:
-            yield number, dict(zip(header, fields, strict=True))
+            yield number, {name: field for name, field in zip(header, fields, strict=True) if name}
 
 
 def _scan_parquet(path: Path) -> Iterator[tuple[int, dict[str, object]]]:

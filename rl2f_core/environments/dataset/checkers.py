@@ -10,7 +10,6 @@ import functools
 import json
 import random
 import re
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -23,43 +22,42 @@ from rl2f_core.environments.code.environment import Code
 from rl2f_core.environments.code.mutations import constant, mutants
 from rl2f_core.environments.code.problems import normalize_code, read_examples, stub_name
 from rl2f_core.environments.code.sources import given_cases
-from rl2f_core.environments.math.answer_text import normal, number_text, read_number
+from rl2f_core.environments.dataset.choices import chosen_letter, listed_choices, read_choices
+from rl2f_core.environments.dataset.row_text import (
+    MAX_ANSWER,
+    RowError,
+    as_text,
+    plain_text,
+    same_text,
+    unboxed,
+)
+from rl2f_core.environments.math.answer_text import (
+    normal,
+    number_text,
+    read_quantity,
+    read_value,
+)
 from rl2f_core.environments.math.base import normalize_gold, scale
 from rl2f_core.environments.math.environment import Math
+from rl2f_core.environments.math.equivalence import check_units
 from rl2f_core.errors import shorten
+from rl2f_core.file_io import unique_keys
 from rl2f_core.types import JsonObject, Task, TaskData, Verdict
 
 if TYPE_CHECKING:
     from rl2f_core.environments.dataset.environment import Dataset
 
-MAX_ANSWER = 4_000
-"""Maximum number of characters of an answer that is no program."""
 MAX_SCANNED = 10_000
 """Characters of a hint that are searched for answers."""
 MAX_PATTERN_SIZE = 1_000_000
 """Characters of a pattern times the product of its repeat counts; `regex` expands nested counts without a limit."""
 _MAX_OBJECTS = 20
 _BRACES = re.compile(r"\{([^{}]*)")
-_SCIENTIFIC = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)[eE]([+-]?\d{1,3})")
-_LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]?")
 _ANY_LETTER = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’])")
 _CHOSEN_LETTER = re.compile(
     r"\b(?:(?i:answer|choice|letter) (?:is|should be)|(?<!not )(?i:choose|pick|select|take|go with))"
     r"(?: (?:option|choice|letter))? [(\[]?([A-Z])(?![\w'’])"
 )
-
-
-class RowError(ValueError):
-    """A value of a row that a checker cannot use.
-
-    Args:
-        reason: What is wrong, in words that follow the name of the column.
-        meaning: Meaning of the column.
-    """
-
-    def __init__(self, reason: str, meaning: str = "answer") -> None:
-        super().__init__(reason)
-        self.meaning = meaning
 
 
 class Checker(ABC):
@@ -125,14 +123,20 @@ class Checker(ABC):
 
 
 class Exact(Checker):
-    """The same text, up to case, Unicode form and white space."""
+    """The same text, up to case, Unicode form and white space. A box around it is removed."""
+
+    def _gold(self, answer: str) -> str | None:
+        return plain_text(unboxed(answer))
+
+    def parse(self, task: Task, text: str) -> str | None:
+        return plain_text(unboxed(text))
 
     def score(self, task: Task, parsed: str) -> Verdict:
         return verdict(task, parsed, same_text(parsed, task.privileged["answer"]))
 
 
 class Numeric(Checker):
-    """A number within `tolerance`, or within `relative_tolerance` times the gold answer."""
+    """A number within `tolerance`, or within `relative_tolerance` times the gold answer, and in no other unit."""
 
     def _gold(self, answer: str) -> str | None:
         return _number_form(answer)
@@ -141,15 +145,18 @@ class Numeric(Checker):
         return _number_form(text)
 
     def score(self, task: Task, parsed: str) -> Verdict:
-        gold, value = _number(str(task.privileged["answer"])), _number(parsed)
-        assert gold is not None and value is not None
+        right, answer = read_quantity(str(task.privileged["answer"])), read_quantity(parsed)
+        assert right is not None and answer is not None
+        gold = right.value
         allowed = max(Fraction(self.config.tolerance), Fraction(self.config.relative_tolerance) * abs(gold))
-        off = abs(value - gold)
-        far = min(1.0, max(float(off / scale(gold)), 1e-9))
-        return verdict(task, parsed, off <= allowed, distance=0.0 if off <= allowed else far)
+        off = abs(answer.value - gold)
+        far = max(float(min(off / scale(gold), 1)), 1e-9)
+        wrong = check_units(right.unit, answer.unit)
+        correct = off <= allowed and wrong is None
+        return verdict(task, parsed, correct, wrong.reason if wrong else "", distance=0.0 if correct else far)
 
     def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
-        gold = _number(str(task.privileged["answer"]))
+        gold = read_value(str(task.privileged["answer"]))
         assert gold is not None
         step = max(Fraction(1), 2 * Fraction(self.config.tolerance)) + abs(gold) * Fraction(
             self.config.relative_tolerance
@@ -161,16 +168,23 @@ class Numeric(Checker):
 
 
 class MultipleChoice(Checker):
-    """The letter of a choice; the problem lists the choices."""
+    """The letter of a choice; the problem lists the choices. The text of the choice may follow the letter."""
 
     system = "Think, then end with the letter of the answer, e.g. <answer>B</answer>."
 
-    def _gold(self, answer: str) -> str | None:
-        match = _LETTER.fullmatch(answer.strip())
-        return match[1].upper() if match else None
+    def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
+        """The gold answer is a letter, or with a column of choices also the position from 0 or the text of one."""
+        letter, listed = chosen_letter(as_text(answer), {}), listed_choices(problem)
+        if more.get("choices") not in (None, ""):
+            letter = read_choices(more["choices"]).letter(answer)
+        if letter is None:
+            raise RowError(f"is no answer that the checker {self.config.checker} can read")
+        if listed and letter not in listed:
+            raise RowError(f"is {letter}, which the problem does not list: {', '.join(listed)}")
+        return {}, {"answer": letter}
 
     def parse(self, task: Task, text: str) -> str | None:
-        return self._gold(text)
+        return chosen_letter(text, listed_choices(task.public["problem"]))
 
     def score(self, task: Task, parsed: str) -> Verdict:
         correct = parsed == task.privileged["answer"]
@@ -178,7 +192,8 @@ class MultipleChoice(Checker):
         return verdict(task, parsed, correct).model_copy(update=parts)
 
     def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
-        yield from rng.sample("ABCD", 4)
+        letters = list(listed_choices(task.public["problem"])) or list("ABCD")
+        yield from rng.sample(letters, len(letters))
 
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         return [(m.start(1), m.end(1), m[1]) for m in _ANY_LETTER.finditer(text[:MAX_SCANNED])]
@@ -395,44 +410,9 @@ def verdict(task: Task, parsed: str, correct: bool, reason: str = "", distance: 
     )
 
 
-def as_text(value: object) -> str:
-    """Return a value of a row as text, lists and objects as JSON."""
-    if isinstance(value, dict | list | bool):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
-
-
-def plain_text(text: str) -> str | None:
-    """Join the words by single spaces; None if the text is empty, too long, or has unprintable characters."""
-    words = " ".join(text.split())
-    if not words or len(words) > MAX_ANSWER or any(unicodedata.category(char) in ("Cc", "Cs", "Cn") for char in words):
-        return None
-    return words
-
-
-def same_text(one: str, other: str) -> bool:
-    """Compare two texts without case, Unicode form and white space."""
-    return _folded(one) == _folded(other)
-
-
-def _folded(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
-
-@functools.lru_cache(4096)
-def _number(text: str) -> Fraction | None:
-    """Return the value of a number in a form of `answer_text.normal`, or in scientific notation."""
-    match = _SCIENTIFIC.fullmatch(text.strip())
-    if match:
-        return Fraction(match[1]) * Fraction(10) ** int(match[2])
-    form = normal(text)
-    return None if form is None else read_number(form)
-
-
 def _number_form(text: str) -> str | None:
-    value = _number(text) if len(text) <= MAX_ANSWER else None
-    form = None if value is None else number_text(value)
-    return form if form is not None and _number(form) == value else None
+    form = normal(text)
+    return form if form is not None and read_value(form) is not None else None
 
 
 def _json_object(text: str) -> JsonObject | None:
@@ -440,17 +420,11 @@ def _json_object(text: str) -> JsonObject | None:
     if len(text) > MAX_ANSWER:
         return None
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        value = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse)
         _json_text(value).encode()
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("a key occurs twice")
-    return dict(pairs)
 
 
 def _refuse(name: str) -> NoReturn:

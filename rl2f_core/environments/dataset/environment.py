@@ -23,10 +23,11 @@ from rl2f_core.environments.capabilities import (
     most_common_answer,
 )
 from rl2f_core.environments.dataset import checkers
-from rl2f_core.environments.dataset.checkers import Checker, RowError
+from rl2f_core.environments.dataset.checkers import Checker
 from rl2f_core.environments.dataset.judge import Judge
 from rl2f_core.environments.dataset.loading import COLUMNS, Loaded, Question, list_bad_rows, load
-from rl2f_core.environments.math.answer_text import canonical
+from rl2f_core.environments.dataset.row_text import RowError
+from rl2f_core.environments.math.answer_text import folded
 from rl2f_core.environments.math.base import FALSE_HINT, NO_HINT
 from rl2f_core.environments.math.environment import order, stamp
 from rl2f_core.errors import DataError, FieldValueError
@@ -66,8 +67,8 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         path: str = Field(SAMPLE, min_length=1, json_schema_extra={**BASIC_FIELD, **QUESTIONS_REF})
         """File with the ending .csv, .jsonl, .ndjson, .jsonl.gz or .parquet, or the shipped sample."""
         columns: dict[str, str] = Field(default_factory=dict, json_schema_extra=BASIC_FIELD)
-        """Columns for problem, answer, solution, level, split, pattern and tests. Those left out are detected by name;
-        an empty name is none."""
+        """Columns for problem, answer, solution, level, split, pattern, tests and choices. Those left out are detected
+        by name; an empty name is none."""
         checker: CheckerName = Field("numeric", json_schema_extra=BASIC_FIELD)
         """How an answer is compared with the gold answer; see the README of the environments."""
         tolerance: float = Field(0.0, ge=0)
@@ -179,7 +180,7 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return new_task(self, question.level, {"problem": question.problem, **question.public}, question.privileged)
 
     def canonical(self, task: Task) -> str:
-        return canonical(task.public["problem"])
+        return folded(task.public["problem"])
 
     def task_from_gold(self, problem: str, answer: str) -> Task:
         """Accept any problem text; the pattern of checker regex is the answer itself.
@@ -220,10 +221,20 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Give the next sentence of the solution that does not contain the answer; without one, no content."""
-        sentences = [
-            text for text in _SENTENCE.split(self.solution(task) or "") if text and not self._tells(task, text)
-        ]
+        sentences = list(self._sentences(task))
         return sentences[min(len(attempts), len(sentences)) - 1] if sentences and attempts else NO_HINT
+
+    def _sentences(self, task: Task) -> Iterator[str]:
+        """Yield the sentences of the solution that do not contain the answer."""
+        for text in _SENTENCE.split(self.solution(task) or ""):
+            if text and not self._tells(task, text):
+                yield text
+
+    def count_empty_hints(self, limit: int) -> tuple[int, int]:
+        """Return how many of the first problems have no content for a scripted hint, and how many were checked."""
+        questions = itertools.islice(itertools.chain(*self.loaded.questions.values()), limit)
+        empty = [next(self._sentences(self._task(question)), None) is None for question in questions]
+        return sum(empty), len(empty)
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Change the numbers of the true hint; without numbers, state that only the form of the answer is wrong."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rl2f_core import registry
-from rl2f_core.environments.dataset.checkers import Checker, same_text, verdict
+from rl2f_core.environments.dataset.checkers import Checker, verdict
+from rl2f_core.environments.dataset.row_text import same_text
 from rl2f_core.errors import ConfigError
 from rl2f_core.llms.base import ChatRequest, Completion
 from rl2f_core.types import Task, Verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import re
@@ -11,20 +12,23 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from rl2f_core.environments.base import assign_split
-from rl2f_core.environments.data_files import InvalidRow, column_value, scan_records
-from rl2f_core.environments.dataset.checkers import RowError, as_text
-from rl2f_core.environments.math.answer_text import canonical
+from rl2f_core.environments.data_files import InvalidRow, column_value, find_column, scan_records
+from rl2f_core.environments.dataset.choices import read_choices
+from rl2f_core.environments.dataset.row_text import RowError, as_text
+from rl2f_core.environments.math.answer_text import canonical, folded
+from rl2f_core.environments.math.sources import split_solution
 from rl2f_core.errors import DataError
 from rl2f_core.types import SPLITS, Split, TaskData
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "problem": ("problem", "question", "prompt", "query", "input"),
-    "answer": ("answer", "final_answer", "gold", "target", "output", "label"),
+    "answer": ("answer", "final_answer", "gold", "target", "output", "label", "answerkey"),
     "solution": ("solution", "worked_solution", "explanation", "rationale"),
     "level": ("level", "difficulty"),
     "split": ("split",),
     "pattern": ("pattern", "regex"),
     "tests": ("tests",),
+    "choices": ("choices", "options"),
 }
 """Columns of a question, and the names by which they are detected, in order of preference."""
 SPLIT_NAMES: dict[str, Split] = {
@@ -59,7 +63,7 @@ class Question(NamedTuple):
     row: int
     problem: str
     key: str
-    """The problem's text in normal form."""
+    """The words of the problem's text, see `answer_text.canonical`."""
     public: TaskData
     """Public data besides the problem."""
     privileged: TaskData
@@ -151,7 +155,7 @@ def find_columns(
     """Return the column of each meaning: the given one, or the first known name."""
     found: dict[str, str] = {}
     for meaning, names in COLUMNS.items():
-        name = given[meaning] if meaning in given else next((each for each in names if each in header), "")
+        name = given[meaning] if meaning in given else find_column(names, header)
         required = meaning in ("problem", "answer", *needed)
         if name and all(column_value(item, name) is None for item in items) and (required or meaning in given):
             raise DataError(f"No row of {path.name} has the column {name}.", value=name, known=header)
@@ -174,16 +178,22 @@ def _question(
     for meaning in ("problem", "answer", *needed):
         if _is_missing(values[meaning]):
             return BadRow(number, columns[meaning], "is empty")
+    answer, solution = values["answer"], values.get("solution")
+    if isinstance(answer, str) and "tests" not in needed:
+        answer, derived = split_solution(answer)
+        solution = derived if _is_missing(solution) else solution
     for meaning in ("problem", "solution", "level", "split"):
         reason = _text_error(values.get(meaning))
         if reason:
             return BadRow(number, columns[meaning], reason)
     problem = str(values["problem"]).strip()
-    key = canonical(problem)
-    if not key:
+    if not canonical(problem):
         return BadRow(number, columns["problem"], "has no word")
     try:
-        public, privileged = read(problem, values["answer"], values)
+        if not _is_missing(values.get("choices")):
+            choices = read_choices(values["choices"])
+            problem = "\n".join([problem, *(f"{letter}. {text}" for letter, text in choices.texts.items())])
+        public, privileged = read(problem, answer, values)
     except RowError as error:
         return BadRow(number, columns[error.meaning], str(error))
     split: Split | None = None
@@ -192,10 +202,10 @@ def _question(
         if name not in SPLIT_NAMES:
             return BadRow(number, columns["split"], f"is {name[:40]!r}, none of {', '.join(SPLIT_NAMES)}")
         split = SPLIT_NAMES[name]
-    if not _is_missing(values.get("solution")):
-        privileged = {**privileged, "solution": str(values["solution"])}
+    if not _is_missing(solution):
+        privileged = {**privileged, "solution": str(solution)}
     level = "all" if _is_missing(values.get("level")) else str(values["level"])
-    return Question(number, problem, key, public, privileged, level, split)
+    return Question(number, problem, canonical(problem), public, privileged, level, split)
 
 
 def _text_error(value: object) -> str:
@@ -226,7 +236,7 @@ def _distinct(questions: Sequence[Question], columns: Mapping[str, str]) -> tupl
     first: dict[str, Question] = {}
     bad = []
     for question in sorted(questions, key=lambda q: (order.get(cast(Split, q.split), len(order)), q.row)):
-        earlier = first.setdefault(question.key, question)
+        earlier = first.setdefault(folded(question.problem), question)
         if earlier.privileged["answer"] != question.privileged["answer"]:
             bad.append(BadRow(question.row, columns["answer"], f"differs from row {earlier.row}, the same problem"))
     kept = sorted(first.values())
@@ -236,8 +246,9 @@ def _distinct(questions: Sequence[Question], columns: Mapping[str, str]) -> tupl
 def _split(questions: Sequence[Question], drop: bool) -> tuple[dict[Split, list[Question]], int]:
     """Return the questions by split and the number of near-duplicates.
 
-    A split of the file is kept. Other questions are split 3 : 1 : 1 by a hash of their normal form; if the file names
-    test but no validation problems, a fifth of its training problems is for validation.
+    A split of the file is kept. Other questions are split 3 : 1 : 1 by a hash of their words; if the file names test
+    but no validation problems, a fifth of its training problems is for validation. If it names no split, test and
+    training have at least one problem each.
     """
     named = {question.split for question in questions} - {None}
     splits: dict[Split, list[Question]] = {split: [] for split in SPLITS}
@@ -246,6 +257,12 @@ def _split(questions: Sequence[Question], drop: bool) -> tuple[dict[Split, list[
         if question.split == "train" and "test" in named and "validation" not in named:
             chosen = assign_split(question.key, (0.8, 0.2, 0.0))
         splits[chosen].append(question)
+    for split, other in (("test", "train"), ("train", "test")) if not named else ():
+        source = splits["validation"] or splits[other]
+        if not splits[split] and (splits["validation"] or len(source) > 1):
+            moved = min(source, key=lambda question: hashlib.sha256(question.key.encode()).digest())
+            source.remove(moved)
+            splits[split].append(moved)
     count = 0
     for split in SPLITS[:2]:
         near = near_duplicates(splits[split], splits["test"])

@@ -375,8 +375,16 @@ def worked_out(text: str) -> bool:
     return not _SUM.search(text.lstrip("+-"))
 
 
+def folded(problem: str) -> str:
+    """Return a problem's text without case and with single spaces: other differences make another problem."""
+    return " ".join(problem.casefold().split())
+
+
 def canonical(problem: str) -> str:
-    """Return a problem's key: its text without case, spacing, punctuation and LaTeX spacing commands."""
+    """Return the words of a problem, for splits and n-grams: without case, punctuation and LaTeX spacing commands.
+
+    Different problems may have the same words; `folded` tells them apart.
+    """
     folded = unicodedata.normalize("NFKC", problem).casefold()
     folded = _SPACING.sub(" ", folded)
     return " ".join(re.findall(r"[^\W_]+|[+\-*/^=<>]", folded))

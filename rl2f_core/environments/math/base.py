@@ -37,6 +37,7 @@ FALSE_HINT = "The steps are right; only the way the answer is written is not."
 _BASELINE_TASKS = 200
 _DECIMAL = re.compile(r"(?<![\w.,])[+\-−]?\d+(?:,\d{3})*\.\d+(?![\w]|\.\d)")
 _RATIO = re.compile(r"(?<![\w.,/])[+\-−]?\d{1,20} ?/ ?\d{1,20}(?![\w/]|\.\d)")
+_PERCENTAGE = re.compile(r"(?<![\w.,])[+\-−]?\d+(?:,\d{3})*(?:\.\d+)? ?(?:\\?%|percent\b)")
 _LATEX = re.compile(
     r"\$([^$\n]{1,200})\$|\\\(([^\n]{1,200}?)\\\)|\\boxed\s*\{|\\[dt]?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}"
 )
@@ -239,9 +240,9 @@ def normalize_gold(answer: str) -> str | None:
 
 @cached(1024)
 def number_candidates(text: str) -> frozenset[tuple[int, int, str]]:
-    """Return the spans and normal forms of whole numbers, small expressions of them, decimals and ratios."""
+    """Return the spans and normal forms of whole numbers, small expressions of them, decimals, ratios, percentages."""
     result = {*find_integers(text)}
-    for mark, pattern in ((".", _DECIMAL), ("/", _RATIO)):
+    for mark, pattern in ((".", _DECIMAL), ("/", _RATIO), ("%", _PERCENTAGE), ("percent", _PERCENTAGE)):
         for match in pattern.finditer(text) if mark in text else ():
             value = read_number(match[0].replace("−", "-"))
             if value is not None:

@@ -1,4 +1,4 @@
-"""Training problems that are too close to a test problem: the same normalized text, or a common run of words.
+"""Training problems that are too close to a test problem: the same text but for case and space, or a run of words.
 
 The n-gram rule is that of GPT-3's appendix C (arXiv 2005.14165), which took n = 13.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rl2f_core.environments.math.answer_text import canonical
+from rl2f_core.environments.math.answer_text import canonical, folded
 
 
 class Contamination(NamedTuple):
     """Positions of contaminated training problems."""
 
     same: frozenset[int]
-    """Problems equal to a test problem, up to case, spacing and punctuation."""
+    """Problems equal to a test problem, up to case and white space."""
     overlapping: frozenset[int]
     """Other problems that share a run of n words with a test problem."""
 
@@ -35,9 +35,9 @@ def contaminated(train: Sequence[str], test: Iterable[str], n: int = 13) -> Cont
         n: Words in a run; 0 compares only whole texts.
     """
     test = list(test)
-    whole = {canonical(text) for text in test}
+    whole = {folded(text) for text in test}
     runs = set().union(*(ngrams(text, n) for text in test)) if n else set()
-    same = {i for i, text in enumerate(train) if canonical(text) in whole}
+    same = {i for i, text in enumerate(train) if folded(text) in whole}
     near = {i for i, text in enumerate(train) if i not in same and runs and not runs.isdisjoint(ngrams(text, n))}
     return Contamination(frozenset(same), frozenset(near))
 
@@ -46,5 +46,5 @@ def distinct(problems: Sequence[str]) -> list[int]:
     """Return the position of the first occurrence of each problem, in ascending order."""
     first: dict[str, int] = {}
     for i, text in enumerate(problems):
-        first.setdefault(canonical(text), i)
+        first.setdefault(folded(text), i)
     return list(first.values())

@@ -17,7 +17,7 @@ from rl2f_core.config.components import wrapped_teacher
 from rl2f_core.config.fields import BASIC_FIELD, PROBLEMS_REF, ComponentConfig
 from rl2f_core.environments.base import assign_split
 from rl2f_core.environments.math import sources
-from rl2f_core.environments.math.answer_text import canonical, read_value
+from rl2f_core.environments.math.answer_text import canonical, folded, read_value
 from rl2f_core.environments.math.base import AnswerForm, MathEnvironment, normalize_gold
 from rl2f_core.environments.math.decontamination import contaminated, distinct
 from rl2f_core.errors import DataError, FieldValueError
@@ -151,6 +151,9 @@ class Math(MathEnvironment):
         stamps = tuple(stamp(source) for source in (config.source, config.test_source) if source is not None)
         columns = tuple(sorted((config.columns or {}).items()))
         return load(config.source, config.test_source, columns, config.answers, config.ngram, stamps, config.test_size)
+
+    def canonical(self, task: Task) -> str:
+        return folded(task.public["problem"])
 
     def describe_data(self) -> str:
         return self.loaded.counts.text(self.config.source)

@@ -1,7 +1,8 @@
 """Equivalence of two mathematical answers: by form if that decides, otherwise by math-verify in a worker.
 
-Values must be equal exactly. A gold answer with two or more decimals may be rounded: a value that no decimal can state is
-equal if it rounds to these digits. An answer may lack the unit of the gold answer or add one, but another unit is wrong.
+Values must be equal exactly. A gold answer with two or more decimals may be rounded: a value that no decimal can state
+is equal if it rounds to these digits. An answer may lack the unit of the gold answer or add one, but another unit is
+wrong.
 
 The form check refuses answers that a comparison of values would accept or hang on: a restated sum, an equation, several
 answers at once, an expression copied from the problem, a huge power.
@@ -71,10 +72,10 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
         gold, gold_unit = number_text(gold_number.value), gold_number.unit
         if number is not None:
             same = _same_number(gold, gold_number.value, number.value)
-            return _check_units(gold_unit, number.unit) or Equivalence(same, "" if same else "another number")
+            return check_units(gold_unit, number.unit) or Equivalence(same, "" if same else "another number")
     elif number is not None and not number.loose:
         answer, unit = number_text(number.value), number.unit
-    wrong = _check_units(gold_unit, unit)
+    wrong = check_units(gold_unit, unit)
     if wrong or gold == answer:
         return wrong or Equivalence(True)
     if relation(answer) and not relation(gold):
@@ -95,9 +96,7 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
 def _same_number(gold_text: str, gold: Fraction, value: Fraction) -> bool:
     """Return whether two numbers are equal, or whether a value that no decimal can state rounds to the gold answer."""
     places = _rounded_places(gold_text)
-    return value == gold or (
-        places > 0 and "/" in number_text(value) and 2 * abs(value - gold) * 10**places < 1
-    )
+    return value == gold or (places > 0 and "/" in number_text(value) and 2 * abs(value - gold) * 10**places < 1)
 
 
 def _rounded_places(gold: str) -> int:
@@ -106,7 +105,8 @@ def _rounded_places(gold: str) -> int:
     return len(match[1]) if match and len(match[1]) >= MIN_ROUNDED_PLACES else 0
 
 
-def _check_units(gold: str, unit: str) -> Equivalence | None:
+def check_units(gold: str, unit: str) -> Equivalence | None:
+    """Return why an answer is wrong if both have units, and different ones."""
     return Equivalence(False, "another unit") if gold and unit and gold != unit else None
 
 
@@ -132,7 +132,11 @@ def _tight(text: str) -> str:
 def compare_answers(pairs: Sequence[Pair], time_limit: float) -> list[Equivalence]:
     """Compare all pairs; workers compare those undecided by form in one batch, `time_limit` seconds each."""
     by_form = [compare_normalized(pair) for pair in pairs]
-    keys = {pair: (_expression(pair.gold), _expression(pair.answer)) for pair, r in zip(pairs, by_form, strict=True) if not r}
+    keys = {
+        pair: (_expression(pair.gold), _expression(pair.answer))
+        for pair, r in zip(pairs, by_form, strict=True)
+        if not r
+    }
     jobs = {key: _job(*key) for key in keys.values()}
     replies = pool.pool().run_cached(jobs, time_limit, _replies) if jobs else {}
     by_value = {key: _from_reply(reply) for key, reply in replies.items()}

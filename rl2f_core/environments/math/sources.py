@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rl2f_core.environments.data_files import column_value, read_records
+from rl2f_core.environments.data_files import column_value, find_column, read_records
 from rl2f_core.errors import DataError
 from rl2f_core.paths import MATH_SAMPLE
 
@@ -59,13 +59,17 @@ class Hub(NamedTuple):
     """Removes instructions from problems, or separates answer and solution."""
 
 
-def _gsm8k(row: Row) -> Row:
+def split_solution(text: str) -> tuple[str, str | None]:
     """Split the answer after `####` from the worked solution, and remove calculator annotations."""
-    match = _HASHES.search(row.answer)
+    match = _HASHES.search(text)
     if match is None:
-        return row._replace(answer="")
-    solution = _CALCULATOR.sub("", row.answer[: match.start()]).strip()
-    return row._replace(answer=match["answer"].strip(), solution=solution or None)
+        return text, None
+    return match["answer"].strip(), _CALCULATOR.sub("", text[: match.start()]).strip() or None
+
+
+def _gsm8k(row: Row) -> Row:
+    answer, solution = split_solution(row.answer)
+    return row._replace(answer=answer if _HASHES.search(row.answer) else "", solution=solution)
 
 
 def _dapo(row: Row) -> Row:
@@ -176,8 +180,8 @@ def _detect_columns(path: Path, item: Mapping[str, object]) -> tuple[Columns, Ca
                 return hub.columns, hub.clean
     detected: dict[str, str] = {}
     for column, names in _DETECTED.items():
-        name = next((name for name in names if item.get(name) is not None), None)
-        if name is not None:
+        name = find_column(names, [key for key, value in item.items() if value is not None])
+        if name:
             detected[column] = name
         elif column in ("problem", "answer"):
             raise DataError(

@@ -1,7 +1,7 @@
 """Units and counted nouns: what may follow a number without changing its value.
 
-A unit is a product of powers of known units and plural nouns (`km/h`, `square meters`, `red apples per person`). Any other
-text after a number (`million`, `or more`, `is wrong`) is no unit.
+A unit is a product of powers of known units and plural nouns (`km/h`, `square meters`, `red apples per person`). Any
+other text after a number (`million`, `or more`, `is wrong`) is no unit.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _PREFIXED = (
 )
 _OTHERS = (
     "minute min|hour hr h|day|week wk|month|year yr|century|degree deg °|radian rad|celsius|fahrenheit|kelvin K|"
-    "inch in|foot feet ft|yard yd|mile mi|ounce oz|pound lb £ gbp|ton|tonne|gallon gal|quart qt|pint pt|cup|teaspoon tsp|"
-    "tablespoon tbsp|acre|hectare ha|dollar $ usd|cent ¢|euro € eur|yen ¥ jpy|rupee ₹ rs inr|yuan cny rmb|"
-    "won ₩ krw|ruble rouble ₽|franc chf|peso|am|pm|unit|point|th st nd rd|kilobyte KB|megabyte MB|gigabyte GB|terabyte TB"
+    "inch in|foot feet ft|yard yd|mile mi|ounce oz|pound lb £ gbp|ton|tonne|gallon gal|quart qt|pint pt|cup|"
+    "teaspoon tsp|tablespoon tbsp|acre|hectare ha|dollar $ usd|cent ¢|euro € eur|yen ¥ jpy|rupee ₹ rs inr|yuan cny rmb|"
+    "won ₩ krw|ruble rouble ₽|franc chf|peso|am|pm|unit|point|th st nd rd|"
+    "kilobyte KB|megabyte MB|gigabyte GB|terabyte TB"
 )
 _DERIVED = {
     "mph": {"mile": 1, "hour": -1},
-    **dict.fromkeys(("kph", "kmh", "kmph"), {"kilometer": 1, "hour": -1}),
+    **{name: {"kilometer": 1, "hour": -1} for name in ("kph", "kmh", "kmph")},
     "cc": {"centimeter": 3},
 }
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
@@ -37,19 +38,20 @@ _IRREGULAR = dict(
 )
 _NO_NOUNS = frozenset(
     """a an the this that these those and or nor but not no none nothing never if unless else then so than as at by for
-    from into of off on onto out over to up upon with within without about above across after against along among around
-    before behind below between beyond down during except like near past since through till toward towards under until
-    versus vs via is are was were be been being has have had do does did can could may might must shall should will would
-    it its he she they them his her hers their theirs we us our ours you your yours my mine who whose which what when where
-    why how all any both each every either neither few fewer many more most much less least lots several some such other
-    another same only just even ever yet still also too very quite rather almost nearly perhaps maybe always sometimes often
-    again once twice times plus minus divided multiplied mod modulo modulus remainder factorial root power sin cos tan cot
-    csc exp sqrt abs max gcd lcm log ln lim det arcsin arccos arctan true false right wrong correct incorrect valid invalid
-    yes okay unknown undefined approx approximate circa estimated rounded negative positive infinite minimum maximum
-    zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty
-    ninety hundred thousand million billion trillion dozen lakh crore score gross mil mill bil ones twos tens hundreds
-    thousands millions billions trillions dozens lakhs crores scores mils mills half halves third thirds quarter quarters
-    whole equals means gives makes seems exceeds fails percent percents percentage percentages permille ratio sum""".split()
+    from into of off on onto out over to up upon with within without about above across after against along among
+    around before behind below between beyond down during except like near past since through till toward towards
+    under until versus vs via is are was were be been being has have had do does did can could may might must shall
+    should will would it its he she they them his her hers their theirs we us our ours you your yours my mine who
+    whose which what when where why how all any both each every either neither few fewer many more most much less
+    least lots several some such other another same only just even ever yet still also too very quite rather almost
+    nearly perhaps maybe always sometimes often again once twice times plus minus divided multiplied mod modulo
+    modulus remainder factorial root power sin cos tan cot csc exp sqrt abs max gcd lcm log ln lim det arcsin arccos
+    arctan true false right wrong correct incorrect valid invalid yes okay unknown undefined approx approximate
+    circa estimated rounded negative positive infinite minimum maximum zero one two three four five six seven eight
+    nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion
+    trillion dozen lakh crore score gross mil mill bil ones twos tens hundreds thousands millions billions trillions
+    dozens lakhs crores scores mils mills half halves third thirds quarter quarters whole equals means gives makes
+    seems exceeds fails percent percents percentage percentages permille ratio sum""".split()
 )
 """Words that are neither counted nor describe what is counted: function words, numbers, and names of operations."""
 _FRACTION_WORD = re.compile(r"(?:four|fif|six|seven|eigh|nin|ten|teen|twelf|tie|hundred|thousand|illion)ths?$")

@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, FILE_REF, ComponentConfig
 from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, Environment, assign_split, new_task, parsed_answers
-from rl2f_core.environments.math.answer_text import canonical
+from rl2f_core.environments.math.answer_text import canonical, folded
 from rl2f_core.environments.math.environment import order
 from rl2f_core.environments.verifiers.taskset import Reply, Taskset, open_taskset
 from rl2f_core.errors import ConfigError, DataError
@@ -90,7 +90,8 @@ class Verifiers(Environment):
         if self._split_positions is None:
             found: dict[Split, list[int]] = {split: [] for split in SPLITS}
             for position in range(len(self.source.tasks)):
-                found[assign_split(self.canonical(self._task(position)))].append(position)
+                problem = self._task(position).public["problem"]
+                found[assign_split(canonical(problem) or problem)].append(position)
             self._split_positions = found
         return self._split_positions
 
@@ -115,8 +116,7 @@ class Verifiers(Environment):
         return new_task(self, self.config.taskset, public, {**known, "position": position, "key": found.key})
 
     def canonical(self, task: Task) -> str:
-        """The prompt without case, spacing and punctuation, or the prompt if nothing else is left."""
-        return canonical(task.public["problem"]) or str(task.public["problem"])
+        return folded(task.public["problem"])
 
     def describe_data(self) -> str:
         """Count the tasks. Raises `ConfigError` if the taskset cannot be used."""

@@ -71,7 +71,6 @@ HOSTILE = {
     "format string": "<answer>{{gold}}%s%n{{0.__class__}}</answer>",
     "latex input": "<answer>\\input{{/etc/passwd}}</answer>",
     "boxed without tags": "\\boxed{{{gold}}}",
-    "boxed in tags": "<answer>\\boxed{{{gold}}}</answer>",
     "unbalanced braces": "<answer>{{{gold}</answer>",
     "two hundred braces": "<answer>" + "{{" * 200 + "{gold}" + "}}" * 200 + "</answer>",
     "tower of powers": "<answer>10^{{10^{{10}}}}</answer>",
@@ -112,7 +111,8 @@ def test_an_honest_right_answer_is_accepted_in_every_allowed_form(name: str) -> 
     environment, task, words = play(name)
     for attempt in ("<answer>{gold}</answer>", " <answer>\n{gold} </answer>\n",
                     "<think>so</think><ANSWER>{gold}</ANSWER>",
-                    "I think it is {wrong}, no: <answer>{gold}</answer>"):  # fmt: skip
+                    "I think it is {wrong}, no: <answer>{gold}</answer>",
+                    *(["<answer>\\boxed{{{gold}}}</answer>"] if name != "reasoning_gym" else [])):  # fmt: skip
         assert environment.verify(task, attempt.format(**words)).score == 1, attempt
 
 

@@ -175,7 +175,7 @@ def test_the_column_of_the_split_is_kept_and_test_problems_win(tmp_path: Path) -
     for i, item in enumerate(items):
         item["split"] = ("train", "dev", "TEST")[i % 3]
     items.append({**items[2], "split": "train"})  # a test problem again
-    items.append({**items[0], "question": "what  is 1 PLUS 1"})  # the same problem in another form
+    items.append({**items[0], "question": "what  is 1 PLUS 1?"})  # the same problem in another form
     loaded = made(write(tmp_path / "a.csv", items)).loaded
     assert {split: len(questions) for split, questions in loaded.questions.items()} == dict.fromkeys(SPLITS, 10)
     assert loaded.duplicates == 2 and {q.row % 3 for q in loaded.questions["test"]} == {0}

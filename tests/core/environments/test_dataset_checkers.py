@@ -54,7 +54,7 @@ def environment(folder: Path, checker: str, row: dict[str, Any] | None = None, *
         ("numeric", {}, ["4.0234", "4.02340", "40234/10000", "4.0234e0"], ["4.02", "4.02341", "-4.0234"]),
         ("numeric", {"tolerance": 0.01}, ["4.03", "4.02"], ["4.04", "4.01"]),
         ("numeric", {"relative_tolerance": 0.1}, ["4.4", "3.7"], ["4.5", "3.6"]),
-        ("multiple_choice", {}, ["C", "c", "(C)", "C.", "C)"], ["B", "A", "Z"]),
+        ("multiple_choice", {}, ["C", "c", "(C)", "C.", "C)", "Choice C", "C) 7"], ["B", "A"]),
         ("regex", {}, ["2024-12-31"], ["2023-12-31", "2024-12-31 or so", "on 2024-12-31"]),
         ("math_verify", {}, ["x^2+1", "1 + x^2"], ["x^2-1", "x^2"]),
         (
@@ -82,7 +82,7 @@ def test_a_checker_accepts_what_means_the_answer_and_refuses_the_rest(
     [
         ("exact", ["", "\x00", "x" * 5000]),
         ("numeric", ["four", "4.0 or 4.1", "nan", "inf", "1e9999", "0x4"]),
-        ("multiple_choice", ["C and B", "Choice C", "7", "CC"]),
+        ("multiple_choice", ["C and B", "Z", "C) 8", "7", "CC"]),
         ("math_verify", ["it is x squared plus one, as I believe"]),
         ("json_fields", ["[1]", '{"a": 1, "a": 2}', '{"a": NaN}', '{"a": 1e999}', "{'a': 1}", "[" * 9000]),
         ("unit_tests", ["n * 2", "def other(n): return n * 2"]),

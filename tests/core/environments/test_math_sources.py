@@ -158,20 +158,20 @@ def test_a_run_of_thirteen_words_contaminates_and_twelve_do_not() -> None:
     assert len(words) == 17 and len(ngrams(LONG, 13)) == 5
     shares = " ".join(["One", "day", *words[:13], "is", "far", "away"])
     almost = " ".join(["One", "day", *words[:12], "quickly", *words[13:]])
-    train = [LONG.upper() + "!", shares, almost, "What is 1 + 1?"]
+    train = [LONG.upper(), shares, almost, "What is 1 + 1?"]
     found = contaminated(train, [LONG])
     assert found.same == {0} and found.overlapping == {1}
     assert contaminated(train, [LONG], n=12).overlapping == {1, 2}
     assert contaminated(train, [LONG], n=0) == (frozenset({0}), frozenset())
     assert contaminated(train, []) == (frozenset(), frozenset())
-    assert distinct(["A b?", "c", "a B", "C!"]) == [0, 1]
+    assert distinct(["A b?", "c", "a  B?", "C!", "C"]) == [0, 1, 3]
 
 
 def test_training_problems_that_are_in_the_test_source_are_dropped_and_counted(tmp_path: Path) -> None:
     words = LONG.split()
     near = " ".join([*words[:14], "slowly"])
     train = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
-    train += [{"problem": "what is 3 + 1", "answer": "4"}, {"problem": LONG + "?", "answer": "5"},
+    train += [{"problem": "what is 3 +  1?", "answer": "4"}, {"problem": LONG.title(), "answer": "5"},
               {"problem": near, "answer": "6"}, {"problem": "Prove it.", "answer": "x+1"},
               {"problem": "Say why.", "answer": "because all of them are even"}]  # fmt: skip
     test = [{"problem": LONG, "answer": "5"}, {"problem": "WHAT IS 7 + 1?", "answer": "8"}]
