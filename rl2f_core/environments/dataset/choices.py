@@ -82,7 +82,7 @@ def listed_choices(problem: str) -> dict[str, str]:
 
 def chosen_letter(text: str, listed: Mapping[str, str]) -> str | None:
     """Return the letter that an answer gives, alone or with its text; None if it is another text or not listed."""
-    match = _LETTER.fullmatch(_unstyled(text))
+    match = _LETTER.fullmatch(text.strip()) or _LETTER.fullmatch(_unstyled(text))
     if match is None or (listed and match[1].upper() not in listed):
         return None
     more, letter = match["text"] or "", match[1].upper()

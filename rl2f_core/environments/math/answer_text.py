@@ -27,10 +27,10 @@ _SIGNS = str.maketrans(
         "×·⋅∙≤≥π∞≈≠±…∪∩∈∅", "times cdot cdot cdot le ge pi infty approx ne pm ldots cup cap in emptyset".split(),
         strict=True,
     )} | dict.fromkeys("−–—‒―‐‑", "-") | dict.fromkeys("÷⁄∕", "/")
-    | {"＋": "+", "∗": "*", "′": "'", "°": r"^\circ ", "º": r"^\circ ", "℃": r"^\circ C", "℉": r"^\circ F"}
+    | {"＋": "+", "∗": "*", "′": "'", "’": "'", "°": r"^\circ ", "º": r"^\circ ", "℃": r"^\circ C", "℉": r"^\circ F"}
 )  # fmt: skip
 _SPACING = re.compile(
-    r"\\(?:[,;:> ]|(?:quad|qquad|left|right|displaystyle|textstyle|big|Big|rm|bf|it)(?![a-zA-Z]))|(?<=.)~"
+    r"\\(?:[,;:> ]|(?:quad|qquad|thinspace|medspace|thickspace|enspace|left|right|displaystyle|textstyle|big|Big|rm|bf|it)(?![a-zA-Z]))|(?<=.)~"
 )
 _STYLES = "text|mathrm|mbox|operatorname|textbf|textit|textrm|textsf|textnormal|mathbf|mathit|mathsf|boldsymbol|bm"
 _TEXT = re.compile(rf"\\(?:{_STYLES})\s*\{{([^{{}}]*)\}}")
@@ -45,6 +45,8 @@ _ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt) ?\(([^()]*)\)|√ ?(\d+|[A-Za-
 _OVER = re.compile(r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}")
 _WHOLE = r"(?:\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+|(?:\{,\}\d{3})+|(?:'\d{3})+)(?!\d)|\d+)"
 _EXPONENT_OF_TEN = r"10 ?\^ ?(?:[{(] ?(?P<e1>[+-]? ?\d{1,3}) ?[})]|(?P<e2>[+-]?\d{1,3}))(?!\d)"
+_SIMPLE = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30}|/[0-9]{0,29}[1-9])?")
+"""The form of most numbers, which is read without the steps for other forms."""
 _POWER_OF_TEN = re.compile(_EXPONENT_OF_TEN)
 _DECIMAL = re.compile(
     rf"(?P<whole>{_WHOLE})?(?:(?:\.|\{{,\}}(?=\d))(?P<part>(?:\d{{3}} )+\d{{1,3}}(?!\d)|\d*)"
@@ -69,6 +71,7 @@ _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10*
 _SCALE = re.compile(rf" ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
 _DEGREE = re.compile(r"\^ ?\{? ?\\(?:circ|degree)(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])")
 _BEFORE_UNIT = re.compile(rf"\\(?:{_STYLES})\s*\{{| (?=[A-Za-z]{{3}}|[ck]m|mm|kg)|{_DEGREE.pattern}")
+_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _ORDINAL = re.compile(r"\^ ?\{ ?(st|nd|rd|th) ?\}")
 _BRACED = re.compile(r"\{\s*([A-Za-z]+)\s*\}")
 _QUOTIENT = re.compile(r"\\frac ?\{([^{}]*[A-Za-z][^{}]*)\} ?\{([^{}]*[A-Za-z][^{}]*)\}")
@@ -119,15 +122,18 @@ def normal(text: str) -> str | None:
     Dollar signs, boxes, styles, spacing commands, `\left`, `\dfrac` and a final full stop are removed; numbers have one
     form (`1,024` and `1024.0` become `1024`, `2/4` becomes `1/2`) and keep their unit; `x = 5` becomes its right side.
     """
+    if _SIMPLE.fullmatch(text):
+        return number_text(Fraction(text))
     answer = clean(text)
     if not answer or len(answer) > MAX_ANSWER or not any(char.isalnum() for char in answer):
         return None
     if _DANGER.search(answer) or _BOX.search(answer) or ("<" in answer and ">" in answer):
         return None
     assigned = _ASSIGNED.match(answer)
-    if assigned and not _RELATION.search(answer, assigned.end()) and "," not in answer:
-        answer = answer[assigned.end() :].strip()
-    quantity = read_quantity(answer)
+    if assigned and not _RELATION.search(answer, assigned.end()):
+        right = answer[assigned.end() :].strip()
+        answer = right if "," not in right or read_quantity(right) else answer
+    quantity = _quantity(answer)
     if quantity is None or quantity.loose:
         return answer
     form = number_text(quantity.value)
@@ -151,11 +157,14 @@ def clean(text: str) -> str | None:
         if any(unicodedata.category(char) in ("Cf", "Co", "Cn", "Cs", "Nd") and not char.isascii() for char in answer):
             return None
         answer = _to_latex(answer)
-    answer = " ".join(_SPACING.sub(" ", re.sub(r"\\!\s*", "", answer)).split())
-    answer = re.sub(r"\\[dtc]frac", r"\\frac", _unwrapped(_OVER.sub(r"\\frac{\1}{\2}", answer)))
-    answer = _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", answer).replace("**", "^")
-    answer = re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi", answer)
-    return re.sub(r"_\{(\w)\}(?!\w)", r"_\1", answer.replace("√", r"\sqrt")).strip()
+    if "\\" in answer or "~" in answer:
+        answer = _OVER.sub(r"\\frac{\1}{\2}", _SPACING.sub(" ", re.sub(r"\\!\s*", "", answer)))
+    answer = _unwrapped(" ".join(answer.split()))
+    if "\\" in answer or "√" in answer or "sqrt" in answer:
+        answer = re.sub(r"\\[dtc]frac", r"\\frac", answer)
+        answer = _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", answer).replace("√", r"\sqrt")
+    answer = re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi", answer.replace("**", "^"))
+    return re.sub(r"_\{(\w)\}(?!\w)", r"_\1", answer).strip()
 
 
 def _to_latex(text: str) -> str:
@@ -180,6 +189,8 @@ def _unwrapped(answer: str) -> str:
     """Remove a final full stop, dollar signs, bold type, boxes, styles and braces around the whole answer."""
     for _ in range(2 * _MAX_DEPTH):
         before = answer
+        if not answer.endswith((".", "$", "*", "`", "}", ")", "]")):
+            return answer
         if answer.endswith(".") and not answer.endswith(".."):
             answer = answer[:-1].strip()
         for left, right in _PAIRS:
@@ -236,8 +247,14 @@ def read_quantity(text: str) -> Quantity | None:
     powers of ten, with at most 60 digits, `%`, and words such as `million`. Only a unit or counted things may follow.
     A root or a sum is not a number.
     """
+    if _SIMPLE.fullmatch(text):
+        return Quantity(Fraction(text))
     cleaned = clean(text)
-    if cleaned is None or len(cleaned) > 4 * MAX_DIGITS:
+    return None if cleaned is None else _quantity(cleaned)
+
+
+def _quantity(cleaned: str) -> Quantity | None:
+    if len(cleaned) > 4 * MAX_DIGITS:
         return None
     answer = flat(cleaned)
     if answer.startswith("(") and answer.endswith(")") and "," not in answer:
@@ -261,6 +278,8 @@ def read_quantity(text: str) -> Quantity | None:
 
 def flat(text: str) -> str:
     """Remove styles, and write degrees and quotients of units in one line."""
+    if "\\" not in text and "{" not in text:
+        return " ".join(text.split())
     text = _ORDINAL.sub(r" \1", _DEGREE.sub(" ° ", _TEXT.sub(r" \1 ", text)))
     return " ".join(_BRACED.sub(r" \1 ", _QUOTIENT.sub(r" \1/\2", text)).split())
 
@@ -325,7 +344,7 @@ def split_unit(text: str) -> tuple[str, str]:
     for match in _BEFORE_UNIT.finditer(text):
         core, rest = text[: match.start()].rstrip(), flat(text[match.start() :])
         if core and core[-1] not in "+-*/^_=(,{\\" and balanced(core) and (unit := read_unit(rest)):
-            return core, unit
+            return (text, "") if unit == "degree" and _ANGLE.search(core) else (core, unit)
     return text, ""
 
 

@@ -39,7 +39,8 @@ _UNREAD = re.compile(
     r"|\^\{?(?:T|\\top)\}?|(?<=[\d)\]}])\s*_\s*(?:\w|\{[^{}]*\})|(?<![_^\d])\d+\s+\d+|~"
 )
 """Marks that math-verify ignores or misreads: primes, dots, transposition, a number base, digits side by side."""
-_DECIMAL = re.compile(r"(?<![\w.])(\d+)\.(\d+)(?![\w.])|(?<![\d.])(\d+)\.(\d+)")
+_DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
+_ANGLE = re.compile(r"(\d+) ?\^\{? ?\\circ(?![a-zA-Z]) ?\}?")
 _STYLE = re.compile(r"\\(?:mathrm|operatorname|textrm|textnormal|mbox)(?=\s*\{)")
 
 
@@ -60,19 +61,21 @@ class Pair(NamedTuple):
 
 def compare_normalized(pair: Pair) -> Equivalence | None:
     """Compare by form; return None if the values must be compared."""
-    if pair.answer == pair.gold or flat(pair.answer) == flat(pair.gold):
+    if pair.answer == pair.gold:
+        return Equivalence(True)
+    right, number = read_quantity(pair.gold), read_quantity(pair.answer)
+    is_number = right is not None and not right.loose
+    if right is not None and is_number and number is not None:
+        same = _same_number(right.value, number.value)
+        return check_units(right.unit, number.unit) or Equivalence(same, "" if same else "another number")
+    if flat(pair.answer) == flat(pair.gold):
         return Equivalence(True)
     if is_words(pair.gold) or is_words(pair.answer):
         same = _spelled(pair.gold) == _spelled(pair.answer)
         return Equivalence(same, "" if same else "other words")
-    gold_number, number = read_quantity(pair.gold), read_quantity(pair.answer)
-    is_number = gold_number is not None and not gold_number.loose
     (gold, gold_unit), (answer, unit) = split_unit(pair.gold), split_unit(pair.answer)
-    if gold_number is not None and is_number:
-        gold, gold_unit = number_text(gold_number.value), gold_number.unit
-        if number is not None:
-            same = _same_number(gold, gold_number.value, number.value)
-            return check_units(gold_unit, number.unit) or Equivalence(same, "" if same else "another number")
+    if right is not None and is_number:
+        gold, gold_unit = number_text(right.value), right.unit
     elif number is not None and not number.loose:
         answer, unit = number_text(number.value), number.unit
     wrong = check_units(gold_unit, unit)
@@ -88,15 +91,17 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
         return Equivalence(False, "copied out of the problem")
     if unsafe_power(answer) or unsafe_power(gold):
         return Equivalence(False, "no verdict: a power or factorial too large to work out")
-    if _UNREAD.findall(answer) != _UNREAD.findall(gold):
+    if _UNREAD.findall(_expression(pair.answer)) != _UNREAD.findall(_expression(pair.gold)):
         return Equivalence(False, "another notation, whose value is not known")
     return None
 
 
-def _same_number(gold_text: str, gold: Fraction, value: Fraction) -> bool:
+def _same_number(gold: Fraction, value: Fraction) -> bool:
     """Return whether two numbers are equal, or whether a value that no decimal can state rounds to the gold answer."""
-    places = _rounded_places(gold_text)
-    return value == gold or (places > 0 and "/" in number_text(value) and 2 * abs(value - gold) * 10**places < 1)
+    if value == gold or "/" not in number_text(value):
+        return value == gold
+    places = _rounded_places(number_text(gold))
+    return places > 0 and 2 * abs(value - gold) * 10**places < 1
 
 
 def _rounded_places(gold: str) -> int:
@@ -116,9 +121,10 @@ def _separators(text: str) -> int:
 
 def too_wordy(gold: str, answer: str) -> bool:
     """Return whether an answer is prose, judged by the gold answer."""
-    if read_quantity(answer) is not None:
+    most = len(plain_words(gold)) + MORE_WORDS
+    if len(plain_words(answer)) <= most or read_quantity(answer) is not None:
         return False
-    return len(plain_words(split_unit(answer)[0])) > len(plain_words(gold)) + MORE_WORDS
+    return len(plain_words(split_unit(answer)[0])) > most
 
 
 def _spelled(text: str) -> str:
@@ -149,7 +155,8 @@ def _expression(text: str) -> str:
     if quantity is not None and not quantity.loose:
         return number_text(quantity.value)
     core = _STYLE.sub(r"\\text", split_unit(text)[0])
-    return re.sub(r"(.+?)\s*\\?%", r"\\frac{\1}{100}", core) if core.endswith("%") else core
+    core = _ANGLE.sub(r"(\1\\cdot\\frac{\\pi}{180})", core)
+    return re.sub(r"(.+?) ?\\?%", r"\\frac{\1}{100}", core) if core.endswith("%") and worked_out(core) else core
 
 
 def _job(gold: str, answer: str) -> pool.Job:
@@ -159,8 +166,7 @@ def _job(gold: str, answer: str) -> pool.Job:
 
 
 def _as_fraction(match: re.Match[str]) -> str:
-    whole, part = (match[1], match[2]) if match[1] else (match[3], match[4])
-    return rf"\frac{{{int(whole + part)}}}{{{10 ** len(part)}}}"
+    return rf"\frac{{{int(match[1] + match[2])}}}{{{10 ** len(match[2])}}}"
 
 
 def _from_reply(reply: pool.Reply) -> Equivalence:

@@ -16,7 +16,7 @@ _PREFIXED = (
     "pascal Pa|ohm Ω|coulomb C|farad F|mole mol|calorie cal|electronvolt eV|bit|byte"
 )
 _OTHERS = (
-    "minute min|hour hr h|day|week wk|month|year yr|century|degree deg °|radian rad|celsius|fahrenheit|kelvin K|"
+    "minute min|hour hr h|day|week wk|month|year yr|century|degree deg °|radian rad|celsius|fahrenheit|kelvin|"
     "inch in|foot feet ft|yard yd|mile mi|ounce oz|pound lb £ gbp|ton|tonne|gallon gal|quart qt|pint pt|cup|"
     "teaspoon tsp|tablespoon tbsp|acre|hectare ha|dollar $ usd|cent ¢|euro € eur|yen ¥ jpy|rupee ₹ rs inr|yuan cny rmb|"
     "won ₩ krw|ruble rouble ₽|franc chf|peso|am|pm|unit|point|th st nd rd|"
