@@ -199,8 +199,22 @@ def grouped(number: int, separator: str) -> str:
 
 
 SEPARATORS = (",", r"\,", " ", NO_BREAK, NARROW, THIN, "{,}", "'", r"\;", r"\ ", r",\!")
-WRAPPERS = ("{}", "${}$", r"\({}\)", "**{}**", r"\boxed{{{}}}", r"\text{{{}}}", r"\mathrm{{{}}}", "{}.", r"$\mathbf{{{}}}$",
-            r"\boxed{{\text{{{}}}}}", "$${}$$", " {} ", "x = {}", "+{}")  # fmt: skip
+WRAPPERS = (
+    "{}",
+    "${}$",
+    r"\({}\)",
+    "**{}**",
+    r"\boxed{{{}}}",
+    r"\text{{{}}}",
+    r"\mathrm{{{}}}",
+    "{}.",
+    r"$\mathbf{{{}}}$",
+    r"\boxed{{\text{{{}}}}}",
+    "$${}$$",
+    " {} ",
+    "x = {}",
+    "+{}",
+)
 TAILS = (
     "",
     " apples",
@@ -212,8 +226,29 @@ TAILS = (
     r"\,\mathrm{kg}",
     " red balls",
 )
-CHANGES = (" or more", r"\text{ or so}", r"\ldots", "_2", "'", r"\%", " million", " is wrong", " maybe", " not", "!", "^2", "+",
-           r"\text{ thousand}", " and 1", ", 1", "0", " half", " times", r"\pm 1", " 7")  # fmt: skip
+CHANGES = (
+    " or more",
+    r"\text{ or so}",
+    r"\ldots",
+    "_2",
+    "'",
+    r"\%",
+    " million",
+    " is wrong",
+    " maybe",
+    " not",
+    "!",
+    "^2",
+    "+",
+    r"\text{ thousand}",
+    " and 1",
+    ", 1",
+    "0",
+    " half",
+    " times",
+    r"\pm 1",
+    " 7",
+)
 NATURAL = st.integers(2, 10**12)
 
 
@@ -359,14 +394,18 @@ def test_problems_that_differ_in_case_and_white_space_are_one_problem(tmp_path: 
     assert questions(written(tmp_path / "a.jsonl", *rows))[0].loaded.duplicates == 1
 
 
-GSM8K = [{"question": f"Tom has {n} apples, buys 1 and eats none. How many has he?",
-          "answer": f"He buys 1.\nHe has {n}+1=<<{n}+1={n + 1}>>{n + 1} apples.\n#### {n + 1:,}"} for n in range(1200, 1206)]  # fmt: skip
+GSM8K = [
+    {
+        "question": f"Tom has {n} apples, buys 1 and eats none. How many has he?",
+        "answer": f"He buys 1.\nHe has {n}+1=<<{n}+1={n + 1}>>{n + 1} apples.\n#### {n + 1:,}",
+    }
+    for n in range(1200, 1206)
+]
 
 
 def test_an_answer_after_hashes_is_read_and_the_text_before_it_is_the_solution(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", *GSM8K)
-    environment, found = questions(path)
-    first = found[GSM8K[0]["question"]]
+    first = questions(path)[1][GSM8K[0]["question"]]
     assert first == {"answer": "1201", "solution": "He buys 1.\nHe has 1200+1=1201 apples."}
     code, output = check(path)
     assert code == 0 and "checker: numeric" in output and "scripted hints: 0 of 6 would be empty" in output
@@ -404,9 +443,13 @@ def test_choices_are_shown_to_the_student_and_give_the_letter(row: dict[str, Any
 
 
 def test_a_gold_answer_that_names_no_choice_or_two_is_a_bad_row(tmp_path: Path) -> None:
-    rows = [{"question": "Two?", "choices": ["1", "2"], "answer": 5}, {"question": "One?", "choices": ["1", "0"], "answer": "1"},
-            {"question": "Three?", "choices": "no list", "answer": 0}, {"question": "A) 1 B) 2", "answer": "C"},
-            {"question": "Four?", "choices": ["4", "5"], "answer": 0}]  # fmt: skip
+    rows = [
+        {"question": "Two?", "choices": ["1", "2"], "answer": 5},
+        {"question": "One?", "choices": ["1", "0"], "answer": "1"},
+        {"question": "Three?", "choices": "no list", "answer": 0},
+        {"question": "A) 1 B) 2", "answer": "C"},
+        {"question": "Four?", "choices": ["4", "5"], "answer": 0},
+    ]
     environment, found = questions(written(tmp_path / "a.jsonl", *rows), checker="multiple_choice")
     assert len(found) == 1 and [bad.row for bad in environment.loaded.bad_rows] == [1, 2, 3, 4]
     reasons = " ".join(bad.reason for bad in environment.loaded.bad_rows)
@@ -419,7 +462,7 @@ FILES: dict[str, tuple[str, str, int]] = {
     "a line with the separator": ("a.csv", "sep=;\nproblem;answer\nHalf of 8, please?;4\nHalf of 6, please?;3\n", 2),
     "a line with another separator": ("a.csv", '"sep=|"\nproblem|answer\nHalf of 8?|4\nHalf of 6?|3\n', 2),
     "names in upper case": ("a.csv", "Question,Answer\nHalf of 8?,4\nHalf of 6?,3\n", 2),
-    "other names in upper case": ("a.jsonl", '{"PROBLEM": "Half?", "Final_Answer": 4}\n{"PROBLEM": "All?", "Final_Answer": 3}\n', 2),
+    "other names in upper case": ("a.csv", "PROBLEM,Final_Answer\nHalf of 8?,4\nHalf of 6?,3\n", 2),
 }  # fmt: skip
 
 
