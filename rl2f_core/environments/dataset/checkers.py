@@ -150,7 +150,7 @@ class Numeric(Checker):
         gold = right.value
         allowed = max(Fraction(self.config.tolerance), Fraction(self.config.relative_tolerance) * abs(gold))
         off = abs(answer.value - gold)
-        far = max(float(min(off / scale(gold), 1)), 1e-9)
+        far = max(float(min(off / scale(gold), Fraction(1))), 1e-9)
         wrong = check_units(right.unit, answer.unit)
         correct = off <= allowed and wrong is None
         return verdict(task, parsed, correct, wrong.reason if wrong else "", distance=0.0 if correct else far)

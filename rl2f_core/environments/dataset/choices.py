@@ -18,7 +18,7 @@ _LETTER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CHOICE_LINE = re.compile(r"^[ \t]*[(\[]?([A-Za-z])[)\].:][ \t]*(?P<text>.*)$", re.MULTILINE)
-_CHOICE = re.compile(r"(?<![\w'’])[(\[]?([A-Za-z])[)\].:]\s*(?P<text>.*?)(?=\s[(\[]?[A-Za-z][)\].:]|\s*$)", re.DOTALL)
+_CHOICE = re.compile(r"(?<![\w'’.])[(\[]?([A-Za-z])[)\].]\s*(?P<text>.*?)(?=\s[(\[]?[A-Za-z][)\].]|\s*$)", re.DOTALL)
 _SECOND_CHOICE = re.compile(r"(?<!\w)(?:[A-Z]|or|not|is|isn't|wrong|but)(?!\w)")
 
 

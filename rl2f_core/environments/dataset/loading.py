@@ -257,7 +257,8 @@ def _split(questions: Sequence[Question], drop: bool) -> tuple[dict[Split, list[
         if question.split == "train" and "test" in named and "validation" not in named:
             chosen = assign_split(question.key, (0.8, 0.2, 0.0))
         splits[chosen].append(question)
-    for split, other in (("test", "train"), ("train", "test")) if not named else ():
+    pairs: tuple[tuple[Split, Split], ...] = (("test", "train"), ("train", "test"))
+    for split, other in pairs if not named else ():
         source = splits["validation"] or splits[other]
         if not splits[split] and (splits["validation"] or len(source) > 1):
             moved = min(source, key=lambda question: hashlib.sha256(question.key.encode()).digest())

@@ -72,7 +72,7 @@ _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10*
 _SCALE = re.compile(rf" ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
 _DEGREE = re.compile(r"\^ ?\{? ?\\(?:circ|degree)(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])")
 _BEFORE_UNIT = re.compile(rf"\\(?:{_STYLES})\s*\{{| (?=[A-Za-z]{{3}}|[ck]m|mm|kg)|{_DEGREE.pattern}")
-_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _ORDINAL = re.compile(r"\^ ?\{ ?(st|nd|rd|th) ?\}")
 _BRACED = re.compile(r"\{\s*([A-Za-z]+)\s*\}")
 _QUOTIENT = re.compile(r"\\frac ?\{([^{}]*[A-Za-z][^{}]*)\} ?\{([^{}]*[A-Za-z][^{}]*)\}")
@@ -345,7 +345,7 @@ def split_unit(text: str) -> tuple[str, str]:
     for match in _BEFORE_UNIT.finditer(text):
         core, rest = text[: match.start()].rstrip(), flat(text[match.start() :])
         if core and core[-1] not in "+-*/^_=(,{\\" and balanced(core) and (unit := read_unit(rest)):
-            return (text, "") if unit == "degree" and _ANGLE.search(core) else (core, unit)
+            return (text, "") if unit == "degree" and _TRIGONOMETRY.search(core) else (core, unit)
     return text, ""
 
 

@@ -139,7 +139,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         gold, candidate = read_value(self.gold_answer(task)), read_value(parsed)
         if gold is None or candidate is None:
             return None
-        return max(float(min(abs(candidate - gold) / scale(gold), 1)), 1e-9)
+        return max(float(min(abs(candidate - gold) / scale(gold), Fraction(1))), 1e-9)
 
     # -- scripted teacher --------------------------------------------------------------------------------------
     def hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:

@@ -32,7 +32,7 @@ MORE_WORDS = 2
 """Plain words that an answer may have in addition to those of the gold answer, e.g. a unit."""
 MIN_ROUNDED_PLACES = 2
 """A gold answer with fewer decimals is not rounded."""
-_replies: dict[tuple[str, ...], pool.Reply] = {}
+_replies: dict[tuple[str, str], pool.Reply] = {}
 """Replies of workers, for every environment of this process."""
 _UNREAD = re.compile(
     r"'|\\(?:ldots|dots|cdots|approx|sim|simeq|cong|circ|degree|phantom|pmod|overline|bar)(?![a-zA-Z])|\.\.+"
@@ -65,7 +65,7 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
         return Equivalence(True)
     right, number = read_quantity(pair.gold), read_quantity(pair.answer)
     is_number = right is not None and not right.loose
-    if right is not None and is_number and number is not None:
+    if right is not None and number is not None and (is_number or right.unit == number.unit):
         same = _same_number(right.value, number.value)
         return check_units(right.unit, number.unit) or Equivalence(same, "" if same else "another number")
     if flat(pair.answer) == flat(pair.gold):
