@@ -91,7 +91,8 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         memory_limit: int = Field(256, ge=64, le=4096)
         """Limit of the memory of an attempt, in MB."""
         allow_weaker_sandbox: bool = False
-        """Run although the kernel refuses a part of the sandbox. An attempt can then read files of this machine."""
+        """Run although the kernel refuses a part of the sandbox. Without namespaces, only the system call filter keeps an
+        attempt from files, network and processes."""
         seed: int = 0
         """Seed of the tasks."""
 
@@ -266,8 +267,8 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
 
     def _program(self, problem: str, function: str, code: str, inputs: Sequence[str]) -> Program:
         """Return the code after the problem's program, whose helpers it may use."""
-        preamble = f"{problem}\n\n\n" if stub(problem, function) is not None else ""
-        return Program(f"{preamble}{code}\n", function, tuple(inputs))
+        texts = (problem, code) if stub(problem, function) is not None else (code,)
+        return Program(texts, function, tuple(inputs))
 
     @staticmethod
     def _example(task: Task, cases: Sequence[Case], outputs: Sequence[Output]) -> str:

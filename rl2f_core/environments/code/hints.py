@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -62,6 +63,8 @@ def _changed(value: object, rng: random.Random) -> object:
             return not value
         case int():
             return value + rng.choice((-3, -2, -1, 1, 2, 3))
+        case float() if not math.isfinite(value):
+            return float(rng.randint(0, 9))
         case float():
             return round(value + rng.choice((-2.0, -1.0, 1.0, 2.0)), 6)
         case str():

@@ -10,14 +10,18 @@ import ast
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from rl2f_core.environments.sandbox.pool import START_SECONDS, Job, Reply, code_pool
 from rl2f_core.errors import ConfigError
 
 TOLERANCE = 1e-6
-"""Relative and absolute tolerance of floating-point outputs."""
+"""Relative tolerance of floating-point outputs."""
+ZERO_TOLERANCE = 1e-12
+"""Absolute tolerance of the output 0.0."""
+MAX_WHOLE = 2.0**53
+"""Whole floats below this are exact."""
 MAX_LITERAL_CHARS = 100_000
 MAX_CACHED = 2_000
 """Programs whose outputs are cached, each at most `Limits.output_bytes`."""
@@ -42,7 +46,8 @@ class Limits(NamedTuple):
 class Program(NamedTuple):
     """A program and its function's arguments, each a tuple as a Python literal."""
 
-    code: str
+    texts: tuple[str, ...]
+    """Source texts that run one after the other in one module."""
     function: str
     inputs: tuple[str, ...]
 
@@ -72,6 +77,13 @@ class Sandbox:
     def check(self) -> None:
         """Raise `ConfigError` if a part is missing and that is not accepted."""
         missing = missing_parts()
+        unfiltered = len(missing) > 1 and any(part.startswith("system call filter") for part in missing)
+        if unfiltered:
+            raise ConfigError(
+                f"This system lacks parts of the sandbox for code: {'; '.join(missing)}.",
+                fix="Use a kernel with seccomp on x86-64 or aarch64: without the filter, even the weaker sandbox of "
+                "environment.allow_weaker_sandbox needs all other parts.",
+            )
         if missing and not self.allow_weaker:
             raise ConfigError(
                 f"This system lacks parts of the sandbox for code: {'; '.join(missing)}.",
@@ -94,7 +106,7 @@ class Sandbox:
             program: Job(
                 "run",
                 {
-                    "program": program.code,
+                    "program": program.texts,
                     "function": program.function,
                     "inputs": list(program.inputs),
                     "cpu_seconds": limits.cpu_seconds,
@@ -111,17 +123,26 @@ class Sandbox:
 
 @functools.cache
 def missing_parts() -> tuple[str, ...]:
-    """Return the parts of the sandbox that this system lacks, with the reasons."""
+    """Return the parts of the sandbox that this system lacks, with the reasons.
+
+    Raises `ConfigError` if its worker does not start.
+    """
     reply = code_pool().ask("warm", START_SECONDS)
-    return (f"the worker does not start ({reply.error})",) if reply.error else tuple(reply.value)
+    if reply.error:
+        raise ConfigError(
+            f"The worker of the sandbox for code does not start: {reply.error}.",
+            fix="Free memory and processes of this machine, then start the run again.",
+        )
+    return tuple(reply.value)
 
 
 def _outputs(program: Program, reply: Reply) -> tuple[Output, ...]:
-    results = [] if reply.error else reply.value["results"][: len(program.inputs)]
+    if reply.error:
+        return (Output(None, f"has no result ({reply.error})"),) * len(program.inputs)
+    results, status = reply.value["results"][: len(program.inputs)], reply.value["status"]
     outputs = [Output(value) if kind == "returned" else Output(None, _raised(value)) for kind, value in results]
-    if len(outputs) == 1 < len(program.inputs) and outputs[0].value is None and reply.value["status"] == "done":
+    if len(outputs) == 1 < len(program.inputs) and outputs[0].value is None and status == "done":
         return tuple(outputs * len(program.inputs))  # the program failed before its first call
-    status = "" if reply.error else reply.value["status"]
     rest = Output(None, _STATUS.get(status, "ends the process"))
     return (*outputs, *[rest] * (len(program.inputs) - len(outputs)))
 
@@ -134,15 +155,38 @@ def _raised(name: str) -> str:
 
 # -- values --------------------------------------------------------------------------------------------------------
 def read_literal(text: str) -> Any:
-    """Return the value of a Python literal. Raises `ValueError`."""
+    """Return the value of an output; see `parse_literal`. Raises `ValueError`, also if the text is too long."""
     if len(text) > MAX_LITERAL_CHARS:
         raise ValueError("too long")
+    return parse_literal(text)
+
+
+def parse_literal(text: str) -> Any:
+    """Return the value of a Python literal; also of `inf`, `nan`, `float('…')` and `frozenset({…})`.
+
+    Raises `ValueError`.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.literal_eval(text)
+            return ast.literal_eval(_Values().visit(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(str(error)) from None
+
+
+class _Values(ast.NodeTransformer):
+    """Replaces the expressions of values that have no literal by constants."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(float(node.id)) if node.id in ("inf", "nan") else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match self.generic_visit(node):
+            case ast.Call(func=ast.Name("float"), args=[ast.Constant(str() as text)], keywords=[]):
+                return ast.Constant(float(text))
+            case ast.Call(func=ast.Name("frozenset"), args=args, keywords=[]) if len(args) < 2:
+                return ast.Constant(frozenset(*map(ast.literal_eval, args)))
+        return node
 
 
 @functools.lru_cache(MAX_CACHED)
@@ -159,20 +203,43 @@ def passes(expected: str, output: Output) -> bool:
 
 
 def agree(expected: object, actual: object) -> bool:
-    """Return whether plain values are equal, with a tolerance for floats."""
-    if isinstance(expected, float) or isinstance(actual, float):
-        if not isinstance(expected, int | float) or not isinstance(actual, int | float):
-            return False
-        try:
-            return math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-        except OverflowError:
-            return False
+    """Return whether plain values are equal: as by `==`, with a tolerance for an expected float.
+
+    An expected `int` and whole floats are exact. Two NaN are equal.
+    """
+    if isinstance(expected, float) and isinstance(actual, int | float):
+        return _close(expected, actual)
     if isinstance(expected, list | tuple):
         if not isinstance(actual, list | tuple) or type(expected) is not type(actual) or len(expected) != len(actual):
             return False
         return all(map(agree, expected, actual))
-    if isinstance(expected, dict):
-        if not isinstance(actual, dict) or expected.keys() != actual.keys():
-            return False
-        return all(agree(value, actual[key]) for key, value in expected.items())
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        shared = expected.keys() & actual.keys()
+        return all(agree(expected[key], actual[key]) for key in shared) and _pair_up(
+            [item for item in expected.items() if item[0] not in shared],
+            [item for item in actual.items() if item[0] not in shared],
+        )
+    if isinstance(expected, set | frozenset) and isinstance(actual, set | frozenset):
+        return _pair_up(expected - actual, actual - expected)
     return bool(expected == actual)
+
+
+def _close(expected: float, actual: float) -> bool:
+    if math.isnan(expected) or expected == actual:
+        return expected == actual or math.isnan(actual)
+    whole = abs(expected) < MAX_WHOLE and expected % 1 == actual % 1 == 0
+    try:
+        return not whole and math.isclose(
+            expected, actual, rel_tol=TOLERANCE, abs_tol=0 if expected else ZERO_TOLERANCE
+        )
+    except OverflowError:
+        return False
+
+
+def _pair_up(expected: Collection[object], actual: Collection[object]) -> bool:
+    """Return whether each value agrees with one of the other collection."""
+    return (
+        len(expected) == len(actual)
+        and all(any(agree(value, other) for other in actual) for value in expected)
+        and all(any(agree(value, other) for value in expected) for other in actual)
+    )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rl2f_core.environments.base import MAX_ATTEMPT_CHARS
+from rl2f_core.environments.code.judging import parse_literal
 
 _FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*\n(.*?)\n?```\s*", re.DOTALL)
 
@@ -87,10 +88,10 @@ def read_examples(text: str, function: str) -> list[Case]:
 
 
 def literal_text(text: str) -> str | None:
-    """Return a Python literal in normal form; None if the text is none."""
+    """Return a Python literal in normal form; None if the text is none. See `parse_literal`."""
     try:
-        return repr(ast.literal_eval(text.strip()))
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return repr(parse_literal(text))
+    except ValueError:
         return None
 
 

@@ -71,9 +71,7 @@ def load(path: Path, stamp: tuple[int, int], allow_weaker: bool) -> tuple[Proble
     rows = [row for row in _read_rows(path) if row.get("task_id") not in SEVERAL_OUTPUTS]
     calls = _recorded_calls(rows, sandbox)
     problems = [_problem(row, number, calls[number - 1]) for number, row in enumerate(rows, 1)]
-    programs = [
-        Program(f"{p.text}\n\n{p.code}", p.function, tuple(c.input for c in (*p.public, *p.hidden))) for p in problems
-    ]
+    programs = [Program((p.text, p.code), p.function, tuple(c.input for c in (*p.public, *p.hidden))) for p in problems]
     checked = [
         _with_outputs(problem, outputs, number)
         for number, (problem, outputs) in enumerate(zip(problems, sandbox.run(programs), strict=True), 1)
@@ -101,9 +99,7 @@ def _row_error(number: int, what: str, value: object) -> DataError:
 def _recorded_calls(rows: Sequence[JsonObject], sandbox: Sandbox) -> list[list[Case]]:
     """Return the tests of each row; the outputs of recorded calls are still empty."""
     recorders = {
-        i: Program(
-            _reference(row) + f"\n{row['test']}\n" + _RECORDER.format(function=row["entry_point"]), name, ("()",)
-        )
+        i: Program((*_reference(row), row["test"], _RECORDER.format(function=row["entry_point"])), name, ("()",))
         for i, row in enumerate(rows)
         if "tests" not in row and isinstance(row.get("test"), str)
         for name in ("__record__",)
@@ -141,19 +137,19 @@ def given_cases(tests: object) -> list[Case]:
     return cases
 
 
-def _reference(row: JsonObject) -> str:
-    """Return the reference program.
+def _reference(row: JsonObject) -> tuple[str, ...]:
+    """Return the texts of the reference program.
 
     HumanEval's solutions continue the prompt; others are whole functions.
     """
     solution = str(row["canonical_solution"])
     whole = normalize_code(solution, row["entry_point"])
-    return f"{row['prompt']}\n\n{whole}" if whole is not None else f"{row['prompt']}{solution}"
+    return (row["prompt"], whole) if whole is not None else (f"{row['prompt']}{solution}",)
 
 
 def _problem(row: JsonObject, number: int, cases: Sequence[Case]) -> Problem:
     function = row["entry_point"]
-    code = normalize_code(row["canonical_solution"], function) or normalize_code(_reference(row), function)
+    code = normalize_code(row["canonical_solution"], function) or normalize_code(_reference(row)[-1], function)
     if code is None:
         raise _row_error(number, f"has no reference that defines {function}", row["canonical_solution"])
     text = str(row["prompt"]).rstrip()

@@ -42,6 +42,10 @@ class ScoringJob(NamedTuple):
     answer: str
 
 
+class LostReplyError(Exception):
+    """A worker that hung or crashed, which must not be cached."""
+
+
 class GymDataset:
     """One data set with its settings.
 
@@ -67,8 +71,10 @@ class GymDataset:
         """
         error = ""
         for _ in range(_MAX_DRAWS):
-            position = rng.randrange(self.size)
-            result = self._entry(position)
+            try:
+                result = self._entry(rng.randrange(self.size))
+            except LostReplyError as lost:
+                result = str(lost)
             if isinstance(result, Entry):
                 return result
             error = result
@@ -82,6 +88,8 @@ class GymDataset:
         start = time.monotonic()
         reply = pool.pool().ask("gym", GENERATION_SECONDS, **self._spec, indices=[position])
         self._generation_seconds = min(GENERATION_SECONDS, max(self._generation_seconds, time.monotonic() - start))
+        if reply.lost:
+            raise LostReplyError(reply.error)
         if reply.error:
             return reply.error
         item = reply.value[0]

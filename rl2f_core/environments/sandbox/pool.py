@@ -170,7 +170,7 @@ class WorkerPool:
         """Number of lost workers."""
 
     def run(self, jobs: Sequence[Job], limit: float) -> list[Reply]:
-        """Run all jobs, `limit` seconds each, and return the replies in order. No job is retried."""
+        """Run all jobs, `limit` seconds each, and return the replies in order. A lost job is run once more."""
         num_workers = min(self.size, 1 + (len(jobs) - 1) // self._jobs_per_worker)
         if num_workers <= 1:
             return [self._run_one(job, limit) for job in jobs]
@@ -178,18 +178,23 @@ class WorkerPool:
             return list(threads.map(lambda job: self._run_one(job, limit), jobs))
 
     def run_cached(self, jobs: Mapping[K, Job], limit: float, cache: dict[K, Reply]) -> dict[K, Reply]:
-        """Run the jobs without a reply in `cache` and return the replies to all."""
+        """Run the jobs without a reply in `cache` and return the replies to all; lost ones are not cached."""
         if len(cache) > MAX_CACHED:
             cache.clear()
         new = [key for key in jobs if key not in cache]
-        cache.update(zip(new, self.run([jobs[key] for key in new], limit), strict=True))
-        return {key: cache[key] for key in jobs}
+        replies = dict(zip(new, self.run([jobs[key] for key in new], limit), strict=True))
+        cache.update((key, reply) for key, reply in replies.items() if not reply.lost)
+        return {key: cache[key] if key in cache else replies[key] for key in jobs}
 
     def ask(self, job: str, limit: float, /, **args: object) -> Reply:
-        """Run one job."""
+        """Run one job; a lost one is run once more."""
         return self._run_one(Job(job, args), limit)
 
     def _run_one(self, job: Job, limit: float) -> Reply:
+        reply = self._try(job, limit)
+        return self._try(job, limit) if reply.lost else reply
+
+    def _try(self, job: Job, limit: float) -> Reply:
         with self._slots:
             with self._lock:
                 worker = self._idle.pop() if self._idle else None

@@ -99,7 +99,7 @@ class Taskset:
             self._run(new[start : start + MAX_BATCH], limit)
 
     def _run(self, replies: Sequence[Reply], limit: float) -> list[Score]:
-        """Score replies in one job and cache the results; those of several replies are empty if the job fails."""
+        """Score replies in one job and cache rewards, not errors; empty if a job of several replies fails."""
         if len(self._scores) > pool.MAX_CACHED:
             self._scores.clear()
         arguments = {**self._spec, "replies": [reply._asdict() for reply in replies]}
@@ -109,7 +109,7 @@ class Taskset:
             return []
         found: list[JsonObject] = [{"error": result.error}] if result.error else result.value
         scores = [Score(each.get("reward", 0.0), each.get("terms", {}), each.get("error", "")) for each in found]
-        self._scores.update(zip(replies, scores, strict=True))
+        self._scores.update((reply, score) for reply, score in zip(replies, scores, strict=True) if not score.error)
         return scores
 
 
