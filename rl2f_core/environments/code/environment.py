@@ -91,8 +91,8 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         memory_limit: int = Field(256, ge=64, le=4096)
         """Limit of the memory of an attempt, in MB."""
         allow_weaker_sandbox: bool = False
-        """Run although the kernel refuses a part of the sandbox. Without namespaces, only the system call filter keeps an
-        attempt from files, network and processes."""
+        """Run although the kernel refuses a part of the sandbox. Without namespaces, only the system call filter keeps
+        an attempt from files, network and processes."""
         seed: int = 0
         """Seed of the tasks."""
 
@@ -125,7 +125,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         if split == "test" and config.test_source != "same":
             return self._listed(self._loaded(config.test_source), split, index)
         if config.source == "generated":
-            return sample_task(self, split, index, config.seed, self._generate)
+            return sample_task(self, split, index, config.seed, lambda rng: self._generate(rng, split))
         problems = self._loaded(config.source)
         if config.test_source != "same":
             held_out = {problem.key for problem in self._held_out}
@@ -160,26 +160,30 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         privileged = {"answer": problem.code, "tests": tests, "behavior": problem.key}
         return new_task(self, problem.level, public, privileged)
 
-    def _generate(self, rng: random.Random) -> Task:
-        """Draw a function that behaves like no problem of a separate test source."""
+    def _generate(self, rng: random.Random, split: Split) -> Task:
+        """Draw a function that behaves like no problem of a separate test source; of other splits without all tests."""
         config = self.config
         while True:
             made = generator.make(rng.choice(config.families), config.level, rng)
-            kind = made.parameter.split(": ")[1]
+            kind = made.kind
             outputs = [made.run(value) for value in generator.PROBES[kind]]
             if generator.is_trivial(kind, outputs) or any(_behaves_like(made, other) for other in self._held_out):
                 continue
             key = generator.behavior_key(kind, [repr(value) for value in outputs])
             edges, count = generator.EDGES[kind], config.public_tests + config.hidden_tests
             drawn = [generator.draw_input(kind, rng) for _ in range(2 * count)]
-            cases = drop_repeats([Case(repr((value,)), repr(made.run(value))) for value in (*drawn, *edges)])
+            cases = drop_repeats([_case(made, value) for value in (*drawn, *edges)])
             public, rest = cases[: config.public_tests], cases[config.public_tests :]
-            hidden = (*rest[-len(edges) :], *rest[: config.hidden_tests])[: config.hidden_tests]
             if len({case.output for case in public}) > 1 or config.public_tests == 1:
-                signature = f"def {generator.NAME}({made.parameter}) -> {made.returns}:"
-                text = with_examples(signature, made.words, generator.NAME, public)
-                problem = Problem(text, generator.NAME, made.code, public, hidden, f"{config.level} steps", key)
-                return self._task(problem)
+                break
+        limits = rest[-len(edges) :]
+        known = [read_literal(case.input)[0] for case in (*public, *limits)]
+        telling = generator.telling_inputs(made, known) if assign_split(key) == split else []
+        hidden = dict.fromkeys((*limits, *(_case(made, value) for value in telling), *rest))
+        signature = f"def {generator.NAME}({made.parameter}) -> {made.returns}:"
+        text = with_examples(signature, made.words, generator.NAME, public)
+        tests = tuple(hidden)[: config.hidden_tests]
+        return self._task(Problem(text, generator.NAME, made.code, public, tests, f"{config.level} steps", key))
 
     def canonical(self, task: Task) -> str:
         """The key of the behavior."""
@@ -364,9 +368,13 @@ def _read_cases(text: str) -> list[Case]:
     return [Case(*case) for case in json.loads(text)]
 
 
+def _case(made: generator.Generated, value: object) -> Case:
+    return Case(repr((value,)), repr(made.run(value)))
+
+
 def _behaves_like(made: generator.Generated, problem: Problem) -> bool:
     """Return whether a generated function passes all tests of a problem."""
-    kind = {"int": int, "str": str, "list[int]": list}[made.parameter.split(": ")[1]]
+    kind = {"int": int, "str": str, "list[int]": list}[made.kind]
     for case in (*problem.public, *problem.hidden):
         arguments = read_literal(case.input)
         if len(arguments) != 1 or type(arguments[0]) is not kind:

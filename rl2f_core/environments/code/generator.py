@@ -5,9 +5,11 @@ Two functions of the same parameter type with the same outputs on the probes are
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 from rl2f_core.environments.code.steps import (
@@ -36,6 +38,13 @@ class Generated(NamedTuple):
     """Description of what it returns."""
     code: str
     run: Callable[[Any], Any]
+    near: Callable[[], Iterator[Callable[[Any], Any]]]
+    """Returns functions that differ from `run` in one step."""
+
+    @property
+    def kind(self) -> str:
+        """Type of the parameter."""
+        return self.parameter.split(": ")[1]
 
 
 def make(family: Family, level: int, rng: random.Random) -> Generated:
@@ -51,7 +60,8 @@ def make(family: Family, level: int, rng: random.Random) -> Generated:
     }[family]
     steps = [*(step(rng) for _ in range(level - 1)), last(rng)]
     body = [*(f"{name} = {one.code}" for one in steps[:-1]), f"return {steps[-1].code}"]
-    return Generated(f"{name}: {kind}", returns, f"{_sentence(steps)}.", _function(name, body), chain(steps))
+    near = functools.partial(_near_chains, steps)
+    return Generated(f"{name}: {kind}", returns, f"{_sentence(steps)}.", _function(name, body), chain(steps), near)
 
 
 def _make_condition(level: int, rng: random.Random) -> Generated:
@@ -61,9 +71,26 @@ def _make_condition(level: int, rng: random.Random) -> Generated:
     for i, steps in enumerate(branches):
         indent = "" if i else "    "
         body += [f"{indent}n = {step.code}" for step in steps[:-1]] + [f"{indent}return {steps[-1].code}"]
-    first, second = (chain(steps) for steps in branches)
+    first, second = branches
+
+    def near() -> Iterator[Callable[[Any], Any]]:
+        yield from (_branch(run, chain(first), chain(second)) for run in condition.near())
+        yield from (_branch(condition.run, run, chain(second)) for run in _near_chains(first))
+        yield from (_branch(condition.run, chain(first), run) for run in _near_chains(second))
+
+    run = _branch(condition.run, chain(first), chain(second))
     words = f"If {condition.words}, {_sentence(branches[0], False)}; otherwise {_sentence(branches[1], False)}."
-    return Generated("n: int", "int", words, _function("n", body), lambda n: (first if condition.run(n) else second)(n))
+    return Generated("n: int", "int", words, _function("n", body), run, near)
+
+
+def _branch(*parts: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    condition, first, second = parts
+    return lambda n: (first if condition(n) else second)(n)
+
+
+def _near_chains(steps: Sequence[Step]) -> Iterator[Callable[[Any], Any]]:
+    for i, step in enumerate(steps):
+        yield from (chain([*steps[:i], step._replace(run=run), *steps[i + 1 :]]) for run in step.near())
 
 
 def _sentence(steps: Sequence[Step], capital: bool = True) -> str:
@@ -98,6 +125,34 @@ def _probes(kind: str) -> tuple[object, ...]:
 
 PROBES = {kind: _probes(kind) for kind in EDGES}
 """Inputs on which functions of a parameter type are compared."""
+
+
+_LIMITS: dict[str, list[Any]] = {
+    "int": [*range(-12, 22)],
+    "list[int]": [[*range(-12, 22)], [*range(21, -13, -1)], [*range(9, 14)] * 2, [*range(-9, 0)] * 2],
+    "str": [start + first + second for start in ("", "uvz") for first in "aeiorst" for second in "aeioux"],
+}
+"""Inputs around the constants of steps."""
+
+
+def telling_inputs(made: Generated, inputs: Sequence[object]) -> list[object]:
+    """Return few inputs that tell `made` apart from the functions near it that agree with it on `inputs`."""
+    rng, outputs = random.Random(f"limits/{made.code}"), [made.run(value) for value in inputs]
+    near = [run for run in made.near() if not any(map(_differs, repeat(run), inputs, outputs))]
+    more = (*_LIMITS[made.kind], *PROBES[made.kind], *(draw_input(made.kind, rng) for _ in range(20)))
+    told = [(value, {run for run in near if _differs(run, value, made.run(value))}) for value in more]
+    chosen = []
+    while best := max(told, key=lambda pair: len(pair[1]))[1]:
+        chosen.append(next(value for value, runs in told if runs == best))
+        told = [(value, runs - best) for value, runs in told]
+    return chosen
+
+
+def _differs(run: Callable[[Any], Any], value: object, output: object) -> bool:
+    try:
+        return bool(run(value) != output)
+    except ZeroDivisionError:
+        return True
 
 
 def behavior_key(kind: str, outputs: Sequence[str]) -> str:

@@ -185,7 +185,8 @@ class _Values(ast.NodeTransformer):
             case ast.Call(func=ast.Name("float"), args=[ast.Constant(str() as text)], keywords=[]):
                 return ast.Constant(float(text))
             case ast.Call(func=ast.Name("frozenset"), args=args, keywords=[]) if len(args) < 2:
-                return ast.Constant(frozenset(*map(ast.literal_eval, args)))
+                items: Any = frozenset(*map(ast.literal_eval, args))
+                return ast.Constant(items)
         return node
 
 
