@@ -114,16 +114,6 @@ BLOCKED_BY_FILTER_ALONE = {
 """Calls that succeed without the filter of system calls, but reach nothing: the network namespace has no interface, and
 the kernel drops signals to the first process of a PID namespace."""
 
-_NONCE = """
-import gc, os, sys
-def nonce():
-    frame = sys._getframe()
-    while frame is not None:
-        if 'nonce' in frame.f_locals:
-            return frame.f_locals['nonce']
-        frame = frame.f_back
-"""
-
 FORGERIES: dict[str, str] = {
     "equal to everything": "class A:\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n"
     "def solve(n): return A()",
@@ -149,20 +139,18 @@ FORGERIES: dict[str, str] = {
     "patch the encoder": "import __main__\n__main__.literal = lambda value, depth=0: 'True'\ndef solve(n): return 1",
     "patch json": 'import json\njson.dumps = lambda value: \'["passed", ""]\'\ndef solve(n): return 1',
     "patch the parser": "import ast\nast.literal_eval = lambda text: text\ndef solve(n): return n",
-    "patch the reports": _NONCE + "def solve(n):\n    frame = sys._getframe().f_back\n"
-    "    frame.f_locals['inputs'].clear()\n    return 1",
-    "own results": _NONCE + 'def solve(n):\n    line = nonce() + \' ["returned", "True"]\\n\'\n'
-    "    os.write(3, (line * 50 + nonce() + ' null\\n').encode())\n    os._exit(0)",
-    "own results without the nonce": "import os\ndef solve(n):\n"
-    "    os.write(3, b'[\"returned\", \"1\"]\\n' * 50 + b'null\\n')\n    os._exit(0)",
-    "results of another form": _NONCE + "def solve(n):\n"
-    '    os.write(3, (nonce() + \' {"status": "done", "correct": true}\\n\').encode())\n    os._exit(0)',
-    "nested results": _NONCE + "def solve(n):\n    os.write(3, (nonce() + ' ' + '[' * 60000 + '\\n').encode())\n"
-    "    os._exit(0)",
-    "results that are no text": _NONCE + "def solve(n):\n    os.write(3, nonce().encode() + b' \\xff\\x00\\n' * 9)\n"
-    "    os._exit(0)",
-    "results that are expressions": _NONCE + "def solve(n):\n"
-    '    os.write(3, (nonce() + \' ["returned", "__import__(1)"]\\n\').encode())\n    os._exit(0)',
+    "patch the reports": "import sys\ndef solve(n):\n    frame = sys._getframe().f_back\n"
+    "    frame.f_locals['arguments'].clear()\n    return 1",
+    "own results": "import os\ndef solve(n):\n"
+    "    os.write(3, b'[\"returned\", \"True\"]\\n' * 50 + b'null\\n')\n    os._exit(0)",
+    "results of all numbers": "import os\ndef solve(n):\n"
+    "    os.write(3, b''.join(b'[\"returned\", \"%d\"]\\n' % i for i in range(999)))\n    os._exit(0)",
+    "results of another form": "import os\ndef solve(n):\n"
+    '    os.write(3, b\'{"status": "done", "correct": true}\\n\')\n    os._exit(0)',
+    "nested results": "import os\ndef solve(n):\n    os.write(3, b'[' * 60000 + b'\\n')\n    os._exit(0)",
+    "results that are no text": "import os\ndef solve(n):\n    os.write(3, b' \\xff\\x00\\n' * 9)\n    os._exit(0)",
+    "results that are expressions": "import os\ndef solve(n):\n"
+    '    os.write(3, b\'["returned", "__import__(1)"]\\n\')\n    os._exit(0)',
     "not a number": "def solve(n): return float('nan')",
     "infinity": "def solve(n): return float('inf')",
     "no function": "solve = 7",
@@ -178,7 +166,7 @@ ENDLESS: dict[str, str] = {
     "ignore the limit of time": "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
     "def solve(n):\n    while True: pass",
     "endless printing": "def solve(n):\n    while True: print('a' * 10000)",
-    "endless results": _NONCE + "def solve(n):\n    while True: os.write(3, b'a' * 60000)",
+    "endless results": "import os\ndef solve(n):\n    while True: os.write(3, b'a' * 60000)",
     "large power": "def solve(n): return 7 ** 7 ** 12",
     "backtracking": "import re\ndef solve(n): return re.match('(a*)*b', 'a' * 60)",
     "endless files": "import os\ndef solve(n):\n    while True:\n        try:\n"

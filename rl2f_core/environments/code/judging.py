@@ -226,14 +226,12 @@ def agree(expected: object, actual: object) -> bool:
 
 
 def _close(expected: float, actual: float) -> bool:
-    if math.isnan(expected) or expected == actual:
-        return expected == actual or math.isnan(actual)
-    whole = abs(expected) < MAX_WHOLE and expected % 1 == actual % 1 == 0
+    if abs(expected) < MAX_WHOLE and expected % 1 == actual % 1 == 0:
+        return expected == actual
     try:
-        return not whole and math.isclose(
-            expected, actual, rel_tol=TOLERANCE, abs_tol=0 if expected else ZERO_TOLERANCE
-        )
-    except OverflowError:
+        both_nan = math.isnan(expected) and math.isnan(actual)
+        return both_nan or math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=0 if expected else ZERO_TOLERANCE)
+    except OverflowError:  # an int beyond all floats
         return False
 
 

@@ -233,6 +233,15 @@ def run_job(job: dict[str, Any], say: Callable[[list[str] | None], None]) -> Non
     say(None)
 
 
+def read_job(template: int, pipes: Pipes) -> dict[str, Any]:
+    """Read the job of this process, a fork of the template."""
+    text = bytearray()
+    while os.getppid() == template and not text.endswith(b"\n"):
+        text += os.read(pipes.jobs, 1 << 16)
+    job: dict[str, Any] = json.loads(text)["args"]
+    return job
+
+
 def be_job(template: int, pipes: Pipes, isolated: bool, filtered: bool) -> None:
     """Read a job, run it in this process, a fork of the template, and end it.
 
@@ -242,10 +251,7 @@ def be_job(template: int, pipes: Pipes, isolated: bool, filtered: bool) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         call("prctl", SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        text = bytearray()
-        while os.getppid() == template and not text.endswith(b"\n"):
-            text += os.read(pipes.jobs, 1 << 16)
-        job = json.loads(text)["args"]
+        job = read_job(template, pipes)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(pipes.results, 3)
         for standard in (0, 1, 2):
@@ -393,13 +399,9 @@ def main() -> None:
         enter_namespaces()
     except Missing as error:
         refused.append(f"user and network namespaces ({error})")
-    (jobs, to_jobs), (control, to_control), (from_results, results), (from_statuses, statuses) = (
-        os.pipe() for _ in Pipes._fields
-    )
-    pipes, template_pipes = (
-        Pipes(to_jobs, to_control, from_results, from_statuses),
-        Pipes(jobs, control, results, statuses),
-    )
+    jobs, control, results, statuses = (os.pipe() for _ in Pipes._fields)
+    pipes = Pipes(jobs[1], control[1], results[0], statuses[0])
+    template_pipes = Pipes(jobs[0], control[0], results[1], statuses[1])
     gc.collect()
     gc.freeze()
     is_template = os.fork() == 0
