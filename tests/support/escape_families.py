@@ -8,6 +8,7 @@ is run twice: the second run finds what the first one left. The numbers of syste
 
 from __future__ import annotations
 
+from code_sandbox import WEAKER
 from escape_programs import _C, _c, _if
 
 SECRETS = [7_352_981_440_163, 9_118_204_773_529, 6_640_917_358_021]
@@ -204,7 +205,7 @@ WRITES: dict[str, str] = {
     "append": _if("os.write(os.open('{folder}/keep', os.O_WRONLY | os.O_APPEND), b'x')"),
     "truncate": _c("truncate(b'{folder}/keep', 0)"),
     "remove": _if("os.remove('{folder}/keep') is None"),
-    "remove a folder": _if("os.rmdir('{folder}/empty') is None"),
+    "remove a folder": _if("os.rmdir('empty', dir_fd=os.open('{folder}', os.O_PATH)) is None"),
     "rename": _c("rename(b'{folder}/keep', b'{folder}/new')"),
     "make a folder": _c("mkdir(b'{folder}/new', 511)"),
     "link": _c("link(b'{folder}/keep', b'{folder}/new')"),
@@ -286,8 +287,6 @@ FAMILIES: dict[str, dict[str, str]] = {
 }
 
 _FILTER = ("elif filtered:\n            filter_system_calls()", "elif filtered:\n            pass")
-WEAKER = ('call("unshare", 0x10000000)', 'raise Missing("unshare: Operation not permitted")')
-"""Change of the worker program that takes all namespaces from it."""
 GUARDS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "memory": (
         "heap of the C library",

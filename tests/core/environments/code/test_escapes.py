@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from code_sandbox import WEAKER, changed_worker, task_of
 from escape_programs import BLOCKED_BY_FILTER_ALONE, ENDLESS, ESCAPES, FORGERIES
 
-from rl2f_core.environments.base import new_task, wrap_answer
+from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.code.environment import Code
-from rl2f_core.environments.code.judging import missing_parts
-from rl2f_core.environments.sandbox import pool as pools
 from rl2f_core.environments.sandbox.pool import code_pool
 from rl2f_core.errors import ConfigError
-from rl2f_core.types import Task, Verdict
+from rl2f_core.types import Verdict
 
 pytestmark = pytest.mark.xdist_group("workers")
 HONEST = "def solve(n):\n    return n + 1"
 SECRETS = [7_352_981_440_163, 9_118_204_773_529, 6_640_917_358_021]
-
-
-def task_of(environment: Code, outputs: list[int]) -> Task:
-    """A task with the tests solve(0) == outputs[0] and so on, all of them hidden."""
-    tests = json.dumps([[f"({i},)", str(value)] for i, value in enumerate(outputs)])
-    public = {"problem": "def solve(n):\n    pass", "function": "solve", "examples": 0}
-    return new_task(environment, "test", public, {"answer": HONEST, "tests": tests, "behavior": "k"})
 
 
 @pytest.fixture
@@ -44,7 +34,7 @@ def test_there_are_at_least_forty_programs() -> None:
 
 
 def test_an_honest_program_passes_and_a_wrong_one_does_not(environment: Code) -> None:
-    task = task_of(environment, [1, 2, 3])
+    task = task_of([1, 2, 3])
     assert environment.verify(task, wrap_answer(HONEST)).correct
     assert not environment.verify(task, wrap_answer("def solve(n):\n    return n")).correct
 
@@ -54,7 +44,7 @@ def test_no_program_escapes(environment: Code, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     canary.write_text("secret")
     os.chmod(tmp_path, 0o755)
-    task, pool = task_of(environment, [1, 2, 3]), code_pool()
+    task, pool = task_of([1, 2, 3]), code_pool()
     lost = pool.replaced
     for name, code in ESCAPES.items():
         verdict = environment.verify(task, wrap_answer(code.replace("{canary}", str(canary))))
@@ -64,53 +54,46 @@ def test_no_program_escapes(environment: Code, tmp_path: Path) -> None:
     assert canary.read_text() == "secret" and pool.replaced == lost
 
 
-@pytest.fixture
-def changed_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Replaces a text of the worker program, in a pool of this test alone."""
-    monkeypatch.setattr(pools, "_pools", {})
-    missing_parts.cache_clear()
-
-    def change(old: str, new: str) -> None:
-        source = pools.CODE_WORKER_PROGRAM.read_text()
-        assert old in source
-        path = tmp_path / "worker.py"
-        path.write_text(source.replace(old, new))
-        monkeypatch.setattr(pools, "CODE_WORKER_PROGRAM", path)
-
-    yield change
-    code_pool().close()
-    missing_parts.cache_clear()
-
-
-def test_without_the_filter_of_system_calls_the_namespaces_still_hold(
-    environment: Code, changed_worker: Callable[[str, str], None]
-) -> None:
-    changed_worker("if filtered:\n            filter_system_calls()", "if filtered:\n            pass")
-    task = task_of(environment, [1, 2, 3])
-    works = {name for name, code in ESCAPES.items() if environment.verify(task, wrap_answer(code)).correct}
+def test_without_the_filter_of_system_calls_the_namespaces_still_hold(environment: Code) -> None:
+    task = task_of([1, 2, 3])
+    with changed_worker(("if filtered:\n            filter_system_calls()", "if filtered:\n            pass")):
+        works = {name for name, code in ESCAPES.items() if environment.verify(task, wrap_answer(code)).correct}
     assert "socket of the C library" in works and works <= BLOCKED_BY_FILTER_ALONE
 
 
-def test_without_namespaces_the_environment_refuses_and_says_what_is_missing(
-    environment: Code, changed_worker: Callable[[str, str], None]
-) -> None:
-    changed_worker('call("unshare", 0x10000000)', 'raise Missing("unshare: Operation not permitted")')
-    task = task_of(environment, [1, 2, 3])
-    for refused in (environment.describe_data, lambda: environment.verify(task, wrap_answer(HONEST))):
-        with pytest.raises(
-            ConfigError, match=r"user and network namespaces \(unshare: Operation not permitted\)"
-        ) as error:
-            refused()
-    assert "environment.allow_weaker_sandbox: true" in str(error.value)
-    weaker = Code(Code.Config(allow_weaker_sandbox=True, time_limit=1))
-    assert "Missing: user and network namespaces" in weaker.describe_data()
-    assert weaker.verify(task, wrap_answer(HONEST)).correct
-    for name in ("socket of the C library", "fork", "kill the parent", "memory", "memory file", "environment"):
-        assert not weaker.verify(task, wrap_answer(ESCAPES[name])).correct, name
+def test_without_namespaces_the_environment_refuses_and_says_what_is_missing(environment: Code) -> None:
+    task = task_of([1, 2, 3])
+    with changed_worker(WEAKER):
+        for refused in (environment.describe_data, lambda: environment.verify(task, wrap_answer(HONEST))):
+            with pytest.raises(
+                ConfigError, match=r"user and network namespaces \(unshare: Operation not permitted\)"
+            ) as error:
+                refused()
+        assert "environment.allow_weaker_sandbox: true" in str(error.value)
+        weaker = Code(Code.Config(allow_weaker_sandbox=True, time_limit=1))
+        assert "Missing: user and network namespaces" in weaker.describe_data()
+        assert weaker.verify(task, wrap_answer(HONEST)).correct
+
+
+def test_without_namespaces_and_filter_the_weaker_sandbox_is_refused_too() -> None:
+    no_filter = ("    if platform.machine() not in SYSTEM_CALLS:", "    if True:")
+    with changed_worker(WEAKER, no_filter), pytest.raises(ConfigError, match="even the weaker sandbox") as error:
+        Code(Code.Config(allow_weaker_sandbox=True)).describe_data()
+    assert "system call filter (no list of system calls for" in str(error.value)
+
+
+def test_results_that_a_job_writes_after_its_end_do_not_reach_the_next_one(environment: Code) -> None:
+    """The first program ends its results and then writes those of the second one until it is killed."""
+    late = "import os\nos.write(3, b'null\\n')\nwhile True:\n    os.write(3, b'[\"returned\", \"1\"]\\n' * 999)"
+    with changed_worker():
+        for run in range(5):
+            environment.verify(task_of([1, 1, 1]), wrap_answer(f"run = {run}\n{HONEST}\n{late}"))
+            wrong = wrap_answer(f"def solve(n):\n    return {run} + 2")
+            assert not environment.verify(task_of([1, 1, 1]), wrong).correct
 
 
 def test_no_program_forges_a_verdict(environment: Code) -> None:
-    task, pool = task_of(environment, SECRETS), code_pool()
+    task, pool = task_of(SECRETS), code_pool()
     lost = pool.replaced
     right = "def solve(n):\n    return " + str(SECRETS) + "[n]"
     for name, code in FORGERIES.items():
@@ -121,7 +104,7 @@ def test_no_program_forges_a_verdict(environment: Code) -> None:
 
 
 def test_a_program_leaves_nothing_to_the_next_one(environment: Code) -> None:
-    task = task_of(environment, [1, 2, 3])
+    task = task_of([1, 2, 3])
     leave = (
         "import builtins, json, os, sys\nopen('left', 'w').write('x')\nbuiltins.left = 1\nsys.modules['left'] = os\n"
     )
@@ -151,7 +134,7 @@ def check_endless(environment: Code, programs: dict[str, str]) -> None:
 
     Meanwhile this thread sleeps for 10 ms at a time: an interpreter or a machine that is held up shows as long sleeps.
     """
-    task, pool = task_of(environment, [1, 2, 3]), code_pool()
+    task, pool = task_of([1, 2, 3]), code_pool()
     environment.verify(task, wrap_answer(HONEST))
     lost = pool.replaced
     for name, code in programs.items():
