@@ -15,7 +15,7 @@ from rl2f_core.environments.base import new_task
 from rl2f_core.environments.code.environment import Code
 from rl2f_core.environments.code.judging import missing_parts
 from rl2f_core.environments.sandbox import pool as pools
-from rl2f_core.environments.sandbox.pool import WorkerPool, code_command, code_pool
+from rl2f_core.environments.sandbox.pool import CODE_WORKER_PROGRAM, WorkerPool, code_command
 from rl2f_core.types import Task
 
 WEAKER = ('call("unshare", 0x10000000)', 'raise Missing("unshare: Operation not permitted")')
@@ -31,20 +31,37 @@ def task_of(outputs: Sequence[object]) -> Task:
 
 
 @contextlib.contextmanager
-def changed_worker(*changes: tuple[str, str]) -> Iterator[None]:
-    """Use one worker whose program has other texts; each pair is an old text and a new one."""
-    source = pools.CODE_WORKER_PROGRAM.read_text()
+def changed_pool(*changes: tuple[str, str]) -> Iterator[WorkerPool]:
+    """Start one worker whose program has other texts; each pair is an old text and a new one."""
+    source = CODE_WORKER_PROGRAM.read_text()
     for old, new in changes:
         assert source.count(old) == 1, old
         source = source.replace(old, new)
-    with public_folder() as folder, pytest.MonkeyPatch.context() as patch:
+    with public_folder() as folder:
         (folder / "code_worker.py").write_text(source)
-        patch.setattr(pools, "CODE_WORKER_PROGRAM", folder / "code_worker.py")
-        patch.setattr(pools, "_pools", {(os.getpid(), "code"): WorkerPool(1, code_command, 1)})
-        missing_parts.cache_clear()
-        yield
-        code_pool().close()
+        command, variables = code_command()
+        pool = WorkerPool(1, lambda: ([*command[:-1], str(folder / "code_worker.py")], variables), 1)
+        with contextlib.closing(pool):
+            yield pool
+
+
+@contextlib.contextmanager
+def use_pool(pool: WorkerPool) -> Iterator[None]:
+    """Judge programs in the workers of a pool."""
     missing_parts.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pools, "_pools", {(os.getpid(), "code"): pool})
+        try:
+            yield
+        finally:
+            missing_parts.cache_clear()
+
+
+@contextlib.contextmanager
+def changed_worker(*changes: tuple[str, str]) -> Iterator[None]:
+    """Judge programs in one worker whose program has other texts."""
+    with changed_pool(*changes) as pool, use_pool(pool):
+        yield
 
 
 @contextlib.contextmanager

@@ -26,6 +26,15 @@ def crash() -> None:
     os._exit(7)
 
 
+def lose_once(how: str, path: str) -> str:
+    """Hang or crash in the first run, which leaves a FIFO at `path`."""
+    try:
+        os.mkfifo(path)
+    except FileExistsError:
+        return "second run"
+    return str({"hang": hang, "crash": crash}[how]())
+
+
 def modules() -> list[str]:
     """Return the loaded modules."""
     return sorted(sys.modules)
@@ -42,5 +51,6 @@ if __name__ == "__main__":
     assert spec is not None and spec.loader is not None
     worker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(worker)
-    worker.JOBS |= {"echo": echo, "hang": hang, "crash": crash, "modules": modules, "trespass": trespass}
+    jobs = (echo, hang, crash, lose_once, modules, trespass)
+    worker.JOBS |= {job.__name__: job for job in jobs}
     worker.main()
