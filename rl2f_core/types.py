@@ -137,6 +137,11 @@ class LeakReport(FrozenModel):
     action: str | None = None
     """Action taken: flag, redact, resample or drop."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the hint leaks or every detector checked it."""
+        return self.leaked or self.error is None
+
 
 class Usage(FrozenModel):
     """Cost of a language model's message."""
@@ -208,6 +213,15 @@ class FinishReason(StrEnum):
 
 DEMONSTRATION = "demonstration"
 """`Dialogue.policy` of a dialogue that no model sampled."""
+PERSON = "person"
+"""`Dialogue.policy` of an interactive task whose attempts a person wrote."""
+EDITED = ", edited"
+"""End of `Dialogue.policy` if a person changed a sampled attempt."""
+
+
+def is_sampled(policy: str) -> bool:
+    """Return whether a model sampled all attempts of a policy's dialogues."""
+    return policy not in (DEMONSTRATION, PERSON) and not policy.endswith(EDITED)
 
 
 class StopReason(StrEnum):
@@ -306,7 +320,7 @@ class Dialogue(FrozenModel):
     stop_reason: StopReason
     error: str | None = None
     policy: str = "base"
-    """Checkpoint that sampled the attempts, e.g. `rl2f@12`, or `DEMONSTRATION`."""
+    """Checkpoint that sampled the attempts, e.g. `rl2f@12`; otherwise see `is_sampled`."""
     seed: int = 0
 
     @property

@@ -45,6 +45,16 @@ def export(
     include_controls: Annotated[
         bool, typer.Option("--include-controls", help="Include dialogues of controls and forks; see their `condition`.")
     ] = False,
+    include_test: Annotated[
+        bool, typer.Option("--include-test", help="Include tasks of the validation and test splits; see `split`.")
+    ] = False,
+    include_demonstrations: Annotated[
+        bool,
+        typer.Option("--include-demonstrations", help="Include what the environment or a person wrote; see `policy`."),
+    ] = False,
+    include_base: Annotated[
+        bool, typer.Option("--include-base", help="Include attempts of the untrained base at training tasks.")
+    ] = False,
     labeled_only: Annotated[bool, typer.Option("--labeled-only", help="Only dialogues with a human label.")] = False,
     match: Annotated[str, typer.Option(help="What a preference pair shares: history, attempt or task.")] = "task",
     pairs: Annotated[int, typer.Option(help="Maximum number of preference pairs for one leaking hint.")] = 1,
@@ -57,8 +67,8 @@ def export(
 ) -> None:
     """Export dialogues with leak labels as JSONL and Parquet in TRL's dataset types, with manifest and card.
 
-    A number selects a run of the workspace, with its human labels. A folder needs no database; its labels are the
-    reports of the run's detectors.
+    Without --include options, only sampled turns of trained policies on training tasks are exported. A number selects a
+    run of the workspace, with its human labels. A folder needs no database; its labels are the detectors' findings.
     """
     from jobs.export import exporter
 
@@ -78,6 +88,9 @@ def export(
             "checkpoint": checkpoint,
             "condition": condition,
             "include_controls": include_controls,
+            "include_test": include_test,
+            "include_demonstrations": include_demonstrations,
+            "include_base": include_base,
             "labeled_only": labeled_only,
         },
         match=match,
@@ -88,7 +101,7 @@ def export(
     with ExitStack() as stack:
         sources = _sources(runs, workspace, stack)
         if settings.labels == "both" and not any(source.has_human_labels for source in sources):
-            err.print("A run folder has no human labels, so the detectors' reports are used.", markup=False)
+            err.print("A run folder has no human labels, so the detectors' findings are used.", markup=False)
         with stop, TerminalProgress() as progress:
             manifest = exporter.export(sources, settings, out, name=name or out.name, progress=progress, stop=stop)
     if manifest is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
 from typing import Literal, TypedDict, cast
 
 from app.common.context import Context
@@ -14,10 +14,11 @@ from jobs.db.models import ACTIVE, Run
 from jobs.db.queries import dialogues, runs
 from jobs.db.queries.runs import RunFilter
 from jobs.export import catalog
+from jobs.export.exporter import refuse_excluded
 from jobs.export.formats import FORMATS
 from jobs.export.model.formats import check_format
 from jobs.export.resolve_sources import workspace_sources
-from jobs.export.settings import ExportFilter, ExportSettings
+from jobs.export.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.labels import label_queries
 from jobs.run_kinds.export import ExportRun
 from jobs.run_kinds.model_export import ModelExportRun
@@ -142,11 +143,21 @@ class ExportChoices(TypedDict):
     steps: int
 
 
+class ExcludedDialogues(TypedDict):
+    """Dialogues that a field of the filter would include."""
+
+    field: str
+    dialogues: int
+    what: str
+    """Which dialogues, e.g. `of validation or test tasks`."""
+
+
 class ExportCount(TypedDict):
     """Dialogues that an export would contain."""
 
     dialogues: int
     labeled: int
+    excluded: list[ExcludedDialogues]
 
 
 class ExportEndpoints:
@@ -212,16 +223,22 @@ class ExportEndpoints:
             run_ids: Runs to export.
             filter: Fields of `jobs.export.settings.ExportFilter`, e.g. `{"phase": "evaluation"}`.
         """
-        db, chosen = self._context.db, validated(ExportFilter, filter or {})
-        filters = [chosen.dialogue_filter(runs.get(db, number).id or 0) for number in run_ids]
+        chosen = validated(ExportFilter, filter or {})
+        sources = workspace_sources(self._context.db, self._context.workspace, run_ids)
+        tally: Counter[Exclusion | None] = sum((source.tally(chosen) for source in sources), Counter())
+        labeled = chosen.model_copy(update={"labeled_only": True})
         return {
-            "dialogues": sum(dialogues.count(db, each) for each in filters),
-            "labeled": sum(dialogues.count(db, replace(each, labeled=True)) for each in filters),
+            "dialogues": tally[None],
+            "labeled": sum(source.count(labeled) for source in sources),
+            "excluded": [{"field": k, "dialogues": tally[k], "what": v} for k, v in EXCLUSIONS.items() if tally[k]],
         }
 
     @endpoint("run")
     def start_export(self, run_ids: RunIds, settings: JsonObject | None = None) -> QueuedRun:
         """Queue an export of runs.
+
+        Without the filter's `include_test`, `include_demonstrations` and `include_base`, only sampled turns of trained
+        policies on training tasks are exported; a run without any is refused.
 
         Args:
             run_ids: Runs to export.
@@ -229,6 +246,7 @@ class ExportEndpoints:
         """
         config = validated(ExportRun, {**(settings or {}), "runs": run_ids, "kind": "export"})
         sources = workspace_sources(self._context.db, self._context.workspace, config.runs)
+        refuse_excluded(sources, config.filter)
         parent = config.runs[0] if len(sources) == 1 else None
         run = self._context.queue.add(config, parent=parent)  # type: ignore[arg-type]  # a run kind without a model
         return {"run": run.id or 0, "name": run.name, "url": page_url("run", run=run.id)}

@@ -19,9 +19,9 @@ from app.endpoints.chat import (
     TurnUpdate,
 )
 from app.pages._chat_tree import MessageTree
-from jobs.chat.checkpoints import PERSON, ChatSettings
+from jobs.chat.checkpoints import ChatSettings
 from rl2f_core.errors import RL2FError
-from rl2f_core.types import JsonObject
+from rl2f_core.types import PERSON, JsonObject
 
 Mode = Literal["chat", "play"]
 """A chat, or an interactive task."""

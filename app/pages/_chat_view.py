@@ -13,8 +13,7 @@ from app.endpoints.chat import ChatMessageInfo
 from app.endpoints.transcript import FindingRow, HintDetail
 from app.pages._chat_tab import ChatTab
 from app.pages._chat_tree import ChatTurn, can_continue, waits_for_hint
-from jobs.chat.checkpoints import PERSON
-from rl2f_core.types import JsonObject
+from rl2f_core.types import PERSON, JsonObject
 
 STOPS = {
     "solved": ("✓ solved", "rl-right"),

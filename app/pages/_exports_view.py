@@ -22,11 +22,15 @@ def count_text(form: JsonObject, found: ExportCount | None) -> Element:
     if missing or found is None:
         return el("p.rl-muted", missing)
     text = f"{_count(found['dialogues'], 'dialogue')}, {found['labeled']:,} of them with human labels"
+    excluded = [
+        el("p.rl-muted", f"{_count(each['dialogues'], 'dialogue')} {each['what']} excluded; see Which dialogues.")
+        for each in found["excluded"]
+    ]
     link = None
     if form["labels"] == "human" and not found["labeled"]:
         link = el("a", "Label some first", href=page_url("labels", run=form["runs"][0]))
     warning = el("p.rl-warning", PRIVILEGED, role="alert") if form["privileged"] else None
-    return el("div", warning, el("p", text, ". " if link else None, link, aria_live="polite"))
+    return el("div", warning, el("p", text, ". " if link else None, link, aria_live="polite"), excluded)
 
 
 def export_list(found: ExportList, writable: bool, *, paused: bool = False) -> Element:

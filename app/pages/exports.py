@@ -32,7 +32,7 @@ STEPS = re.compile(r"\s*(\d{1,9})?\s*(?:(–|-|\.\.)\s*(\d{1,9})?)?\s*")
 DEFAULTS: JsonObject = {
     "runs": [],
     "name": "",
-    "formats": ["stepwise_supervision", "unpaired_preference", "preference", "messages"],
+    "formats": ["unpaired_preference", "preference", "messages"],
     "files": ["jsonl", "parquet"],
     "labels": "both",
     "annotator": "",
@@ -44,15 +44,18 @@ DEFAULTS: JsonObject = {
     "match": "task",
     "pairs": 1,
     "seed": 0,
+    "include_test": False,
+    "include_demonstrations": False,
+    "include_base": False,
     "include_controls": False,
     "labeled_only": False,
     "privileged": False,
 }
 """Field → default; `rl2f export` has an option of the same name for most of them."""
-OPTIONS = {"formats": "--format", "files": "--file", "include_controls": "--include-controls",
-           "labeled_only": "--labeled-only"}  # fmt: skip
+OPTIONS = {"formats": "--format", "files": "--file"}
 """Options of `rl2f export` that have another name than their field."""
-NARROWED = {"phase", "stage", "steps", "checkpoint", "condition", "include_controls", "labeled_only"}
+INCLUDED = ("include_test", "include_demonstrations", "include_base", "include_controls")
+NARROWED = {"phase", "stage", "steps", "checkpoint", "condition", *INCLUDED, "labeled_only"}
 """Fields of the part *Which dialogues*."""
 FURTHER = {"name", "files", "match", "pairs", "seed", "privileged"}
 """Fields of the part *More*."""
@@ -102,6 +105,14 @@ class _Page:
                 form["steps"] = gr.Textbox(label="Steps", placeholder="10-20", max_lines=1, min_width=140)
                 form["checkpoint"] = gr.Dropdown([ANY], label="Checkpoint", min_width=140)
                 form["condition"] = gr.Dropdown([ANY], label="Condition", min_width=140)
+            form["include_test"] = gr.Checkbox(
+                label="Include validation and test tasks",
+                info="A model that is trained on them cannot be evaluated on them.",
+            )
+            form["include_demonstrations"] = gr.Checkbox(
+                label="Include demonstrations", info="Attempts that the environment or a person wrote."
+            )
+            form["include_base"] = gr.Checkbox(label="Include the untrained base")
             form["include_controls"] = gr.Checkbox(
                 label="Include controls and forks", info="Their hints are empty, false or of another problem."
             )
@@ -233,7 +244,7 @@ class _Page:
 def export_settings(form: JsonObject) -> JsonObject:
     """Return the fields of `ExportRun` except the runs; raise `ConfigError` if the steps cannot be read."""
     step_from, step_to = parse_steps(form["steps"] or "")
-    names = ("phase", "stage", "checkpoint", "condition", "include_controls", "labeled_only")
+    names = ("phase", "stage", "checkpoint", "condition", *INCLUDED, "labeled_only")
     same = ("formats", "files", "labels", "match", "privileged")
     runs = form["runs"]
     name = f"dialogues of {'run' if len(runs) == 1 else 'runs'} {' '.join(map(str, runs))}"
@@ -263,7 +274,7 @@ def command_line(form: JsonObject) -> str:
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", settings["name"])
     words = ["rl2f", "export", *map(str, form["runs"]), "--out", folder]
     for name, default in DEFAULTS.items():
-        value, option = form[name], OPTIONS.get(name, f"--{name}")
+        value, option = form[name], OPTIONS.get(name, f"--{name.replace('_', '-')}")
         if value == default or name in ("runs", "name"):
             continue
         for each in value if isinstance(value, list) else [value]:

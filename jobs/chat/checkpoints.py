@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from jobs.db.models import Checkpoint, Run
     from jobs.workspace import Workspace
 
-PERSON = "person"
-"""Checkpoint of the attempts that a person makes at a stateful interactive task; it needs no model."""
 RUNS_SHOWN = 100
 """Maximum number of listed runs, newest first; the URL can name older ones."""
 

@@ -15,7 +15,7 @@ from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.rollout.build import build_environment
 from rl2f_core.rollout.rewards import charge_unfinished
 from rl2f_core.run.events import DialogueEvent
-from rl2f_core.types import SPLITS, Dialogue, JsonObject, StopReason, Task, Turn
+from rl2f_core.types import EDITED, SPLITS, Dialogue, JsonObject, StopReason, Task, Turn
 
 if TYPE_CHECKING:
     from jobs.chat.checkpoints import ChatSettings
@@ -104,7 +104,7 @@ def dialogue_event(
         index=index,
         turns=charge_unfinished(built, task, turns, stop),
         stop_reason=stop,
-        policy=f"{checkpoint}, edited" if edited else checkpoint,
+        policy=checkpoint + EDITED if edited else checkpoint,
         seed=settings.sampling.seed,
     )
     return DialogueEvent.of("chat", "chat", chat, unique, dialogue, checkpoint=checkpoint)

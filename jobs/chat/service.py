@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jobs.chat import dialogue_log, interactive_task, tree
-from jobs.chat.checkpoints import PERSON, ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
+from jobs.chat.checkpoints import ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
 from jobs.chat.limits import ChatLimits
 from jobs.chat.model_process.client import ModelProcess
 from jobs.chat.model_process.protocol import (
@@ -35,7 +35,7 @@ from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorte
 from rl2f_core.rollout.dialogue_builder import stop_reason
 from rl2f_core.rollout.engine import derive_seed, turn_seed
 from rl2f_core.text.yaml_loader import load_yaml
-from rl2f_core.types import Hint, JsonObject, StopReason, Task, Turn
+from rl2f_core.types import PERSON, Hint, JsonObject, StopReason, Task, Turn
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database

@@ -8,13 +8,14 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from jobs.export.formats import FORMATS
+from jobs.export.settings import EXCLUSIONS
 from rl2f_core.types import JsonObject
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 SOURCES = {
-    "both": "people's labels, and the detectors' where no person decided",
-    "human": "people's labels alone",
-    "detector": "the detectors' findings alone",
+    "both": "human labels, and the detectors' findings if no person decided",
+    "human": "only human labels",
+    "detector": "only the detectors' findings",
 }
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 
@@ -22,13 +23,14 @@ _TEMPLATE = Path(__file__).with_name("card.md.j2")
 def card(manifest: JsonObject) -> str:
     """Return the card of an export. It contains no text from a model."""
     environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    environment.filters |= {"plain": plain, "commas": "{:,}".format}
+    environment.filters |= {"plain": plain, "commas": "{:,}".format, "by_stage": by_stage}
     first_format, entry = next(iter(manifest["formats"].items()))
     jsonl = f"{first_format}.jsonl"
     body = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         manifest,
         types=FORMATS,
         label_sources=SOURCES,
+        exclusions=EXCLUSIONS,
         first_format=first_format,
         jsonl=jsonl if jsonl in entry["files"] and loaded_as(entry["files"]) != jsonl else None,
         conditions={k: v for k, v in manifest["settings"]["filter"].items() if v not in ("", None, False)},
@@ -57,6 +59,22 @@ def _header(manifest: JsonObject) -> str:
         "configs": configs,
     }
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
+
+
+def by_stage(policies: list[JsonObject]) -> list[JsonObject]:
+    """Return the counts by split and policy, with one row for the steps of a stage."""
+    rows: dict[tuple[str, str], list[JsonObject]] = {}
+    for row in policies:
+        stage, at, step = row["policy"].rpartition("@")
+        rows.setdefault((row["split"], stage if at and step.isdigit() else row["policy"]), []).append(row)
+    return [
+        {
+            "split": split,
+            "policy": " to ".join(dict.fromkeys((of_stage[0]["policy"], of_stage[-1]["policy"]))),
+            "dialogues": sum(row["dialogues"] for row in of_stage),
+        }
+        for (split, _), of_stage in rows.items()
+    ]
 
 
 def plain(value: object) -> str:

@@ -25,7 +25,7 @@ from jobs.export.label_choice import LEAK, decide
 from jobs.export.pairs import PairFinder, scratch_is_full
 from jobs.export.publish import new_folder
 from jobs.export.row_builders import Decisions, messages, prompt_completion, stepwise, unpaired
-from jobs.export.settings import ExportFilter, ExportSettings
+from jobs.export.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.export.sources import Source
 from jobs.export.writers import FormatWriter
 from rl2f_core.errors import DataError, DiskFullError
@@ -33,9 +33,9 @@ from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import provenance
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.run.progress import Progress
-from rl2f_core.types import JsonObject
+from rl2f_core.types import SPLITS, JsonObject
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of manifest and columns; increased by every visible change."""
 PAIR_BATCH = 500
 
@@ -69,15 +69,25 @@ class LabelCounts:
     """(teacher, condition, planted; leak, no_leak or empty) → hints."""
     controls: int = 0
     """Excluded dialogues in which a control teacher wrote a hint."""
+    policies: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(split, policy) → dialogues."""
+    determining: int = 0
+    """Hints without a flagged leak that determine the answer."""
+    uncounted: int = 0
+    """Hints without a flagged leak whose candidates were not counted."""
 
     def add(self, record: ExportRecord, decisions: Decisions) -> None:
         """Count a dialogue's hints."""
         self.dialogues += 1
+        self.policies[record.event.task.split, record.event.dialogue.policy] += 1
         for step, decision in zip(record.steps, decisions, strict=True):
             if decision is not None and step.turn.hint is not None:
                 hint = step.turn.hint
                 self.labels[decision.source, decision.word] += 1
                 self.origins[hint.teacher, record.event.setting or "", hint.planted is not None, decision.word] += 1
+                if decision.leaks is False:
+                    self.determining += step.turn.determines_answer
+                    self.uncounted += step.turn.bits_left is None
 
     @property
     def decided(self) -> int:
@@ -91,6 +101,16 @@ class LabelCounts:
             by_source, key = (counts[source], word) if word else (counts["without"], source)
             by_source[key] = count
         return counts
+
+    def by_policy(self) -> list[JsonObject]:
+        """Return the number of dialogues by split and policy."""
+
+        def key(item: tuple[str, str]) -> tuple[int, str, int]:
+            stage, _, step = item[1].rpartition("@")
+            return SPLITS.index(item[0]), stage, int(step) if step.isdigit() else 0  # type: ignore[arg-type]
+
+        listed = sorted(self.policies, key=key)
+        return [{"split": item[0], "policy": item[1], "dialogues": self.policies[item]} for item in listed]
 
     def by_origin(self) -> list[JsonObject]:
         """Return the number of hints, leaks, leak-free and planted hints by teacher and condition."""
@@ -178,8 +198,9 @@ class _Export:
     def run(self, name: str) -> JsonObject:
         """Write all files; return the manifest."""
         settings = self.settings
-        sizes = [source.count(settings.filter) for source in self.sources]
-        if not any(sizes):
+        tallies = refuse_excluded(self.sources, settings.filter)
+        total = sum(tally[None] for tally in tallies)
+        if not total:
             raise _no_dialogues(self.sources, settings.filter)
         scratch = self.folder / ".pairs.sqlite"
         with contextlib.ExitStack() as stack:
@@ -191,12 +212,13 @@ class _Export:
                 )
                 stack.callback(self.finder.close)
             about = []
-            for source in self.sources:
+            for source, tally in zip(self.sources, tallies, strict=True):
                 before = self.counts.dialogues + self.counts.empty
                 for batch in source.batches(settings.filter):
-                    self._write_batch(batch, sum(sizes))
+                    self._write_batch(batch, total)
                 exported = self.counts.dialogues + self.counts.empty - before
-                about.append({**source.about(), "dialogues": exported})
+                excluded = {name: tally[name] for name in EXCLUSIONS}
+                about.append({**source.about(), "dialogues": exported, "excluded": excluded})
             if self.finder is not None:
                 self._write_pairs(self.finder, self.writers["preference"])
         scratch.unlink(missing_ok=True)
@@ -259,6 +281,9 @@ class _Export:
             "labels": counts.as_dict(),
             "origins": counts.by_origin(),
             "own_leaks": counts.own_leaks,
+            "policies": counts.by_policy(),
+            "no_leak_that_determines_answer": counts.determining,
+            "no_leak_without_counted_candidates": counts.uncounted,
             "formats": {
                 name: {"rows": writer.rows, "columns": list(FORMATS[name].columns), "files": writer.files()}
                 for name, writer in writers.items()
@@ -272,19 +297,36 @@ def _why_empty(format: FormatName, counts: LabelCounts) -> str:
     if format == "messages":
         return "No dialogue has an attempt."
     if format == "prompt_completion":
-        return "No attempt before a leak is right."
+        return "No attempt before a leak is correct."
     if not counts.decided:
         return f"None of the {counts.labels.total()} hints has a label."
     leaks = sum(count for (_, word), count in counts.labels.items() if word == LEAK)
     return (
-        "No task has both a leaking hint and one that is leak-free and true "
+        "No task has both a leaking hint and a teacher's own hint without a leak "
         f"({leaks} hints leak, {counts.decided - leaks} do not, over {counts.dialogues} dialogues)."
     )
 
 
+def refuse_excluded(sources: Sequence[Source], filter: ExportFilter) -> list[Counter[Exclusion | None]]:
+    """Return the tally of each source; raise `DataError` if one has only excluded dialogues."""
+    tallies = [source.tally(filter) for source in sources]
+    for source, tally in zip(sources, tallies, strict=True):
+        if tally and not tally[None]:
+            fields = [name for name in EXCLUSIONS if tally[name]]
+            counts = ", ".join(f"{tally[name]} {EXCLUSIONS[name]}" for name in fields)
+            options = " ".join(f"--{name.replace('_', '-')}" for name in fields)
+            raise DataError(
+                f"Run {source.about()['name']} has no dialogues to train on, only {counts}.",
+                value=filter.conditions(),
+                fix=f"Leave this run out, or set {' and '.join(f'filter.{name}' for name in fields)} "
+                f"(`rl2f export {options}`).",
+            )
+    return tallies
+
+
 def _no_dialogues(sources: Sequence[Source], filter: ExportFilter) -> DataError:
     conditions = filter.conditions()
-    unfiltered = sum(source.count(ExportFilter(include_controls=True)) for source in sources)
+    unfiltered = sum(source.tally(ExportFilter(include_controls=True)).total() for source in sources)
     if not unfiltered:
         return DataError(
             "The runs have no dialogues.",
@@ -292,7 +334,7 @@ def _no_dialogues(sources: Sequence[Source], filter: ExportFilter) -> DataError:
             fix="Wait until the first step has ended, or choose another run.",
         )
     if not filter.include_controls:
-        every = sum(source.count(filter.model_copy(update={"include_controls": True})) for source in sources)
+        every = sum(source.tally(filter.model_copy(update={"include_controls": True})).total() for source in sources)
         if every:
             return _only_controls(every)
     return DataError(
@@ -314,7 +356,7 @@ def _no_rows(settings: ExportSettings, counts: LabelCounts) -> DataError:
     if counts.controls and not counts.dialogues:
         return _only_controls(counts.controls)
     if formats == ["prompt_completion"]:
-        return DataError(f"No attempt of {counts.dialogues} dialogues before a leak is right.", value=formats,
+        return DataError(f"No attempt of {counts.dialogues} dialogues before a leak is correct.", value=formats,
                          fix="Take other runs, or drop a part of the filter.")  # fmt: skip
     if counts.decided:  # only preference pairs were requested
         return DataError(
@@ -324,8 +366,8 @@ def _no_rows(settings: ExportSettings, counts: LabelCounts) -> DataError:
         )
     fixes = {
         "human": "Label hints on the page Labels, or use detector findings too (labels: both).",
-        "detector": "Take runs whose `leak_detection.detectors` is not empty, or use human labels (labels: human).",
-        "both": "Label hints on the page Labels, or take runs whose `leak_detection.detectors` is not empty.",
+        "detector": "Run detectors on them (`rl2f leaks RUN`), or use human labels (labels: human).",
+        "both": "Label hints on the page Labels, or run detectors on them (`rl2f leaks RUN`).",
     }
     return DataError(
         f"None of the {counts.labels.total()} hints in {counts.dialogues} dialogues has a label.",
@@ -338,4 +380,9 @@ def summary(manifest: JsonObject) -> str:
     """Summarize an export in one line."""
     rows = ", ".join(f"{name} {entry['rows']:,}" for name, entry in manifest["formats"].items())
     text = f"Exported {manifest['dialogues']:,} dialogues with {manifest['labels']['hints']:,} hints. Rows: {rows}."
+    for name, what in EXCLUSIONS.items():
+        if excluded := sum(run["excluded"][name] for run in manifest["runs"]):
+            text += f" Excluded: {excluded:,} dialogues {what} (--{name.replace('_', '-')})."
+    if unlabeled := manifest["labels"]["without"].get("unlabeled"):
+        text += f" {unlabeled:,} hints have no label; `rl2f leaks RUN` runs detectors on them."
     return text + "".join(f" No {name}: {why}" for name, why in manifest["left_out"].items())

@@ -11,12 +11,24 @@ if TYPE_CHECKING:
 FormatName = Literal["stepwise_supervision", "unpaired_preference", "preference", "messages", "prompt_completion"]
 FileType = Literal["jsonl", "parquet"]
 
+LABEL = (
+    "true: no leak is flagged in {}, and no control wrote it that is false for the problem; it can still determine the "
+    "answer, see `determines_answer`, and need not help"
+)
+_DETERMINES = (
+    "true: {} leaves the answer as the only candidate, which it need not state; false: it does not, or the candidates "
+    "were not counted"
+)
 _ORIGIN = {
     "run": ("string", "the run's number, or its folder's name"),
     "dialogue": ("string", "the dialogue event's id in that run"),
     "task": ("string", "the task's id"),
     "task_key": ("string", "the same for the same problem in every run"),
-    "split": ("string", "the split the task belongs to"),
+    "split": ("string", "the task's split: train, validation or test"),
+    "policy": (
+        "string",
+        "who wrote the attempts: stage@step, the untrained `base`, `demonstration`, `person`, or the name of a model",
+    ),
     "environment": ("string", "name of the environment"),
     "level": ("string", "difficulty in the environment's words"),
     "condition": (
@@ -80,30 +92,31 @@ FORMATS: dict[FormatName, Format] = {
         Format(
             "stepwise_supervision",
             "Stepwise supervision",
-            "One row a conversation, one label a hint.",
-            "One row a conversation; a step is an attempt with the hint after it, its label says whether the hint is "
-            "good (no leak, and not false). A turn whose hint has no label joins the next step.",
+            "One row per conversation, one label per hint. No trainer of TRL 1.16 reads it.",
+            "One row per conversation; a step is an attempt with the hint after it and has the hint's label. A turn "
+            "whose hint has no label joins the next step. No trainer of TRL 1.16 reads this type.",
             {
                 "prompt": ("string", "the problem"),
                 "completions": ("list string", "the steps"),
-                "labels": ("list bool", "true: the step's hint gives nothing away and is not false"),
+                "labels": ("list bool", LABEL.format("the step's hint")),
                 **_ORIGIN,
                 "turns": ("list int", "0-based turn of each step's hint"),
                 "sources": ("list string", "whose label it is: human, detector or planted"),
                 "teachers": ("list string", "registered name of the teacher"),
                 "planted": ("list string", _PLANTED),
+                "determines_answer": ("list bool", _DETERMINES.format("the step's hint")),
             },
         ),
         Format(
             "unpaired_preference",
             "Unpaired preference",
-            "One row a hint, good or leaking. For KTOTrainer.",
-            "One row a labeled hint, from the teacher's side: the prompt ends with the attempt, the completion is the "
-            "hint as the teacher wrote it. For TRL's `KTOTrainer`.",
+            "One row per hint, with or without a leak. For KTOTrainer.",
+            "One row per labeled hint, from the teacher's side: the prompt ends with the attempt, the completion is "
+            "the hint as the teacher wrote it. For TRL's `KTOTrainer`.",
             {
                 "prompt": ("list message", "what a teacher reads"),
                 "completion": ("list message", "the hint"),
-                "label": ("bool", "true: the hint gives nothing away and is not false"),
+                "label": ("bool", LABEL.format("the hint")),
                 **_ORIGIN,
                 "turn": ("int", "0-based turn"),
                 "source": ("string", "whose label it is: human, detector or planted"),
@@ -112,43 +125,52 @@ FORMATS: dict[FormatName, Format] = {
                 "teacher_prompt": ("string", "name@version of a model teacher's prompt template; empty: no model"),
                 "hint_bits": ("float", "information in the hint, in bits; null: unknown"),
                 "bits_left": ("float", "log2 of the answers left after the hint; null: unknown"),
-                "determines_answer": ("bool", "the hint leaves the answer as the only candidate"),
+                "determines_answer": ("bool", _DETERMINES.format("the hint")),
             },
         ),
         Format(
             "preference",
             "Preference",
-            "A leak-free against a leaking hint of the same task. For RewardTrainer and DPOTrainer.",
-            "One row a pair of hints on the same task: one that is leak-free and not false (chosen) against a leaking "
-            "one (rejected). The "
-            "prompt shows what both answer, see `match`. For TRL's `RewardTrainer` and `DPOTrainer`.",
+            "Two hints on one task, without and with a leak. For RewardTrainer and DPOTrainer.",
+            "One row per pair of hints on the same task: a teacher's own hint without a flagged leak (chosen) against "
+            "a leaking one (rejected). No hint of a control is chosen. The prompt ends with the attempt that the "
+            "chosen hint answers, see `match`. For TRL's `RewardTrainer` and `DPOTrainer`.",
             {
-                "prompt": ("list message", "what both hints answer"),
-                "chosen": ("list message", "the leak-free hint"),
+                "prompt": ("list message", "what a teacher reads before the chosen hint"),
+                "chosen": ("list message", "the hint without a leak; it can still determine the answer"),
                 "rejected": ("list message", "the leaking hint"),
                 **_PAIR,
-                "match": ("string", "what the two share: history, attempt or task"),
+                "match": (
+                    "string",
+                    "what the two share: history, attempt, or only the task; the leaking hint then answered another "
+                    "attempt than that of the prompt",
+                ),
                 "chosen_run": ("string", "run of the chosen hint"),
                 "chosen_dialogue": ("string", "dialogue of the chosen hint"),
                 "chosen_turn": ("int", "0-based turn of the chosen hint"),
                 "chosen_source": ("string", "whose label the chosen hint has"),
                 "chosen_teacher": ("string", "teacher of the chosen hint"),
                 "chosen_condition": ("string", "condition of the chosen hint; empty in training"),
+                "chosen_policy": ("string", "who wrote the attempts of the chosen hint's dialogue"),
+                "chosen_determines_answer": ("bool", _DETERMINES.format("the chosen hint")),
                 "rejected_run": ("string", "run of the rejected hint"),
                 "rejected_dialogue": ("string", "dialogue of the rejected hint"),
                 "rejected_turn": ("int", "0-based turn of the rejected hint"),
                 "rejected_source": ("string", "whose label the rejected hint has"),
                 "rejected_teacher": ("string", "teacher of the rejected hint"),
                 "rejected_condition": ("string", "condition of the rejected hint; empty in training"),
+                "rejected_policy": ("string", "who wrote the attempts of the rejected hint's dialogue"),
+                "rejected_determines_answer": ("bool", _DETERMINES.format("the rejected hint")),
                 "rejected_planted": ("string", _PLANTED),
             },
         ),
         Format(
             "messages",
             "Messages",
-            "Whole dialogues, with verdicts, rewards, leaks and labels beside them. For SFTTrainer.",
-            "One row a conversation as the student read and wrote it, with everything known of each turn beside it. "
-            "For TRL's `SFTTrainer`. No column is called `labels`: the trainer would take it for token labels.",
+            "Conversations with verdicts, rewards, leaks and labels of each turn. For SFTTrainer.",
+            "One row per conversation as the student read and wrote it, with everything known of each turn. It has "
+            "incorrect attempts too. For TRL's `SFTTrainer`, which trains on all messages, hints too, unless "
+            "`assistant_only_loss` is set. No column is called `labels`: the trainer would take it for token labels.",
             {
                 "messages": ("list message", "system, problem, attempts and hints"),
                 **_ORIGIN,
@@ -156,18 +178,17 @@ FORMATS: dict[FormatName, Format] = {
                 "phase": ("string", "train, preflight, evaluation, chat, fork or distill"),
                 "stage": ("string", "stage of the run"),
                 "step": ("int", "training step, 1-based; 0 outside training"),
-                "checkpoint": ("string", "which checkpoint spoke, in an evaluation"),
-                "group": ("string", "dialogues that compete on one task"),
+                "checkpoint": ("string", "the student's checkpoint in an evaluation, fork or chat; otherwise empty"),
+                "group": ("string", "shared by dialogues with one baseline"),
                 "index": ("int", "position in the group"),
-                "policy": ("string", "name and version of the student's weights"),
-                "seed": ("int", "of the sampling"),
+                "seed": ("int", "seed of the sampling"),
                 "stop_reason": ("string", "why the dialogue ended"),
-                "solved_at": ("int", "1-based turn of the right answer; 0: never"),
-                "segment": ("int", "0 but where the student began afresh after each attempt"),
-                "turns": ("list int", "0-based turns; the lists below have an entry for each"),
-                "verdicts": ("list verdict", "the verifier's word on each attempt"),
-                "rewards": ("list float", "sum of the named terms"),
-                "reward_terms": ("list term", "the named terms, each with its turn"),
+                "solved_at": ("int", "1-based turn of the correct attempt; 0: none"),
+                "segment": ("int", "0-based position in the dialogue; a conversation ends at an attempt without reply"),
+                "turns": ("list int", "0-based turns; the lists below, except `reward_terms`, have an entry for each"),
+                "verdicts": ("list verdict", "the verifier's result for each attempt"),
+                "rewards": ("list float", "sum of the reward terms of each turn"),
+                "reward_terms": ("list term", "all reward terms, each with its turn"),
                 "hints": ("list string", "each hint as the teacher wrote it; empty: none"),
                 "teachers": ("list string", "registered name of the teacher"),
                 "planted": ("list string", _PLANTED),
@@ -175,10 +196,10 @@ FORMATS: dict[FormatName, Format] = {
                 "hint_errors": ("list string", "why the teacher had no hint; the student then read a contentless one"),
                 "hint_bits": ("list float", "information in each hint, in bits; null: unknown"),
                 "bits_left": ("list float", "log2 of the answers left after each hint; null: unknown"),
-                "determines_answer": ("list bool", "the hint leaves the answer as the only candidate"),
+                "determines_answer": ("list bool", _DETERMINES.format("the hint")),
                 "bits_used": ("list float", "bits of the hint before the attempt that it agrees with; null: unknown"),
-                "leaks": ("list leak", "the detectors' finding; start and end are −1 where there is no span"),
-                "hint_labels": ("list string", "leak, no_leak, or empty: nobody decided"),
+                "leaks": ("list leak", "the detectors' finding; start and end are −1 without a span"),
+                "hint_labels": ("list string", "leak, no_leak (no leak is flagged), or empty: undecided"),
                 "label_sources": (
                     "list string",
                     "human, detector or planted; for no label why: unsure, disputed or unlabeled",
@@ -189,16 +210,18 @@ FORMATS: dict[FormatName, Format] = {
         Format(
             "prompt_completion",
             "Prompt and completion",
-            "Right answers of the student before any leak, with what it read. For SFTTrainer and the method sft.",
-            "One row a right attempt: what the student read up to it, and the attempt. An attempt after a leaking hint "
-            "that the student read is no row, because it may only copy the answer. For TRL's `SFTTrainer`, which "
-            "then trains on the completion alone, and for this project's `sft` with `data`.",
+            "Correct attempts before any flagged leak. For SFTTrainer and the method sft.",
+            "One row per correct attempt: what the student read before it, and the attempt. An attempt after a hint "
+            "that is flagged as a leak is left out, because it may only copy the answer; a hint without a label is not "
+            "known to be free of leaks, and one without a leak can still determine the answer. For TRL's `SFTTrainer`, "
+            "which then trains on the completion alone, and for this project's `sft` with `dataset`.",
             {
                 "prompt": ("list message", "system, problem, and earlier attempts and hints"),
-                "completion": ("list message", "the right attempt"),
+                "completion": ("list message", "the correct attempt"),
                 **_ORIGIN,
                 "turn": ("int", "0-based turn of the attempt"),
-                "policy": ("string", "who wrote it: name and version of the weights, or a model's name"),
+                "unlabeled_hints": ("int", "number of hints without a label in the prompt"),
+                "determines_answer": ("bool", _DETERMINES.format("a hint in the prompt")),
                 "phase": ("string", "train, preflight, evaluation, chat, fork or distill"),
                 "stage": ("string", "stage of the run"),
             },

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from jobs.export.controls import is_false
+from jobs.export.controls import CONTROL_TEACHERS, is_false
 from jobs.export.export_records import ExportTurn, HumanLabel
+from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT
 
 Source = Literal["human", "detector", "both"]
 LEAK, NO_LEAK, UNSURE = "leak", "no_leak", "unsure"
@@ -27,6 +28,8 @@ class Decision:
     """human, detector or planted; if undecided, the reason: unsure, disputed or unlabeled."""
     is_false: bool = False
     """A control wrote the hint that is not true of the problem."""
+    has_content: bool = True
+    """The hint is neither of a control nor contentless, so that a preference pair can choose it."""
 
     @property
     def good(self) -> bool:
@@ -52,7 +55,11 @@ def decide(step: ExportTurn, source: Source, annotator: str = "") -> Decision:
         annotator: Only this annotator's labels count; empty for all.
     """
     hint = step.turn.hint
-    return replace(_decide(step, source, annotator), is_false=hint is not None and is_false(hint))
+    if hint is None:
+        return _decide(step, source, annotator)
+    by_control = is_false(hint) or hint.teacher in CONTROL_TEACHERS
+    has_content = not by_control and step.written not in (CONTENTLESS, NO_VERDICT_HINT)
+    return replace(_decide(step, source, annotator), is_false=is_false(hint), has_content=has_content)
 
 
 def _decide(step: ExportTurn, source: Source, annotator: str) -> Decision:
@@ -63,7 +70,7 @@ def _decide(step: ExportTurn, source: Source, annotator: str) -> Decision:
     hint = step.turn.hint
     if source != "human" and hint is not None and hint.planted is not None:
         return Decision(True, "planted")
-    if source != "human" and hint is not None and hint.leak is not None:
+    if source != "human" and hint is not None and hint.leak is not None and hint.leak.is_complete:
         return Decision(hint.leak.leaked, "detector")
     return Decision(None, "unlabeled")
 

@@ -1,8 +1,8 @@
-"""Preference pairs: a hint that is leak-free and not false, and a leaking one on the same task.
+"""Preference pairs: a teacher's own hint without a leak, and a leaking one on the same task.
 
 Hints are stored in a scratch SQLite file, so memory does not grow with their number. A leaking hint is paired with
 such ones on the same *history* (attempts and hints), then on the same *attempt*, then on the same *task*. The
-prompt contains what the two have in common.
+prompt contains the history or the attempt that they share, otherwise the attempt that the leak-free hint answers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Literal
 
 from jobs.export.export_records import ExportRecord
-from jobs.export.row_builders import Decisions, bare_prompt, origin, reply, teacher_prompt
+from jobs.export.row_builders import Decisions, attempt_text, bare_prompt, origin, reply, teacher_prompt
 from rl2f_core.types import JsonObject
 
 Match = Literal["history", "attempt", "task"]
 MATCHES: tuple[Match, ...] = ("history", "attempt", "task")
 """Closest first."""
-_SIDE = ("run", "dialogue", "turn", "source", "teacher", "condition")
+_SIDE = ("run", "dialogue", "turn", "source", "teacher", "condition", "policy", "determines_answer")
 """Columns of each of the two hints."""
 
 _SCHEMA = """
 CREATE TABLE clean (id INTEGER PRIMARY KEY, task TEXT, history BLOB, attempt BLOB, text TEXT, origin TEXT,
-    UNIQUE (task, history, text));
-CREATE TABLE leaking (id INTEGER PRIMARY KEY, task TEXT, history BLOB, attempt BLOB, text TEXT, origin TEXT,
     prompts TEXT, UNIQUE (task, history, text));
+CREATE TABLE leaking (id INTEGER PRIMARY KEY, task TEXT, history BLOB, attempt BLOB, text TEXT, origin TEXT,
+    UNIQUE (task, history, text));
 """
 
 
@@ -61,33 +61,31 @@ class PairFinder:
             history = _digest(json.dumps(teacher_prompt(record, turn), ensure_ascii=False))
             hint = step.turn.hint
             about = {"turn": turn, "source": decision.source, "teacher": "" if hint is None else hint.teacher,
-                     "planted": (hint and hint.planted) or ""}  # fmt: skip
+                     "planted": (hint and hint.planted) or "",
+                     "determines_answer": step.turn.determines_answer}  # fmt: skip
             source = json.dumps({**origin(record), **about}, ensure_ascii=False)
-            row = (record.task_key, history, _digest(step.turn.attempt), written, source)
-            if decision.good:
-                self._db.execute("INSERT OR IGNORE INTO clean VALUES (NULL, ?, ?, ?, ?, ?)", row)
-            if not decision.leaks:
-                continue
-            prompts = {
-                "history": teacher_prompt(record, turn, self._privileged),
-                "attempt": bare_prompt(record, step, self._privileged),
-                "task": bare_prompt(record, None, self._privileged),
-            }
-            prompts_json = json.dumps(prompts, ensure_ascii=False)
-            self._db.execute("INSERT OR IGNORE INTO leaking VALUES (NULL, ?, ?, ?, ?, ?, ?)", (*row, prompts_json))
+            row = (record.task_key, history, _digest(attempt_text(step)), written, source)
+            if decision.leaks:
+                self._db.execute("INSERT OR IGNORE INTO leaking VALUES (NULL, ?, ?, ?, ?, ?)", row)
+            elif decision.has_content:
+                history_prompt = teacher_prompt(record, turn, self._privileged)
+                attempt_prompt = bare_prompt(record, step, self._privileged)
+                prompts = {"history": history_prompt, "attempt": attempt_prompt, "task": attempt_prompt}
+                prompts_json = json.dumps(prompts, ensure_ascii=False)
+                self._db.execute("INSERT OR IGNORE INTO clean VALUES (NULL, ?, ?, ?, ?, ?, ?)", (*row, prompts_json))
 
     def rows(self) -> Iterator[JsonObject]:
         """Yield `prompt, chosen, rejected` in the order of the leaking hints."""
         self._db.execute("COMMIT")
         self._db.execute("CREATE INDEX near ON clean (task, attempt)")
-        for number, task, history, attempt, text, source, prompts in self._db.execute(
-            "SELECT id, task, history, attempt, text, origin, prompts FROM leaking ORDER BY id"
+        for number, task, history, attempt, text, source in self._db.execute(
+            "SELECT id, task, history, attempt, text, origin FROM leaking ORDER BY id"
         ):
-            rejected, prompt = json.loads(source), json.loads(prompts)
-            for level, chosen_text, chosen_source in self._partners(number, task, history, attempt, text):
+            rejected = json.loads(source)
+            for level, chosen_text, chosen_source, prompts in self._partners(number, task, history, attempt, text):
                 chosen = json.loads(chosen_source)
                 yield {
-                    "prompt": prompt[level],
+                    "prompt": json.loads(prompts)[level],
                     "chosen": reply(chosen_text),
                     "rejected": reply(text),
                     **{k: rejected[k] for k in ("task", "task_key", "split", "environment", "level")},
@@ -98,8 +96,8 @@ class PairFinder:
 
     def _partners(
         self, number: int, task: str, history: bytes, attempt: bytes, text: str
-    ) -> Iterator[tuple[Match, str, str]]:
-        """Yield level, text and source of up to `per_leak` leak-free hints with different texts, closest first."""
+    ) -> Iterator[tuple[Match, str, str, str]]:
+        """Yield level, text, source and prompts of up to `per_leak` hints with different texts, closest first."""
         rng = random.Random(f"{self._seed}/{number}")
         where = {
             "history": ("history = ?", (history,)),
@@ -112,12 +110,12 @@ class PairFinder:
             query = f"FROM clean WHERE task = ? AND {clause} AND text != ?"
             (count,) = self._db.execute(f"SELECT count(*) {query}", (task, *values, text)).fetchone()
             for offset in rng.sample(range(count), min(count, 2 * self._per_leak)):
-                chosen, source = self._db.execute(
-                    f"SELECT text, origin {query} ORDER BY id LIMIT 1 OFFSET ?", (task, *values, text, offset)
+                chosen, source, prompts = self._db.execute(
+                    f"SELECT text, origin, prompts {query} ORDER BY id LIMIT 1 OFFSET ?", (task, *values, text, offset)
                 ).fetchone()
                 if chosen not in used:
                     used.add(chosen)
-                    yield level, chosen, source
+                    yield level, chosen, source, prompts
                     if len(used) > self._per_leak:
                         return
 

@@ -2,8 +2,8 @@
 
 *messages* and *prompt_completion* contain what the student reads and writes. The other types train or judge a
 **teacher**: the prompt is the teacher's view, the student has the role `user`, and the hint is the completion. `label`
-is true for a good hint: without a leak, and not of a control that is false for the problem. Prompts contain privileged
-data only with `privileged`.
+is true if no leak is flagged in the hint, and no control wrote it that is false for the problem. Prompts contain
+privileged data only with `privileged`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def origin(record: ExportRecord) -> JsonObject:
         "task": task.id,
         "task_key": record.task_key,
         "split": task.split,
+        "policy": record.event.dialogue.policy,
         "environment": task.environment,
         "level": task.level,
         "condition": record.event.setting or "",
@@ -49,20 +50,23 @@ def teacher_prompt(record: ExportRecord, turn: int, privileged: bool = False) ->
     messages = [Message(role="system", content=TEACHER)]
     head = problem_text(record, privileged) + "\n\n"
     for step in _conversation(record, turn):
-        observed = f"\n\nObservation:\n{step.turn.verdict.observation}" if step.turn.verdict.observation else ""
-        messages.append(Message(role="user", content=f"{head}Attempt:\n{step.turn.attempt}{observed}"))
+        messages.append(Message(role="user", content=head + attempt_text(step)))
         head = ""
         if step.turn.index < turn:
             messages.append(Message(role="assistant", content=step.hint or ""))
     return messages
 
 
-def bare_prompt(record: ExportRecord, step: ExportTurn | None, privileged: bool = False) -> list[Message]:
-    """Return a teacher's prompt with the problem, and one attempt if given."""
-    text = problem_text(record, privileged)
-    if step is not None:
-        text += f"\n\nAttempt:\n{step.turn.attempt}"
+def bare_prompt(record: ExportRecord, step: ExportTurn, privileged: bool = False) -> list[Message]:
+    """Return a teacher's prompt with the problem and one attempt."""
+    text = f"{problem_text(record, privileged)}\n\n{attempt_text(step)}"
     return [Message(role="system", content=TEACHER), Message(role="user", content=text)]
+
+
+def attempt_text(step: ExportTurn) -> str:
+    """Return an attempt as a teacher reads it, with the observation after it."""
+    observed = f"\n\nObservation:\n{step.turn.verdict.observation}" if step.turn.verdict.observation else ""
+    return f"Attempt:\n{step.turn.attempt}{observed}"
 
 
 def problem_text(record: ExportRecord, privileged: bool = False) -> str:
@@ -134,6 +138,7 @@ def stepwise(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
                 "sources": [decision.source for _, decision in decided],
                 "teachers": [_hint_text(step, "teacher") for step, _ in decided],
                 "planted": [_hint_text(step, "planted") for step, _ in decided],
+                "determines_answer": [step.turn.determines_answer for step, _ in decided],
             }
 
 
@@ -160,7 +165,6 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             "checkpoint": event.checkpoint or "",
             "group": dialogue.group,
             "index": dialogue.index,
-            "policy": dialogue.policy,
             "seed": dialogue.seed,
             "stop_reason": dialogue.stop_reason.value,
             "solved_at": record.solved_at,
@@ -198,6 +202,7 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
     event = record.event
     for segment in record.segments():
         prompt = _student_prompt(record, privileged)
+        unlabeled, determined = 0, False
         for step in segment:
             answer = Message(role="assistant", content=step.turn.attempt)
             if step.turn.verdict.correct:
@@ -206,7 +211,8 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
                     "completion": [answer],
                     **origin(record),
                     "turn": step.turn.index,
-                    "policy": event.dialogue.policy,
+                    "unlabeled_hints": unlabeled,
+                    "determines_answer": determined,
                     "phase": event.phase,
                     "stage": event.stage,
                 }
@@ -214,6 +220,8 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
             decision = decisions[step.turn.index]
             if decision is not None and decision.leaks and step.written == step.hint:
                 break
+            unlabeled += decision is not None and decision.leaks is None
+            determined |= step.turn.determines_answer
 
 
 def _hint_text(step: ExportTurn, field: str) -> str:
@@ -233,9 +241,9 @@ def _verdict(step: ExportTurn) -> JsonObject:
 
 
 def _leak(step: ExportTurn) -> JsonObject:
-    """Return the detector finding: state `unchecked` without a detector, empty without a hint."""
+    """Return the detector finding: state `unchecked` if a detector did not check the hint, empty without a hint."""
     leak = step.turn.hint.leak if step.turn.hint else None
-    if leak is None:
+    if leak is None or not leak.is_complete:
         state = "" if step.written is None else "unchecked"
         return {
             "state": state, "detector": "", "leak_type": "", "start": -1, "end": -1, "answer_fraction": 0.0,

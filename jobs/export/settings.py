@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -11,9 +12,19 @@ from jobs.export.pairs import Match
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
 from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent
+from rl2f_core.types import is_sampled
 
 if TYPE_CHECKING:
     from jobs.db.queries.dialogues import DialogueFilter
+
+
+Exclusion = Literal["include_test", "include_demonstrations", "include_base"]
+EXCLUSIONS: dict[Exclusion, str] = {
+    "include_test": "of validation or test tasks",
+    "include_demonstrations": "written by the environment or a person",
+    "include_base": "of the untrained base",
+}
+"""Field of `ExportFilter` → the dialogues that it includes."""
 
 
 class ExportFilter(BaseConfig):
@@ -34,11 +45,33 @@ class ExportFilter(BaseConfig):
     include_controls: bool = False
     """Include controls, i.e. conditions other than `hints`, forks, and the teachers contentless, shuffled and
     misleading. Their hints are leak-free, but empty, of another problem or false."""
+    include_test: bool = False
+    """Include tasks of the validation and test splits, e.g. evaluations. A model that is trained on them cannot be
+    evaluated on them."""
+    include_demonstrations: bool = False
+    """Include dialogues with attempts that the environment or a person wrote."""
+    include_base: bool = False
+    """Include attempts of the untrained base at training tasks."""
     labeled_only: bool = False
     """Only dialogues with a human label."""
 
+    def exclusion(self, split: str, policy: str, untrained: Collection[str]) -> Exclusion | None:
+        """Return the field that would include dialogues; None if they are included.
+
+        Args:
+            split: Split of their tasks.
+            policy: Policy that sampled their attempts.
+            untrained: Policies that are the untrained base.
+        """
+        if split != "train" and not self.include_test:
+            return "include_test"
+        if not is_sampled(policy):
+            return None if self.include_demonstrations else "include_demonstrations"
+        is_excluded = split == "train" and policy in untrained and not self.include_base
+        return "include_base" if is_excluded else None
+
     def matches(self, event: DialogueEvent) -> bool:
-        """Whether a dialogue event matches. Event files contain no human labels."""
+        """Whether a dialogue event matches, apart from `exclusion`. Event files contain no human labels."""
         return not self.labeled_only and (
             (not self.phase or event.phase == self.phase)
             and (not self.stage or event.stage == self.stage)
@@ -50,10 +83,10 @@ class ExportFilter(BaseConfig):
         )
 
     def dialogue_filter(self, run: int) -> DialogueFilter:
-        """Return the database filter of a run's dialogues."""
+        """Return the database filter of a run's dialogues, apart from `exclusion`."""
         from jobs.db.queries.dialogues import DialogueFilter
 
-        fields = self.model_dump(exclude={"labeled_only", "include_controls"})
+        fields = self.model_dump(exclude={"labeled_only", "include_controls", *EXCLUSIONS})
         return DialogueFilter(
             run=run, labeled=self.labeled_only or None, without_controls=not self.include_controls, **fields
         )
@@ -68,7 +101,7 @@ class ExportSettings(BaseConfig):
 
     seed: int = Field(0, ge=0, lt=2**31)
     """Chooses among equally good preference pairs; equal seeds give equal files."""
-    formats: tuple[FormatName, ...] = ("stepwise_supervision", "unpaired_preference", "preference", "messages")
+    formats: tuple[FormatName, ...] = ("unpaired_preference", "preference", "messages")
     """Dataset types of TRL."""
     files: tuple[FileType, ...] = ("jsonl", "parquet")
     """File types: JSONL, Parquet, or both."""

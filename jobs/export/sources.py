@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -12,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import yaml
 
 from jobs.export.export_records import ExportRecord, ExportTurn, HumanLabel, TaskRenderer, from_event
-from jobs.export.settings import ExportFilter
+from jobs.export.rescoring import Rescoring, newest_rescoring
+from jobs.export.settings import Exclusion, ExportFilter
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
 from rl2f_core.file_io import read_json
@@ -47,12 +51,52 @@ class Source(ABC):
         self.name, self.run_dir, self.config = run, run_dir, config
         self._run_name = name
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether another program recorded the dialogues."""
+        return getattr(self.config, "kind", None) == "imported"
+
+    @cached_property
+    def rescoring(self) -> Rescoring | None:
+        """The newest rescoring of the run beside it."""
+        return newest_rescoring(self.run_dir, [self.run_dir.path.resolve().parent])
+
+    @cached_property
+    def untrained(self) -> frozenset[str]:
+        """Policies that are the run's base model: `base`, and the weights before the first training step."""
+        if self.is_imported:
+            return frozenset()  # the names are those of another program
+        adapters = {**getattr(self.config, "adapters", {}), **getattr(self.config, "checkpoints", {})}
+        names = {"base", *(name for name, folder in adapters.items() if folder is None)}
+        is_trained = False
+        for number, stage in enumerate(getattr(self.config, "stages", ())):
+            initial = self.config.lora_of(stage).init_adapter
+            if stage.init_from == "base" or (number == 0 and initial is None):
+                is_trained = False
+            elif stage.init_from is not None or initial is not None:
+                is_trained = True
+            names |= set() if is_trained else {f"{stage.name}@0"}
+            is_trained |= stage.updates_weights
+        return frozenset(names)
+
+    def tally(self, filter: ExportFilter) -> Counter[Exclusion | None]:
+        """Count the dialogues of a filter by the field that would include them; None for those that are included."""
+        counts: Counter[Exclusion | None] = Counter()
+        for (split, policy), number in self.count_policies(filter).items():
+            counts[filter.exclusion(split, policy, self.untrained)] += number
+        return counts
+
+    def count(self, filter: ExportFilter) -> int:
+        """Count the dialogues that a filter includes."""
+        return self.tally(filter)[None]
+
     def about(self) -> JsonObject:
         """Return the manifest's description of the run, without paths."""
         model, environment, teacher, detection = (
             getattr(self.config, name, None) for name in ("model", "environment", "teacher", "leak_detection")
         )
-        meta = read_json(self.run_dir.meta_path)
+        detectors = () if detection is None or self.is_imported else tuple(each.type for each in detection.detectors)
+        meta, rescoring = read_json(self.run_dir.meta_path), self.rescoring
         return {
             "run": self.name,
             "name": getattr(self.config, "name", self._run_name),
@@ -61,18 +105,29 @@ class Source(ABC):
             "model": Path(model.name).name if model else None,
             "environment": None if environment is None else environment.model_dump(mode="json"),
             "teacher": getattr(teacher, "type", None),
-            "detectors": [] if detection is None else [detector.type for detector in detection.detectors],
+            "detectors": list(detectors if rescoring is None else rescoring.detectors),
+            "rescoring": None if rescoring is None else rescoring.name,
             "git": meta.get("git"),
             "packages": meta.get("packages", {}),
         }
 
-    @abstractmethod
-    def count(self, filter: ExportFilter) -> int:
-        """Count the dialogues of a filter."""
+    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[ExportRecord]]:
+        """Yield the dialogues that a filter includes, in a fixed order."""
+        for batch in self.read(filter, size):
+            included = [
+                record
+                for record in batch
+                if filter.exclusion(record.event.task.split, record.event.dialogue.policy, self.untrained) is None
+            ]
+            yield included if self.rescoring is None else [self.rescoring.apply(record) for record in included]
 
     @abstractmethod
-    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[ExportRecord]]:
-        """Yield the dialogues of a filter in a fixed order."""
+    def count_policies(self, filter: ExportFilter) -> Mapping[tuple[str, str], int]:
+        """Count the dialogues of a filter, with excluded ones, by split and policy."""
+
+    @abstractmethod
+    def read(self, filter: ExportFilter, size: int) -> Iterator[list[ExportRecord]]:
+        """Yield the dialogues of a filter in a fixed order; excluded ones may be among them."""
 
 
 class FolderSource(Source):
@@ -89,11 +144,16 @@ class FolderSource(Source):
         name = run_dir.path.resolve().name
         super().__init__(name, name, run_dir, config)
 
-    def count(self, filter: ExportFilter) -> int:
-        """Count the dialogues of a filter; reads the whole file."""
-        return sum(1 for _ in self._events(filter))
+    @cached_property
+    def rescoring(self) -> Rescoring | None:
+        """The newest rescoring of the run, beside it or in `runs`, where `rl2f leaks FOLDER` writes it."""
+        return newest_rescoring(self.run_dir, [self.run_dir.path.resolve().parent, Path("runs")])
 
-    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[ExportRecord]]:
+    def count_policies(self, filter: ExportFilter) -> Mapping[tuple[str, str], int]:
+        """Count the dialogues of a filter by split and policy; reads the whole file."""
+        return Counter((event.task.split, event.dialogue.policy) for event in self._distinct_events(filter))
+
+    def read(self, filter: ExportFilter, size: int) -> Iterator[list[ExportRecord]]:
         """Yield the dialogues in the order of the event file, each event id once."""
         renderer = TaskRenderer.of(self.config)
         run_name = getattr(self.config, "name", self.name)
@@ -129,19 +189,20 @@ class WorkspaceSource(Source):
             config = None
         super().__init__(str(run.id), run.name, RunDir(workspace.folder(run.folder)), config)
 
-    def count(self, filter: ExportFilter) -> int:
-        """Count the dialogues of a filter."""
+    def count_policies(self, filter: ExportFilter) -> Mapping[tuple[str, str], int]:
+        """Count the dialogues of a filter by split and policy."""
         from jobs.db.queries import dialogues
 
-        return dialogues.count(self.db, filter.dialogue_filter(self.run.id or 0))
+        return dialogues.count_policies(self.db, filter.dialogue_filter(self.run.id or 0))
 
-    def batches(self, filter: ExportFilter, size: int = BATCH) -> Iterator[list[ExportRecord]]:
+    def read(self, filter: ExportFilter, size: int) -> Iterator[list[ExportRecord]]:
         """Yield the dialogues in the order of ingestion, each batch from its own transaction."""
         from jobs.db.queries import dialogues
 
         renderer = TaskRenderer.of(self.config)
+        rows = replace(filter.dialogue_filter(self.run.id or 0), split="" if filter.include_test else "train")
         after = 0
-        while views := dialogues.next_views(self.db, filter.dialogue_filter(self.run.id or 0), after=after, limit=size):
+        while views := dialogues.next_views(self.db, rows, after=after, limit=size):
             after = views[-1].row.id or 0
             yield [from_view(view, self.run, renderer) for view in views]
 
@@ -190,7 +251,7 @@ def _step(view: TurnView) -> ExportTurn:
 
 
 def _leak_report(view: TurnView) -> LeakReport | None:
-    """Return the finding at run time; rescores do not change the record."""
+    """Return the finding at run time."""
     if not view.row.leak_checked:
         return None
     for finding in view.findings:

@@ -190,7 +190,7 @@ def _turn_row(turn: CoreTurn) -> Row:
         "bits_used": turn.bits_used,
         "actions": json.dumps([c.model_dump() for c in turn.actions]) if turn.actions else None,
         "reflection": _clean(turn.reflection),
-        "leak_checked": leak is not None,
+        "leak_checked": leak is not None and leak.is_complete,
         "leak_found": leak is not None and leak.leaked,
         "tokens": pack(turn.token_ids, turn.logprobs) if turn.token_ids else None,
     }

@@ -97,11 +97,11 @@ def labeled_examples(root: Path, runs: Sequence[int]) -> Iterator[Example]:
         runs: Ids of runs.
     """
     from jobs.export.resolve_sources import open_workspace, workspace_sources
-    from jobs.export.settings import ExportFilter
+    from jobs.export.settings import EXCLUSIONS, ExportFilter
 
     with open_workspace(root) as (workspace, db):
         for source in workspace_sources(db, workspace, runs):
-            for batch in source.batches(ExportFilter(labeled_only=True)):
+            for batch in source.batches(ExportFilter(labeled_only=True, **dict.fromkeys(EXCLUSIONS, True))):
                 for record in batch:
                     yield from _examples(record, source)
 

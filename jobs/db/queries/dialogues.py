@@ -54,6 +54,7 @@ class DialogueFilter:
     step_from: int | None = None
     step_to: int | None = None
     environment: str = ""
+    split: str = ""
     level: str = ""
     checkpoint: str = ""
     condition: str = ""
@@ -154,6 +155,15 @@ def _count(session: Session, filter: DialogueFilter) -> int:
     return session.scalars(_filtered(session, filter, select(func.count()))).one()
 
 
+def count_policies(db: Database, filter: DialogueFilter) -> dict[tuple[str, str], int]:
+    """Count the dialogues of a filter by split and policy."""
+    split = select(col(TaskRow.split)).where(col(TaskRow.id) == _dialogue.task_id).scalar_subquery().label("split")
+    with db.read() as session:
+        query = _filtered(session, filter, select(split, _dialogue.policy, func.count()))
+        rows = session.execute(query.group_by(split, _dialogue.policy))
+        return {(split, policy): number for split, policy, number in rows}
+
+
 def _filtered(session: Session, filter: DialogueFilter, query: Select[T]) -> Select[T]:
     """Add the filter's conditions to a query."""
     where = _where(filter)
@@ -196,6 +206,8 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
     for field, low, high in bounds:
         where += [field >= low] if low is not None else []
         where += [field <= high] if high is not None else []
+    if filter.split:
+        where.append(_dialogue.task_id.in_(select(col(TaskRow.id)).where(col(TaskRow.split) == filter.split)))
     if filter.without_controls:
         where.append(_dialogue.condition.is_(None) | _dialogue.condition.in_(OWN_CONDITIONS))
     if not (filter.demonstrations or filter.stage or filter.group):
