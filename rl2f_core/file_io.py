@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -45,6 +46,17 @@ def unique_keys(pairs: list[tuple[str, object]]) -> JsonObject:
             raise RepeatedKeyError(f"has the key {key!r} twice")
         result[key] = value
     return result
+
+
+def apply_umask(folder: Path) -> None:
+    """Give all files in a folder the mode of new files: safetensors writes files that only their owner can read."""
+    probe = folder / f".mode.{os.getpid()}.{threading.get_ident()}.tmp"
+    probe.touch()  # `os.umask` cannot be read without setting it
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from rl2f_core.errors import DiskFullError, ModelError
-from rl2f_core.file_io import disk_is_full, write_atomically
+from rl2f_core.file_io import apply_umask, disk_is_full, write_atomically
 from rl2f_core.model_store.conversion import CONVERSION, CONVERTED, conversion_name
 from rl2f_core.model_store.files import (
     check_folder,
@@ -204,12 +203,12 @@ def _build(entry: BuiltIn, folder: Path, on_message: OnMessage) -> None:
             value=str(folder.parent),
             fix="Free space, or set RL2F_HOME to a folder on another disk.",
         )
-    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    part.mkdir()
     try:
         source = entry.build(part, on_message)
         check_folder(part, entry.name)
-        for path in (part, *part.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        apply_umask(part)
         write_manifest(part, {"name": entry.name, "license": entry.license, **source})
         if folder.exists():
             shutil.rmtree(folder)

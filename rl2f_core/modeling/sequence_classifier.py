@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl2f_core.errors import ModelError
+from rl2f_core.file_io import apply_umask
 
 PAD_TOKEN_ID = 0
 """Pads the left side of a batch; the attention mask hides it, so texts may contain the token."""
@@ -136,6 +137,7 @@ class SequenceClassifier:
         else:
             head = getattr(self.model, _HEAD)
             save_file({"weight": head.weight.detach().cpu(), "bias": head.bias.detach().cpu()}, folder / HEAD_FILE)
+        apply_umask(folder)
 
     def predict(self, sequences: Sequence[TokenIds]) -> NDArray[np.float64]:
         """Return class probabilities `[N, classes]`."""

