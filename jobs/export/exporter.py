@@ -316,8 +316,8 @@ def refuse_excluded(sources: Sequence[Source], filter: ExportFilter) -> list[Cou
             counts = ", ".join(f"{tally[name]} {EXCLUSIONS[name]}" for name in fields)
             options = " ".join(f"--{name.replace('_', '-')}" for name in fields)
             raise DataError(
-                f"Run {source.about()['name']} has no dialogues to train on, only {counts}.",
-                value=filter.conditions(),
+                f"Run {source.about()['name']} has no dialogues of a trained policy on training tasks, only {counts}.",
+                value=source.name,
                 fix=f"Leave this run out, or set {' and '.join(f'filter.{name}' for name in fields)} "
                 f"(`rl2f export {options}`).",
             )

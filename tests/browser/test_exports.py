@@ -29,7 +29,7 @@ def finished(tab: Any) -> Any:
 def test_an_export_is_started_watched_taken_and_loaded(
     server: Any, visit: Callable[..., Any], no_overflow: Callable[[Any], None], tmp_path: Path
 ) -> None:
-    tab = visit(f"/exports?runs={server.run}&phase=evaluation")
+    tab = visit(f"/exports?runs={server.run}&phase=evaluation&include_test=1")
     tab.get_by_text("dialogues, 0 of them with human labels").wait_for()
     before = finished(tab).count()
     tab.get_by_role("button", name="Export", exact=True).click()
@@ -164,8 +164,7 @@ def test_the_page_fits_the_window(
     width: int,
     theme: str,
 ) -> None:
-    tab = visit(
-        f"/exports?runs={server.run}&phase=evaluation&privileged=1", new_page(width=width, height=900, theme=theme)
-    )
+    query = f"runs={server.run}&phase=evaluation&include_test=1&privileged=1"
+    tab = visit(f"/exports?{query}", new_page(width=width, height=900, theme=theme))
     tab.get_by_role("button", name="Export", exact=True).wait_for()
     no_overflow(tab)

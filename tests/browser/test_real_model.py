@@ -56,7 +56,7 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
     page.keyboard.press("2")
     page.wait_for_selector(".lb-found")
 
-    page.goto(f"{server.url}/exports?runs={run}")
+    page.goto(f"{server.url}/exports?runs={run}&include_test=1&include_demonstrations=1")
     page.get_by_text("1 of them with human labels").wait_for()
     page.get_by_role("button", name="Export", exact=True).click()
     done = page.locator(".export-done").first

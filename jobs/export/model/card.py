@@ -73,7 +73,7 @@ class ModelExport:
 
 
 def model_card(export: ModelExport, versions: str = "") -> str:
-    """Return the card of a model; `versions` states which versions of transformers read merged weights.
+    """Return the card of a model; `versions` states which versions of transformers read it, or its base.
 
     Raises `DataError` if the report of the run's evaluation cannot be read.
     """

@@ -17,12 +17,12 @@ from jobs.export.model.card import BaseModel, ModelExport, model_card
 from jobs.export.model.formats import check_format, quantization
 from jobs.export.model.gguf_file import write_gguf
 from jobs.export.model.ollama import modelfile
-from jobs.export.model.transformers4 import add_settings
 from jobs.export.publish import new_folder
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
 from rl2f_core.file_io import apply_umask, write_atomically
 from rl2f_core.model_store.conversion import plain_name
+from rl2f_core.model_store.transformers4 import add_settings, supported_versions
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import JsonObject
 
@@ -93,14 +93,14 @@ def export_model(
     export = _describe(run_dir, config, checkpoint, format, dtype, base.path)
     with new_folder(Path(out), replace) as folder:
         on_message(f"Writing {checkpoint} as {format} …")
-        versions = ""
         if format == "peft":
             _write_adapter(adapter, folder, export.base.reference)
         else:
-            versions = _write_merged(export, base.path, adapter, folder)
+            _write_merged(export, base.path, adapter, folder)
         for pattern in LEGAL_FILES:
             for file in base.path.glob(pattern):
                 shutil.copyfile(file, folder / file.name)
+        versions = supported_versions(folder if format == "safetensors" else base.path)
         write_atomically(folder / CARD, model_card(export, versions))
         manifest = _manifest(export, folder, base.checksum, sha256(adapter / "adapter_model.safetensors"))
         write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1))
@@ -145,8 +145,8 @@ def _write_adapter(adapter: Path, folder: Path, base: str) -> None:
     write_atomically(folder / "adapter_config.json", json.dumps({**config, "base_model_name_or_path": base}, indent=2))
 
 
-def _write_merged(export: ModelExport, base: Path, adapter: Path, folder: Path) -> str:
-    """Write merged weights with their tokenizer, or one GGUF file with its Modelfile; return `add_settings`."""
+def _write_merged(export: ModelExport, base: Path, adapter: Path, folder: Path) -> None:
+    """Write merged weights with their tokenizer, or one GGUF file with its Modelfile."""
     import torch
     from transformers.utils import logging
 
@@ -159,14 +159,14 @@ def _write_merged(export: ModelExport, base: Path, adapter: Path, folder: Path) 
             if (base / name).is_file():
                 shutil.copyfile(base / name, folder / name)
         apply_umask(folder)
-        return add_settings(folder)
+        add_settings(folder)
+        return
     file = f"{export.name}.{kind}.gguf"
     write_gguf(model, base, folder / file, kind, export.name)
     config = export.config
     temperature = config.evaluation.temperature or config.rollout.temperature
     text = modelfile(file, base, export.system, temperature, config.rollout.top_p)
     write_atomically(folder / "Modelfile", text)
-    return ""
 
 
 def merged_model(base: Path, adapter: Path) -> PreTrainedModel:

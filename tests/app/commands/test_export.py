@@ -56,12 +56,11 @@ def test_a_bare_folder_is_exported_without_a_database(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", leaky_events())
     done = rl2f("export", run, "--out", "sets", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Exported 8 dialogues with 16 hints. Rows: stepwise_supervision 8")
-    assert "no human labels, so the detectors' reports are used" in done.stderr
-    assert 'datasets.load_dataset("sets", "stepwise_supervision", split="train")' in done.stderr
+    assert done.stdout.startswith("Exported 8 dialogues with 16 hints. Rows: unpaired_preference 16")
+    assert "no human labels, so the detectors' findings are used" in done.stderr
+    assert 'datasets.load_dataset("sets", "unpaired_preference", split="train")' in done.stderr
     manifest = json.loads((tmp_path / "sets" / "manifest.json").read_text())
     assert manifest["name"] == "sets" and set(manifest["formats"]) == {
-        "stepwise_supervision",
         "unpaired_preference",
         "preference",
         "messages",

@@ -246,7 +246,7 @@ def test_a_pair_takes_the_closest_leak_free_hint_and_its_prompt_shows_what_both_
     assert row["prompt"][1]["content"] == f"Problem:\n{PROBLEM}\n\nAttempt:\n{wrong(TASK, 0)}"
     (row,) = pairs([leak, other, foreign], tmp_path / "2")
     assert (row["match"], row["chosen"][0]["content"]) == ("task", "for another attempt")
-    assert row["prompt"][1]["content"] == f"Problem:\n{PROBLEM}"
+    assert row["prompt"][1]["content"] == f"Problem:\n{PROBLEM}\n\nAttempt:\n{wrong(TASK, 1)}"
     assert pairs([leak, foreign], tmp_path / "3") == []
     assert pairs([leak, other], tmp_path / "4", loosest="history") == []
 

@@ -59,7 +59,6 @@ def test_the_manifest_tells_rows_checksums_labels_and_settings(tmp_path: Path) -
         "hints": 8, "human": {}, "detector": {"leak": 2, "no_leak": 6}, "planted": {}, "without": {},
     }  # fmt: skip
     assert {name: entry["rows"] for name, entry in manifest["formats"].items()} == {
-        "stepwise_supervision": 4,
         "unpaired_preference": 8,
         "preference": 2,
         "messages": 4,
@@ -109,13 +108,13 @@ def test_one_type_as_json_lines_alone_is_just_that(tmp_path: Path) -> None:
 def test_a_type_without_rows_is_left_out_with_its_reason(tmp_path: Path) -> None:
     manifest = export([clean_run(tmp_path)], ExportSettings(), tmp_path / "out")
     assert manifest is not None and "preference" not in manifest["formats"]
-    assert "No task has both a leaking hint and one that is leak-free and true" in manifest["left_out"]["preference"]
+    assert "No task has both a leaking hint and a teacher's own hint" in manifest["left_out"]["preference"]
     assert "No task has both" in (tmp_path / "out" / "README.md").read_text()
     assert not list((tmp_path / "out").glob("preference.*"))
 
 
 def test_export_filter_selects_matching_dialogues(tmp_path: Path) -> None:
-    task = ENVIRONMENT.task("test", 0)
+    task = ENVIRONMENT.task("train", 0)
     turns = [turn(task, 0, wrong(task), "hint"), turn(task, 1, wrong(task), None)]
     events = [
         event(task, turns, name="t", step=3),
