@@ -16,8 +16,8 @@ LABEL = (
     "answer, see `determines_answer`, and need not help"
 )
 _DETERMINES = (
-    "true: {} leaves the answer as the only candidate, which it need not state; false: it does not, or the candidates "
-    "were not counted"
+    "true: {} reduces the candidates to the answer, which it need not state; false: it does not, an earlier hint did, "
+    "or the candidates were not counted"
 )
 _ORIGIN = {
     "run": ("string", "the run's number, or its folder's name"),
@@ -124,7 +124,7 @@ FORMATS: dict[FormatName, Format] = {
                 "planted": ("string", _PLANTED),
                 "teacher_prompt": ("string", "name@version of a model teacher's prompt template; empty: no model"),
                 "hint_bits": ("float", "information in the hint, in bits; null: unknown"),
-                "bits_left": ("float", "log2 of the answers left after the hint; null: unknown"),
+                "bits_left": ("float", "log2 of the candidates after the hint; 0: only one is left; null: unknown"),
                 "determines_answer": ("bool", _DETERMINES.format("the hint")),
             },
         ),
@@ -195,7 +195,7 @@ FORMATS: dict[FormatName, Format] = {
                 "teacher_prompts": ("list string", "name@version of a model teacher's prompt template"),
                 "hint_errors": ("list string", "why the teacher had no hint; the student then read a contentless one"),
                 "hint_bits": ("list float", "information in each hint, in bits; null: unknown"),
-                "bits_left": ("list float", "log2 of the answers left after each hint; null: unknown"),
+                "bits_left": ("list float", "log2 of the candidates after each hint; 0: only one is left; null: unknown"),
                 "determines_answer": ("list bool", _DETERMINES.format("the hint")),
                 "bits_used": ("list float", "bits of the hint before the attempt that it agrees with; null: unknown"),
                 "leaks": ("list leak", "the detectors' finding; start and end are −1 without a span"),
