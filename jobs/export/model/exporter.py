@@ -17,12 +17,12 @@ from jobs.export.model.card import BaseModel, ModelExport, model_card
 from jobs.export.model.formats import check_format, quantization
 from jobs.export.model.gguf_file import write_gguf
 from jobs.export.model.ollama import modelfile
+from jobs.export.model.transformers4 import add_settings, supported_versions
 from jobs.export.publish import new_folder
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
 from rl2f_core.file_io import apply_umask, write_atomically
 from rl2f_core.model_store.conversion import plain_name
-from rl2f_core.model_store.transformers4 import add_settings, supported_versions
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import JsonObject
 
