@@ -2,8 +2,8 @@
 
 Included are the configuration, provenance, all status, metric, checkpoint and log events, the evaluation report, and
 as many dialogues as fit: evaluation tasks under *all* conditions and checkpoints, the first, middle and last step of
-each stage, some preflight groups, then more steps. One adapter can be included, in bfloat16. Excluded are other weights,
-training state, figures, and the tokens of evaluation dialogues. No path of the machine remains.
+each stage, some preflight groups, then more steps. One adapter can be included, in bfloat16. Excluded are other
+weights, training state, figures, and the tokens of evaluation dialogues. No path of the machine remains.
 """
 
 from __future__ import annotations

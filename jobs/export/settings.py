@@ -88,7 +88,11 @@ class ExportFilter(BaseConfig):
 
         fields = self.model_dump(exclude={"labeled_only", "include_controls", *EXCLUSIONS})
         return DialogueFilter(
-            run=run, labeled=self.labeled_only or None, without_controls=not self.include_controls, **fields
+            run=run,
+            labeled=self.labeled_only or None,
+            without_controls=not self.include_controls,
+            demonstrations=True,
+            **fields,
         )
 
     def conditions(self) -> dict[str, object]:
