@@ -63,9 +63,10 @@ class ConstantBaseline:
 class Verdict(FrozenModel):
     """Result of the verifier for one attempt."""
 
-    correct: bool
-    score: float
-    """Partial credit in [0, 1]; 1 only if correct."""
+    correct: bool | None
+    """None if nothing verified the attempt (imported rollouts): neither correct nor incorrect nor unparsable."""
+    score: float | None
+    """Partial credit in [0, 1]; 1 only if correct. None if nothing verified the attempt."""
     parsed: str | None = None
     """The normalized answer; None if the attempt cannot be parsed."""
     detail: str = ""
@@ -84,6 +85,13 @@ class Verdict(FrozenModel):
     """Reward of the step in a stateful environment, or of a rubric of `verifiers`; None otherwise."""
     done: bool = False
     """The step ended the episode of a stateful environment."""
+
+    @property
+    def outcome(self) -> Literal["1", "0", "?", "-"]:
+        """`1` correct, `0` incorrect, `?` unparsable, `-` no verdict."""
+        if self.correct is None:
+            return "-"
+        return "1" if self.correct else "?" if self.parsed is None else "0"
 
 
 class RewardTerm(FrozenModel):
@@ -296,8 +304,13 @@ class Turn(FrozenModel):
 
     @property
     def reward(self) -> float:
-        """Sum of the reward terms."""
+        """Sum of the reward terms; 0 without terms."""
         return sum(term.value for term in self.rewards)
+
+    @property
+    def has_reward(self) -> bool:
+        """Whether a reward term counts; otherwise the reward is unknown."""
+        return any(term.weight for term in self.rewards)
 
     @property
     def reply(self) -> str:
@@ -324,9 +337,15 @@ class Dialogue(FrozenModel):
     seed: int = 0
 
     @property
-    def solved(self) -> bool:
-        """Whether the last attempt is correct."""
-        return self.stop_reason is StopReason.SOLVED
+    def solved(self) -> bool | None:
+        """Whether the last attempt is correct; None without a verdict on it."""
+        unverified = self.turns and self.turns[-1].verdict.correct is None
+        return None if unverified else self.stop_reason is StopReason.SOLVED
+
+    @property
+    def reward(self) -> float | None:
+        """Sum of all reward terms; None if it is unknown for every turn."""
+        return sum(turn.reward for turn in self.turns) if any(turn.has_reward for turn in self.turns) else None
 
     @property
     def solved_at(self) -> int | None:

@@ -12,33 +12,48 @@ from app.common.console import err, out, table
 
 
 def import_rollouts(
-    file: Annotated[Path, typer.Argument(help="A .parquet, .jsonl, .eval or .json file.")],
+    path: Annotated[Path, typer.Argument(help="A .parquet, .jsonl, .eval or .json file, or a folder of them.")],
     format: Annotated[
         str | None,
         typer.Option(help="trl, verl, verifiers, verifiers_traces, inspect or messages; detected by default."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; by default the file's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default that of the file or folder.")] = None,
     threshold: Annotated[
         float, typer.Option(help="Sum of the rewards from which a rollout without a verdict counts as correct.")
     ] = 1.0,
+    phase: Annotated[
+        str | None, typer.Option(help="train, evaluation or chat; by default what the rows or the path state.")
+    ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME or NAME=WEIGHT of a reward that counts; can be repeated.", metavar="NAME[=WEIGHT]"),
+    ] = None,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Skip and list invalid rows instead of importing nothing.")
+    ] = False,
     workspace: Root = None,
 ) -> None:
     """Import rollouts of TRL, verl, verifiers, prime-rl or Inspect, or plain conversations, as a read-only run.
 
-    Dialogues, search, replay, leak detectors, labels and exports work as in other runs. If a row is invalid, its
-    position and the reason are listed, and nothing is imported.
+    A folder becomes one run. Dialogues, search, replay, leak detectors, labels and exports work as in other runs. If a
+    row is invalid, its position and the reason are listed, and nothing is imported.
     """
     from jobs.db.queries import dialogues
-    from jobs.imports.importer import MAX_LISTED_ERRORS, ImportRowsError, import_file
+    from jobs.db.queries.runs import logs
+    from jobs.imports.importer import MAX_LISTED_ERRORS, ImportRowsError, ImportSettings, import_file, parse_rewards
 
+    settings = ImportSettings(format, name, threshold, phase, parse_rewards(reward or []), skip_invalid)
     with migrated(workspace) as (opened, db):
         try:
-            run = import_file(db, opened, file, format=format, name=name, threshold=threshold)
+            run = import_file(db, opened, path, settings)
         except ImportRowsError as error:
             rows = [(row.position, row.reason) for row in error.bad[:MAX_LISTED_ERRORS]]
             out().print(table("row", "reason", rows=rows))
             raise
         number = dialogues.count(db, dialogues.DialogueFilter(run=run.id))
+        remarks = [f"{run.detail}.", *(log.text for log in logs(db, run.id or 0))]
     out().print(f"Imported {number:,} dialogues as run {run.id}: {run.name}", markup=False)
+    for remark in remarks:
+        err().print(remark, markup=False)
     err().print(f"Read them: rl2f replay {opened.folder(run.folder)}, or page Dialogues.", markup=False)
     err().print(f"Search the hints for leaks: rl2f leaks {run.id}", markup=False)

@@ -19,9 +19,13 @@ from rl2f_core.types import DEMONSTRATION, ActionChoice, Hint, Task, Turn
 if TYPE_CHECKING:
     from rl2f_core.environments.base import Environment
 
-CORRECT, INCORRECT, UNPARSABLE = "✓", "✗", "?"
-STYLES = {CORRECT: ("correct", "green"), INCORRECT: ("incorrect", "red"), UNPARSABLE: ("unparsable", "yellow")}
-"""Word and color of each mark."""
+STYLES = {
+    "1": ("✓", "correct", "green"),
+    "0": ("✗", "incorrect", "red"),
+    "?": ("?", "unparsable", "yellow"),
+    "-": ("–", "no verdict", "yellow"),
+}
+"""Sign, word and color of each `Verdict.outcome`."""
 
 
 def replay(
@@ -87,9 +91,9 @@ def show_list(numbered: list[tuple[int, DialogueEvent]], limit: int) -> None:
                 event.checkpoint or f"{event.stage} {event.step}",
                 event.setting or "",
                 event.task.level,
-                "".join(map(mark, turns)),
+                "".join(STYLES[turn.verdict.outcome][0] for turn in turns),
                 event.dialogue.stop_reason.value,
-                f"{sum(turn.reward for turn in turns):.2f}",
+                "" if event.dialogue.reward is None else f"{event.dialogue.reward:.2f}",
                 str(leaks) if leaks else "",
             )
         )
@@ -97,15 +101,8 @@ def show_list(numbered: list[tuple[int, DialogueEvent]], limit: int) -> None:
     console.print(table(*columns, rows=rows))
     if len(numbered) > limit:
         console.print(f"{len(numbered) - limit} earlier dialogues are not shown; increase --limit.")
-    legend = ", ".join(f"{symbol} {word}" for symbol, (word, _) in STYLES.items())
+    legend = ", ".join(f"{sign} {word}" for sign, word, _ in STYLES.values())
     console.print(f"\n{legend}. Show one with --dialogue NUMBER or ID.")
-
-
-def mark(turn: Turn) -> str:
-    """Return one character for a verdict."""
-    if turn.verdict.correct:
-        return CORRECT
-    return UNPARSABLE if turn.verdict.parsed is None else INCORRECT
 
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------
@@ -134,12 +131,12 @@ def _prompt_and_answer(task: Task, environment: Environment | None) -> tuple[str
 
 
 def _show_turn(turn: Turn) -> None:
-    symbol = mark(turn)
-    word, color = STYLES[symbol]
-    facts = [f"turn {turn.index + 1}", f"{symbol} {word}"]
+    sign, word, color = STYLES[turn.verdict.outcome]
+    facts = [f"turn {turn.index + 1}", f"{sign} {word}"]
     if turn.verdict.parsed is not None:
         facts.append(f"parsed {turn.verdict.parsed}")
-    facts.append(f"reward {turn.reward:.2f}{_format_terms(turn)}")
+    if turn.has_reward:
+        facts.append(f"reward {turn.reward:.2f}{_format_terms(turn)}")
     if turn.advantage is not None:
         facts.append(f"advantage {turn.advantage:+.2f}")
     if turn.finish_reason.value == "length":

@@ -148,16 +148,16 @@ def copy_link() -> Element:
 def _group_button(siblings: Sequence[Sibling]) -> Element | None:
     if len(siblings) < 2:
         return None
-    text = f"group of {len(siblings)} ({group_kind([each['solved_at'] for each in siblings])})"
+    text = f"group of {len(siblings)} ({group_kind(siblings)})"
     return action(text, "group", style="rl-small rl-quiet dv-group")
 
 
-def group_kind(solved: Sequence[int | None]) -> str:
-    """Return `all correct`, `all incorrect` or `mixed: 3 correct`."""
-    correct = sum(each is not None for each in solved)
-    if correct in (0, len(solved)):
-        return "all correct" if correct else "all incorrect"
-    return f"mixed: {correct} correct"
+def group_kind(group: Sequence[Sibling | DialogueDetail]) -> str:
+    """Return `all correct`, `all incorrect` or `mixed: 3 correct`; dialogues without a verdict do not count."""
+    solved = [each["solved_at"] is not None for each in group if not each["outcomes"].endswith("-")]
+    if sum(solved) in (0, len(solved)):
+        return "no verdict" if not solved else "all correct" if solved[0] else "all incorrect"
+    return f"mixed: {sum(solved)} correct"
 
 
 def task_section(dialogue: DialogueDetail, state: ReplayState) -> Element:
@@ -262,7 +262,7 @@ def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail 
 def verdict(turn: TurnDetail) -> Element:
     """Return the sign of an attempt and its parsed answer."""
     parsed = turn["parsed"]
-    answer: list[Node] = [el("span.rl-muted", "no answer found")]
+    answer: list[Node] = [el("span.rl-muted", "no verdict" if turn["outcome"] == "-" else "no answer found")]
     if parsed is not None:
         answer = [el("span.rl-muted", "parsed "), inline(parsed)]
     return el("span.dv-verdict", sign(turn["outcome"]), answer)
@@ -410,9 +410,9 @@ def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
         dialogues: The dialogues of the group.
         selected: Event id of the selected dialogue.
     """
-    rewards = [each["reward"] for each in dialogues]
-    solved = [each["solved_at"] for each in dialogues]
-    correct = sum(each is not None for each in solved)
+    rewards = [each["reward"] for each in dialogues if each["reward"] is not None]
+    correct = sum(each["solved_at"] is not None for each in dialogues)
+    verified = sum(not each["outcomes"].endswith("-") for each in dialogues)
     longest = max((len(each["turns"]) for each in dialogues), default=0)
     first = dialogues[0]
     return el(
@@ -422,8 +422,8 @@ def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
             el("h2.rl-title", f"Group of {len(dialogues)}"),
             el("span.rl-muted", inline(first["task"], 80)),
             el("span.rl-grow"),
-            fact("mean reward", fixed(sum(rewards) / len(rewards))),
-            fact("correct", f"{correct} of {len(dialogues)}"),
+            fact("mean reward", fixed(sum(rewards) / len(rewards) if rewards else None)),
+            fact("correct", f"{correct} of {verified}"),
             copy_link(),
             action("Back to the dialogue (v)", "group", style="rl-small dv-group"),
         ),
@@ -467,7 +467,8 @@ def _group_cell(dialogue: DialogueDetail, index: int) -> Element:
         return el("div.gv-cell.gv-none")
     turn, column = dialogue["turns"][index], dialogue["index"] + 1
     hint, parsed = turn["hint"], turn["parsed"]
-    answer = el("span.rl-muted", "no answer") if parsed is None else inline(parsed, 30)
+    missing = "no verdict" if turn["outcome"] == "-" else "no answer"
+    answer = el("span.rl-muted", missing) if parsed is None else inline(parsed, 30)
     return el(
         "div.gv-cell",
         el(

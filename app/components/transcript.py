@@ -27,6 +27,7 @@ OUTCOMES = {
     "1": ("✓", "correct", "rl-right"),
     "0": ("✗", "incorrect", "rl-wrong"),
     "?": ("?", "unparsable", "rl-muted"),
+    "-": ("–", "no verdict", "rl-muted"),
 }
 LEAK_ACTIONS = {"flag": "flagged", "redact": "redacted", "resample": "resampled"}
 INVISIBLE = re.compile(
@@ -186,7 +187,7 @@ def chip(*children: Node, title: str | None = None, class_: str = "") -> Element
 
 
 def sign(outcome: str) -> Element:
-    """Return the sign of an attempt: `1` correct, `0` incorrect, `?` unparsable."""
+    """Return the sign of an attempt, by a key of `OUTCOMES`."""
     text, word, color = OUTCOMES[outcome]
     return el("span", text, class_=f"tx-sign {color}", title=word)
 

@@ -70,8 +70,8 @@ class DialogueFilters(CheckedDict, total=False):
     """Exclude control conditions."""
     demonstrations: bool
     """Include demonstrations, which no model sampled. A chosen stage or group includes its demonstrations."""
-    solved: Annotated[str, Field(pattern=r"^(never|any|[1-9][0-9]{0,3})?$")]
-    """`never`, `any`, or the 1-based turn of the first correct attempt."""
+    solved: Annotated[str, Field(pattern=r"^(never|any|unknown|[1-9][0-9]{0,3})?$")]
+    """`never`, `any`, `unknown` (no verdict), or the 1-based turn of the first correct attempt."""
     reward_from: RewardBound | None
     reward_to: RewardBound | None
     leak_state: Annotated[int, Field(ge=0, le=2)] | None
@@ -114,7 +114,8 @@ class Sibling(TypedDict):
     event_id: str
     index: int
     solved_at: int | None
-    reward: float
+    outcomes: str
+    reward: float | None
 
 
 class DialogueWithSiblings(DialogueDetail):

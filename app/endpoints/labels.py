@@ -21,7 +21,6 @@ from app.endpoints.transcript import (
     columns,
     feedback,
     findings,
-    outcome,
     record_opened,
     task_prompt,
 )
@@ -97,7 +96,7 @@ class EarlierTurn(TypedDict):
     index: int
     attempt: str
     outcome: str
-    """`1` correct, `0` incorrect, `?` unparsable."""
+    """`1` correct, `0` incorrect, `?` unparsable, `-` no verdict."""
     hint: str | None
     """None in the turn of the hint to label."""
 
@@ -299,7 +298,7 @@ class LabelEndpoints:
                 {
                     "index": each.row.index,
                     "attempt": each.row.attempt,
-                    "outcome": outcome(each.row),
+                    "outcome": view.row.outcomes[each.row.index],
                     "hint": each.row.hint if each.row.index < key.turn else None,
                 }
                 for each in view.turns[: key.turn + 1]

@@ -22,7 +22,7 @@ from app.plots.run_charts import catalogue, overview, series
 from app.plots.run_data import RunData
 from app.plots.series import XKind
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, Run, Stage
+from jobs.db.models import Run, Stage
 from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
@@ -373,8 +373,9 @@ class RunEndpoints:
         db = self._context.db
         filter = DialogueFilter(run=runs.get(db, run_id).id, phase="train", stage=stage, step_from=step, step_to=step)
         rows = dialogues.page(db, filter, limit=MAX_HISTOGRAM_DIALOGUES).rows
-        counted = [row for row in rows if row.stop_reason != outcomes.FAILED]
-        return {"total": len(counted), "bins": _histogram(counted, bins)}
+        counted = [(row.reward, row.event_id) for row in rows if row.stop_reason != outcomes.FAILED]
+        known = [(reward, event) for reward, event in counted if reward is not None]
+        return {"total": len(known), "bins": _histogram(known, bins)}
 
     # -- files -------------------------------------------------------------------------------------------------
     @endpoint("read")
@@ -406,9 +407,9 @@ class RunEndpoints:
         return cast(RunLog, {**asdict(tail), "messages": messages, "status": run.status})
 
 
-def _histogram(rows: Sequence[Dialogue], bins: int) -> list[HistogramBin]:
+def _histogram(rows: Sequence[tuple[float, str]], bins: int) -> list[HistogramBin]:
     """Return bins of equal width, or one per distinct reward if there are at most `bins`; only non-empty ones."""
-    rewards = sorted({row.reward for row in rows})
+    rewards = sorted({reward for reward, _ in rows})
     if not rewards:
         return []
     low, width = rewards[0], (rewards[-1] - rewards[0]) / bins
@@ -419,8 +420,8 @@ def _histogram(rows: Sequence[Dialogue], bins: int) -> list[HistogramBin]:
         edges = {i: (low + i * width, low + (i + 1) * width) for i in range(bins)}
         index_of = {reward: min(int((reward - low) / width), bins - 1) for reward in rewards}
     members: dict[int, list[str]] = {}
-    for row in rows:
-        members.setdefault(index_of[row.reward], []).append(row.event_id)
+    for reward, event in rows:
+        members.setdefault(index_of[reward], []).append(event)
     return [{"low": edges[i][0], "high": edges[i][1], "dialogues": members[i]} for i in sorted(members)]
 
 

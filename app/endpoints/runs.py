@@ -15,7 +15,7 @@ from app.endpoints.types import RunId, RunIds, ShortText, check_file_name
 from jobs.db.models import Run
 from jobs.db.queries import job_log, metrics, notes, runs, scheduled_runs
 from jobs.db.queries.runs import RunFilter
-from jobs.imports.importer import import_file
+from jobs.imports.importer import ImportSettings, import_file, parse_rewards
 from jobs.queue.slots import read_slots
 from rl2f_core.errors import ConfigError, DataError, RL2FError
 from rl2f_core.types import JsonObject
@@ -247,18 +247,31 @@ class RunListEndpoints:
 
     @endpoint("run")
     def import_rollouts(
-        self, file_name: ShortText, content: FileText, format: ShortText = "", threshold: float = 1.0
+        self,
+        file_name: ShortText,
+        content: FileText,
+        format: ShortText = "",
+        threshold: float = 1.0,
+        phase: Literal["", "train", "evaluation", "chat"] = "",
+        rewards: Annotated[list[ShortText], Field(max_length=24)] | None = None,
+        skip_invalid: bool = False,
     ) -> RunSummary:
         """Import rollouts of another program as a read-only run; if a row is invalid, nothing is imported.
 
-        `rl2f import` also reads larger files, Parquet and `.eval` logs of Inspect.
+        `rl2f import` also reads larger files, folders, Parquet and `.eval` logs of Inspect.
 
         Args:
             file_name: Name of the file, which ends with .jsonl or .json.
             content: Its text: a rollout dump of verl, results or traces of verifiers, an Inspect log, or conversations.
             format: verl, verifiers, verifiers_traces, inspect, trl or messages; empty detects it.
             threshold: Sum of the rewards from which a rollout without a verdict counts as correct.
+            phase: Phase of all rollouts; empty takes it from the rows or the file's name.
+            rewards: Rewards that count, each as NAME or NAME=WEIGHT; by default those that the format names.
+            skip_invalid: Skip and list invalid rows instead of importing nothing.
         """
+        settings = ImportSettings(
+            format or None, None, threshold, phase or None, parse_rewards(rewards or []), skip_invalid=skip_invalid
+        )
         name = check_file_name(Path(file_name).name)
         if Path(name).suffix not in TEXT_SUFFIXES:
             fix = "Convert the file, or import it with `rl2f import` on the server."
@@ -267,7 +280,7 @@ class RunListEndpoints:
             path = Path(folder) / name
             path.write_text(content, encoding="utf-8")
             db, workspace = self._context.db, self._context.workspace
-            return run_summary(import_file(db, workspace, path, format=format or None, threshold=threshold))
+            return run_summary(import_file(db, workspace, path, settings))
 
     # -- queue -------------------------------------------------------------------------------------------------
     @endpoint("read")

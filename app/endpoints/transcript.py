@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
@@ -56,7 +56,7 @@ class DialogueRow(TypedDict):
     solved_at: int | None
     length: int
     outcomes: str
-    reward: float
+    reward: float | None
     advantage: float | None
     leak_state: int
     label_count: int
@@ -184,10 +184,10 @@ class TurnDetail(TypedDict):
     changes: list[Segment] | None
     """Word diff to the previous attempt."""
     finish_reason: str
-    correct: bool
+    correct: bool | None
     parsed: str | None
     outcome: str
-    """`1` correct, `0` incorrect, `?` unparsable."""
+    """`1` correct, `0` incorrect, `?` unparsable, `-` no verdict."""
     score: float | None
     distance: float | None
     observation: str | None
@@ -198,7 +198,7 @@ class TurnDetail(TypedDict):
     """Labeled actions of the prompt (`rl2f_core.types.ActionChoice`), if it lists them."""
     reflection: str | None
     """The reflector's text in the prompt, if there is a reflector."""
-    reward: float
+    reward: float | None
     terms: list[TermRow]
     advantage: float | None
     bits_used: float | None
@@ -240,19 +240,22 @@ def dialogue_detail(run: Run, view: DialogueView) -> DialogueDetail:
         task=view.task.task,
         split=view.task.split,
         prompt=prompt,
-        turns=[_turn(turn, last, prompt) for turn, last in zip(view.turns, previous, strict=False)],
+        turns=[
+            _turn(turn, last, prompt, outcome)
+            for turn, last, outcome in zip(view.turns, previous, view.row.outcomes, strict=False)
+        ],
         notes=[columns(note, NoteRow) for note in view.notes],
     )
 
 
-def _turn(turn: TurnView, last: Turn | None, prompt: TaskPrompt) -> TurnDetail:
+def _turn(turn: TurnView, last: Turn | None, prompt: TaskPrompt, outcome: str) -> TurnDetail:
     row = turn.row
     return columns(
         row,
         TurnDetail,
         reprompt=_reprompt(row, last, prompt),
         changes=None if last is None else changes(last.attempt, row.attempt),
-        outcome=outcome(row),
+        outcome=outcome,
         score=row.verdict.get("score"),
         distance=row.verdict.get("distance"),
         observation=row.verdict.get("observation"),
@@ -261,11 +264,6 @@ def _turn(turn: TurnView, last: Turn | None, prompt: TaskPrompt) -> TurnDetail:
         token_count=len(dialogues.tokens(row.tokens)[0]),
         hint=_hint(turn),
     )
-
-
-def outcome(turn: Turn) -> Literal["1", "0", "?"]:
-    """Return the outcome of an attempt: `1` correct, `0` incorrect, `?` unparsable."""
-    return "1" if turn.correct else "?" if turn.parsed is None else "0"
 
 
 def _reprompt(row: Turn, last: Turn | None, prompt: TaskPrompt) -> Reprompt | None:

@@ -190,7 +190,7 @@ def _dialogue(event: DialogueEvent, environment: Environment) -> JsonObject:
         "prompt": environment.prompt(event.task.public),
         "answer": environment.gold_answer(event.task),
         "outcome": f"solved in turn {dialogue.solved_at}" if dialogue.solved else dialogue.stop_reason.value,
-        "solved": dialogue.solved,
-        "reward": sum(turn.reward for turn in dialogue.turns),
+        "outcome_sign": {True: "1", False: "0", None: "-"}[dialogue.solved],
+        "reward": dialogue.reward,
         "turns": dialogue.turns,
     }

@@ -227,9 +227,9 @@ class Dialogue(SQLModel, table=True):
     length: int
     """Number of turns."""
     outcomes: str
-    """One character per turn: `1` correct, `0` incorrect, `?` unparsable."""
-    reward: float
-    """Sum over turns."""
+    """One character per turn: `1` correct, `0` incorrect, `?` unparsable, `-` no verdict."""
+    reward: float | None = None
+    """Sum over turns; None if it is unknown."""
     advantage: float | None = None
     """Mean over the turns that have one."""
     leak_state: int = 0
@@ -250,11 +250,13 @@ class Turn(SQLModel, table=True):
     index: int
     attempt: str = _text()
     finish_reason: str
-    correct: bool
+    correct: bool | None = None
+    """None without a verdict."""
     parsed: str | None = None
     verdict: JsonObject = _json()
     """`rl2f_core.types.Verdict`."""
-    reward: float
+    reward: float | None = None
+    """None without reward terms."""
     advantage: float | None = None
     hint: str | None = _nullable_text()
     feedback: str | None = _nullable_text()

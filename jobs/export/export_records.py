@@ -13,7 +13,9 @@ from rl2f_core import registry
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.events import DialogueEvent
-from rl2f_core.types import Task, Turn
+from rl2f_core.types import Message, Task, Turn
+
+SYSTEM_ROLES = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class ExportTurn:
     """A turn with the labels of its hint."""
 
     turn: Turn
-    reward: float
-    """Sum of the reward terms."""
+    reward: float | None
+    """Sum of the reward terms; None without terms."""
     human_labels: tuple[HumanLabel, ...] = ()
 
     @property
@@ -70,10 +72,10 @@ class ExportRecord:
     """The dialogue; turns are in `steps`."""
     task_key: str
     """Equal for the same problem in every run: a hash of environment, public and privileged data."""
-    system: str
-    """The student's system message."""
+    prompt: tuple[Message, ...]
+    """What the student reads before the first attempt."""
     problem: str
-    """The problem as the student reads it."""
+    """The problem as the student reads it, as one text."""
     answer: str
     """The gold answer: privileged."""
     steps: tuple[ExportTurn, ...]
@@ -127,16 +129,20 @@ class TaskRenderer:
         """The system message; empty without an environment."""
         return "" if self.environment is None else self.environment.system_prompt()
 
-    def render(self, task: Task) -> tuple[str, str]:
-        """Return the problem and the answer of a task."""
+    def render(self, task: Task) -> tuple[tuple[Message, ...], str, str]:
+        """Return the messages before the first attempt, the problem, and the answer of a task."""
         environment = self._find_environment(task.environment)
+        system = (Message(role="system", content=self.system),) if self.system else ()
         if environment is not None:
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
-                return environment.prompt(task.public), environment.gold_answer(task)
-        return (
-            json.dumps(task.public, sort_keys=True, ensure_ascii=False),
-            json.dumps(task.privileged, sort_keys=True, ensure_ascii=False),
-        )
+                problem, answer = environment.prompt(task.public), environment.gold_answer(task)
+                if environment is not self.environment:
+                    return (*system, Message(role="user", content=problem)), problem, answer
+                messages = tuple(environment.prompt_messages(task.public))
+                others = [message["content"] for message in messages if message["role"] not in SYSTEM_ROLES]
+                return messages, others[0] if len(others) == 1 else problem, answer
+        problem, answer = (json.dumps(d, sort_keys=True, ensure_ascii=False) for d in (task.public, task.privileged))
+        return (*system, Message(role="user", content=problem)), problem, answer
 
     def _find_environment(self, name: str) -> Environment | None:
         if self.environment is not None and self.environment.owns_environment(name):
@@ -155,11 +161,11 @@ def from_event(
 ) -> ExportRecord:
     """Create the record of a dialogue event; `steps` are its turns with human labels, if there are any."""
     task = event.task
-    problem, answer = renderer.render(task)
+    prompt, problem, answer = renderer.render(task)
     if steps is None:
-        steps = [ExportTurn(turn, turn.reward) for turn in event.dialogue.turns]
+        steps = [ExportTurn(turn, turn.reward if turn.has_reward else None) for turn in event.dialogue.turns]
     key = task_key(task.environment, task.public, task.privileged)
-    return ExportRecord(run, run_name, event, key, renderer.system, problem, answer, tuple(steps))
+    return ExportRecord(run, run_name, event, key, prompt, problem, answer, tuple(steps))
 
 
 def labels_json(labels: Sequence[HumanLabel]) -> str:

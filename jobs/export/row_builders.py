@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from jobs.export.export_records import ExportRecord, ExportTurn, labels_json
+from jobs.export.export_records import SYSTEM_ROLES, ExportRecord, ExportTurn, labels_json
 from jobs.export.label_choice import Decision
 from rl2f_core.types import JsonObject, Message
 
@@ -76,9 +76,10 @@ def problem_text(record: ExportRecord, privileged: bool = False) -> str:
 
 
 def _student_prompt(record: ExportRecord, privileged: bool) -> list[Message]:
-    system = [Message(role="system", content=record.system)] if record.system else []
-    problem = problem_text(record, True) if privileged else record.problem
-    return [*system, Message(role="user", content=problem)]
+    if not privileged:
+        return list(record.prompt)
+    system = [message for message in record.prompt if message["role"] in SYSTEM_ROLES]
+    return [*system, Message(role="user", content=problem_text(record, True))]
 
 
 def reply(text: str) -> list[Message]:
@@ -171,7 +172,7 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             "segment": number,
             "turns": [step.turn.index for step in segment],
             "verdicts": [_verdict(step) for step in segment],
-            "rewards": [float(step.reward) for step in segment],
+            "rewards": [step.reward for step in segment],
             "reward_terms": [
                 {"turn": step.turn.index, "name": t.name, "score": float(t.score), "weight": float(t.weight)}
                 for step in segment
@@ -233,10 +234,10 @@ def _verdict(step: ExportTurn) -> JsonObject:
     verdict = step.turn.verdict
     return {
         "correct": verdict.correct,
-        "score": float(verdict.score),
+        "score": verdict.score,
         "parsed": verdict.parsed or "",
-        "parsable": verdict.parsed is not None,
-        "well_formed": verdict.well_formed,
+        "parsable": None if verdict.correct is None else verdict.parsed is not None,
+        "well_formed": None if verdict.correct is None else verdict.well_formed,
     }
 
 

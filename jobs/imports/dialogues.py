@@ -16,6 +16,7 @@ from rl2f_core.types import (
     JsonObject,
     Message,
     RewardTerm,
+    Split,
     StopReason,
     Task,
     Turn,
@@ -27,7 +28,8 @@ UNKNOWN = "unknown"
 """Name of the model if the file has none."""
 CONDITION = "hints"
 """Condition of evaluations: the replies are those of the task itself, not of a control."""
-NOT_SCORED = "The file contains only the score of the whole dialogue."
+NOT_VERIFIED = "The file contains only the score of the whole dialogue."
+NO_VERDICT = "The file contains no verdict and no known reward that counts."
 MAX_PARSED_CHARS = 200
 
 
@@ -41,49 +43,50 @@ class DialogueConverter:
 
     def __init__(self, threshold: float, source: str) -> None:
         self.threshold, self.source = threshold, source
-        self._group_sizes: Counter[str] = Counter()
+        self._group_sizes: Counter[tuple[str, str]] = Counter()
 
     def convert(self, rollout: ImportedRollout, id: str) -> DialogueEvent:
         """Return the event of a rollout; `id` is unique in the file.
 
-        A user message after an attempt is the hint, a tool's message the observation. Only the last attempt has a
-        verdict and rewards. Raises `RowError` if there is no attempt and no error.
+        A user message after an attempt is the hint, a tool's message the observation. Only the last attempt has
+        rewards and, if the file has one, a verdict. Raises `RowError` if there is no attempt and no error.
         """
+        phase, step = rollout.phase or "train", rollout.step or 0
+        policy = rollout.model or UNKNOWN
+        if phase == "evaluation" and rollout.step is not None:
+            policy = f"{rollout.model or STAGE}@{step}"
         task = self._task(rollout)
-        score = self._score(rollout)
-        turns = _turns(rollout, self._verdict(rollout, score))
+        turns = _turns(rollout, self._verdict(rollout))
         if not turns and rollout.error is None:
             raise RowError("no message of the assistant")
-        solved = bool(turns) and turns[-1].verdict.correct and rollout.error is None
+        solved = bool(turns) and bool(turns[-1].verdict.correct) and rollout.error is None
         stop = StopReason.SOLVED if solved else StopReason.EXHAUSTED
         if rollout.truncated and not solved:
             stop = StopReason.CONTEXT_FULL
         if rollout.error is not None:
             stop = StopReason.FAILED
-        group = f"{rollout.step}/{task.id}"
+        group = f"{step}/{task.id}"
         dialogue = Dialogue(
             id=id,
             task_id=task.id,
             group=group,
-            index=self._group_sizes[group],
+            index=self._group_sizes[policy, group],
             turns=tuple(turns),
             stop_reason=stop,
             error=rollout.error,
-            policy=rollout.model or UNKNOWN,
+            policy=policy,
         )
-        self._group_sizes[group] += 1
-        if rollout.phase != "evaluation":
-            return DialogueEvent.of(rollout.phase, STAGE, rollout.step, task, dialogue)
-        names = {"checkpoint": dialogue.policy, "condition": CONDITION}
-        return DialogueEvent.of(rollout.phase, STAGE, rollout.step, task, dialogue, **names)
+        self._group_sizes[policy, group] += 1
+        names = {"checkpoint": policy, "condition": CONDITION} if phase == "evaluation" else {}
+        return DialogueEvent.of(phase, STAGE, step, task, dialogue, **names)
 
     def _task(self, rollout: ImportedRollout) -> Task:
         public: JsonObject = {"messages": [dict(message) for message in rollout.prompt]}
         privileged = {} if rollout.answer is None else {"answer": rollout.answer}
         key = hashlib.sha256(json.dumps([public, privileged], sort_keys=True).encode()).hexdigest()[:12]
-        split = "test" if rollout.phase == "evaluation" else "train"
+        split: Split = "test" if rollout.phase == "evaluation" else "train"
         return Task(
-            id=f"{ENVIRONMENT}/{key}",
+            id=f"{ENVIRONMENT}/{split}/{key}",
             environment=ENVIRONMENT,
             split=split,
             level=rollout.level or self.source,
@@ -91,23 +94,29 @@ class DialogueConverter:
             privileged=privileged,
         )
 
-    def _score(self, rollout: ImportedRollout) -> float:
-        """Return the sum of the weighted rewards."""
-        return sum(value * rollout.weights.get(name, 1.0) for name, value in rollout.rewards.items())
-
-    def _verdict(self, rollout: ImportedRollout, score: float) -> Verdict:
-        correct = rollout.correct
-        if correct is None:
-            correct = bool(rollout.rewards) and score >= self.threshold
+    def _verdict(self, rollout: ImportedRollout) -> Verdict:
+        counted = [term.value for term in _reward_terms(rollout) if term.weight]
+        correct, score = rollout.correct, sum(counted)
+        if correct is None and counted:
+            correct = score >= self.threshold
         last = next((m["content"] for m in reversed(rollout.completion) if m["role"] == "assistant"), "")
-        parsed = " ".join((rollout.parsed or last).split())[-MAX_PARSED_CHARS:] or None
+        text = rollout.parsed or ("" if correct is None else last)
+        parsed = " ".join(text.split())[-MAX_PARSED_CHARS:] or None
+        if correct is None:
+            return Verdict(correct=None, score=None, parsed=parsed, detail=NO_VERDICT)
         partial = min(max(score / self.threshold, 0.0), 0.99) if self.threshold > 0 else 0.0
         return Verdict(
-            correct=correct and parsed is not None,
-            score=1.0 if correct and parsed is not None else partial,
-            parsed=parsed,
-            well_formed=parsed is not None,
+            correct=correct, score=1.0 if correct else partial, parsed=parsed, well_formed=parsed is not None
         )
+
+
+def _reward_terms(rollout: ImportedRollout) -> tuple[RewardTerm, ...]:
+    """Return the known rewards with their weights."""
+    return tuple(
+        RewardTerm(name=name, score=score, weight=rollout.weights.get(name, 1.0))
+        for name, score in rollout.rewards.items()
+        if score is not None
+    )
 
 
 def _turns(rollout: ImportedRollout, verdict: Verdict) -> list[Turn]:
@@ -119,16 +128,14 @@ def _turns(rollout: ImportedRollout, verdict: Verdict) -> list[Turn]:
         after = rollout.completion[start + 1 : None if last else attempts[index + 1]]
         observation = _join(after, ("tool",))
         hint = _join(after, ("user", "system", "developer"))
-        rewards = rollout.rewards if last else {}
-        weights = {name: rollout.weights.get(name, 1.0) for name in rewards}
-        own = verdict if last else Verdict(correct=False, score=0.0, detail=NOT_SCORED)
+        own = verdict if last else Verdict(correct=None, score=None, detail=NOT_VERIFIED)
         turns.append(
             Turn(
                 index=index,
                 attempt=rollout.completion[start]["content"],
                 finish_reason=FinishReason.LENGTH if last and rollout.truncated else FinishReason.EOS,
                 verdict=own.model_copy(update={"observation": observation}),
-                rewards=tuple(RewardTerm(name=n, score=v, weight=weights[n]) for n, v in rewards.items()),
+                rewards=_reward_terms(rollout) if last else (),
                 hint=None if hint is None else Hint(text=hint, teacher=TEACHER),
                 advantage=rollout.advantage,
             )

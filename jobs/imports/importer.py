@@ -1,11 +1,12 @@
-"""Import a file of rollouts as a read-only run of a workspace: all rows or none."""
+"""Import a file or folder of rollouts as a read-only run of a workspace: all rows or, unless they are skipped, none."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ from jobs.db.queries import runs
 from jobs.imports.dialogues import CONDITION, STAGE, UNKNOWN, DialogueConverter
 from jobs.imports.inspect_logs import InspectLog
 from jobs.imports.messages import Messages
-from jobs.imports.records import RolloutFormat, RowError
-from jobs.imports.rows import Row, read_rows
+from jobs.imports.records import PHASES, ImportedRollout, Phase, RolloutFormat, RowError
+from jobs.imports.rows import Row, find_files, phase_of_path, read_rows, step_of_path
 from jobs.imports.trl import TRL
 from jobs.imports.verifiers import VerifiersResults, VerifiersTraces
 from jobs.imports.verl import Verl
@@ -27,7 +28,7 @@ from rl2f_core.errors import DataError
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report
 from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import RunDir, sha256
-from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, StatusEvent
+from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent
 from rl2f_core.run.journal import Journal
 from rl2f_core.run_kinds.imported import ImportedRun
 from rl2f_core.types import Dialogue
@@ -41,6 +42,24 @@ FORMATS: tuple[RolloutFormat, ...] = (TRL(), Verl(), VerifiersTraces(), Verifier
 MAX_LISTED_ERRORS = 20
 BATCH = 500
 """Number of dialogues that are written at once."""
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """How rollouts are read."""
+
+    format: str | None = None
+    """Name of the format; None detects it."""
+    name: str | None = None
+    """Name of the run; by default the file's."""
+    threshold: float = 1.0
+    """Sum of the rewards from which a rollout without a verdict counts as correct."""
+    phase: str | None = None
+    """Phase of all rollouts; None takes it from the rows, else from the path."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Weights of the rewards that count, by name; by default those that the format names."""
+    skip_invalid: bool = False
+    """Skip and list invalid rows, instead of importing nothing."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +79,23 @@ class ImportRowsError(DataError):
     """All of these rows."""
 
 
-def _rows_error(path: Path, format: RolloutFormat, bad: list[BadRow], total: int) -> ImportRowsError:
+def _list_rows(bad: list[BadRow]) -> str:
     listed = "; ".join(f"{row.position}: {row.reason}" for row in bad[:MAX_LISTED_ERRORS])
-    more = f"; and {len(bad) - MAX_LISTED_ERRORS} more" if len(bad) > MAX_LISTED_ERRORS else ""
+    return f"{listed}; and {len(bad) - MAX_LISTED_ERRORS} more" if len(bad) > MAX_LISTED_ERRORS else listed
+
+
+def _rows_error(path: Path, format: RolloutFormat, bad: list[BadRow], total: int) -> ImportRowsError:
     error = ImportRowsError(
-        f"{len(bad)} of {total} rows cannot be read as {format.title}; nothing was imported. {listed}{more}.",
+        f"{len(bad)} of {total} rows cannot be read as {format.title}; nothing was imported. {_list_rows(bad)}.",
         value=path.name,
-        fix="Correct or remove these rows, or name another format with --format.",
+        fix="Correct these rows, skip them with --skip-invalid, or name another format with --format.",
     )
     error.bad = tuple(bad)
     return error
 
 
 def find_format(path: Path, name: str | None = None) -> RolloutFormat:
-    """Return a format by its name, or the one that recognizes the first readable row of a file.
+    """Return a format by its name, or the one that recognizes the first readable row of a file or folder.
 
     Raises `DataError` listing the known formats.
     """
@@ -83,7 +105,8 @@ def find_format(path: Path, name: str | None = None) -> RolloutFormat:
             if format.name == name:
                 return format
         raise DataError("Unknown format of rollouts.", value=name, known=[each.name for each in FORMATS])
-    first = next((row for _, row in read_rows(path) if isinstance(row, dict)), None)
+    rows = (row for file in find_files(path) for _, row in read_rows(file))
+    first = next((row for row in rows if isinstance(row, dict)), None)
     if first is None:
         raise DataError("The file contains no readable row.", value=path.name, known=known)
     for format in FORMATS:
@@ -92,35 +115,39 @@ def find_format(path: Path, name: str | None = None) -> RolloutFormat:
     raise DataError(f"The columns {', '.join(map(str, first))} are of no known format.", value=path.name, known=known)
 
 
-def import_file(
-    db: Database,
-    workspace: Workspace,
-    path: Path,
-    *,
-    format: str | None = None,
-    name: str | None = None,
-    threshold: float = 1.0,
-) -> Run:
-    """Import a file of rollouts as a run with origin `imported` and status `succeeded`.
+def parse_rewards(texts: list[str]) -> dict[str, float]:
+    """Return the weights of rewards that are written as `NAME` or `NAME=WEIGHT`. Raises `DataError`."""
+    weights = {}
+    for text in texts:
+        name, _, weight = text.partition("=")
+        try:
+            weights[name] = float(weight or 1)
+        except ValueError:
+            weights[name] = 0.0
+        if not name or not math.isfinite(weights[name]) or not weights[name]:
+            raise DataError("A reward is NAME or NAME=WEIGHT; the weight is a number other than 0.", value=text)
+    return weights
 
-    Args:
-        db: The workspace's database.
-        workspace: The workspace.
-        path: The file.
-        format: Name of its format; None detects it.
-        name: Name of the run; by default the file's.
-        threshold: Sum of the rewards from which a rollout without a verdict counts as correct.
 
-    Raises `DataError` if the file or its format is unknown, and `ImportRowsError` listing the rows that cannot be read;
-    then neither run nor directory remains.
+def import_file(db: Database, workspace: Workspace, path: Path, settings: ImportSettings | None = None) -> Run:
+    """Import a file of rollouts, or all files of a folder, as a run with origin `imported` and status `succeeded`.
+
+    Raises `DataError` if the file, its format or a setting is unknown, and `ImportRowsError` listing the rows that
+    cannot be read; then neither run nor directory remains.
     """
-    reader = find_format(path, format)
-    title = name or run_dirs.slug(path.stem).lstrip("_") or "import"
-    source = {"format": reader.name, "source": path.name, "sha256": sha256(path), "threshold": threshold}
+    settings, path = settings or ImportSettings(), path.absolute()
+    if settings.phase is not None and settings.phase not in PHASES:
+        raise DataError("Unknown phase of rollouts.", value=settings.phase, known=PHASES)
+    reader = find_format(path, settings.format)
+    files = find_files(path)
+    digests = [sha256(file) for file in files]
+    digest = digests[0] if path.is_file() else hashlib.sha256("".join(digests).encode()).hexdigest()
+    title = settings.name or run_dirs.slug(path.stem if path.is_file() else path.name).lstrip("_") or "import"
+    source = {"format": reader.name, "source": path.name, "sha256": digest, "threshold": settings.threshold}
     config = validate_config(ImportedRun, {"name": title, "model": {"name": UNKNOWN}, **source})
     staged = folder = run_dirs.create_staged(workspace, config)
     try:
-        _write_events(RunDir(staged), path, reader, threshold)
+        _Import(RunDir(staged), path, reader, settings).write(files)
         folder = run_dirs.publish(workspace, staged, f"imported-{run_dirs.slug(title)}")
         run = import_run(db, workspace, folder.name)
         assert run is not None, "the directory is new, so no process has its lock"
@@ -134,70 +161,129 @@ def import_file(
     return run
 
 
-def _write_events(run_dir: RunDir, path: Path, reader: RolloutFormat, threshold: float) -> None:
-    """Write the dialogues, the metrics, and the final commit, which prevents a resume."""
-    sink, converter = JsonlSink(run_dir.events_path), DialogueConverter(threshold, reader.name)
-    bad: list[BadRow] = []
-    rewards: dict[int, list[float]] = defaultdict(list)
-    evaluated: dict[str, list[Dialogue]] = defaultdict(list)
-    batch: list[DialogueEvent] = []
-    total = count = 0
-    sink.emit([StatusEvent(id="status:import:running", status="running")])
-    for row in read_rows(path):
-        total += 1
+class _Import:
+    """One pass over the files: the events of the run, its report, and what is stated about it."""
+
+    def __init__(self, run_dir: RunDir, path: Path, reader: RolloutFormat, settings: ImportSettings) -> None:
+        self.run_dir, self.path, self.reader, self.settings = run_dir, path, reader, settings
+        self.sink, self.converter = JsonlSink(run_dir.events_path), DialogueConverter(settings.threshold, reader.name)
+        self.bad: list[BadRow] = []
+        self.names: dict[str, bool] = {}
+        """Names of all rewards, and whether they count."""
+        self.phases: dict[str, Phase] = {}
+        """Phases that only the path states, by folder."""
+        self.counts: Counter[str] = Counter()
+        self._rewards: dict[int, list[float]] = defaultdict(list)
+        self._evaluated: dict[str, list[Dialogue]] = defaultdict(list)
+
+    def write(self, files: list[Path]) -> None:
+        """Write the dialogues, the metrics, and the final commit, which prevents a resume."""
+        self.sink.emit([StatusEvent(id="status:import:running", status="running")])
+        weights = self.settings.rewards
+        if not weights:
+            rows = (row for file in files for _, row in read_rows(file))
+            weights = dict.fromkeys(self.reader.reward_names(rows), 1.0)
+        batch: list[DialogueEvent] = []
+        for file in files:
+            for row in read_rows(file):
+                batch += self._row(row, file, weights)
+                if len(batch) >= BATCH:
+                    self.sink.emit(batch)
+                    batch = []
+        if self.bad and not self.settings.skip_invalid:
+            raise _rows_error(self.path, self.reader, self.bad, self.counts["rows"])
+        if not self.counts["rollouts"]:
+            raise DataError("The file contains no rollouts.", value=self.path.name)
+        if unknown := [name for name in weights if name not in self.names]:
+            raise DataError("The file contains no such reward.", value=", ".join(unknown), known=list(self.names))
+        self.sink.emit(batch)
+        means = {(STAGE, step): {"reward": math.fsum(v) / len(v)} for step, v in sorted(self._rewards.items())}
+        for model, values in self._write_report().items():
+            means[f"evaluation:{model}:{CONDITION}", 0] = values
+        self.sink.emit([MetricEvent(id=f"metric:{s}:{n}", stage=s, step=n, values=v) for (s, n), v in means.items()])
+        self.sink.emit(list(self._remarks()))
+        Journal(self.run_dir, self.sink).commit({"done": True})
+        self.sink.emit([StatusEvent(id="status:import:succeeded", status="succeeded", detail=self._summary())])
+
+    def _row(self, row: Row, file: Path, weights: Mapping[str, float]) -> list[DialogueEvent]:
+        """Return the events of a row, of which none is counted if one is invalid."""
+        position, data = row
+        if file != self.path:
+            position = f"{file.relative_to(self.path).as_posix()} {position}"
+        self.counts["rows"] += 1
         try:
-            events = list(_convert(row, reader, converter))
+            if isinstance(data, str):
+                raise RowError(data)
+            rollouts = [self._complete(rollout, file, weights) for rollout in self.reader.rollouts(data)]
+            events = [
+                self.converter.convert(rollout, position if number == 0 else f"{position} rollout {number + 1}")
+                for number, rollout in enumerate(rollouts)
+            ]
         except ValueError as error:  # includes RowError and pydantic's ValidationError
-            bad.append(BadRow(row[0], invalid_reason(error)))
-            continue
-        count += len(events)
-        for event in events:
-            if event.phase == "train":
-                rewards[event.step].append(sum(turn.reward for turn in event.dialogue.turns))
-            elif event.phase == "evaluation":
-                evaluated[event.checkpoint or ""].append(event.dialogue)
-        batch += events
-        if len(batch) >= BATCH:
-            sink.emit(batch)
-            batch = []
-    if bad:
-        raise _rows_error(path, reader, bad, total)
-    if not count:
-        raise DataError("The file contains no rollouts.", value=path.name)
-    sink.emit(batch)
-    means = {(STAGE, step): {"reward": math.fsum(v) / len(v)} for step, v in sorted(rewards.items())}
-    for model, values in _write_report(run_dir, path.name, evaluated).items():
-        means[f"evaluation:{model}:{CONDITION}", 0] = values
-    metrics = means.items()
-    sink.emit([MetricEvent(id=f"metric:{s}:{n}", stage=s, step=n, values=values) for (s, n), values in metrics])
-    Journal(run_dir, sink).commit({"done": True})
-    detail = f"{count} rollouts of {path.name}"
-    sink.emit([StatusEvent(id="status:import:succeeded", status="succeeded", detail=detail)])
+            self.bad.append(BadRow(position, invalid_reason(error)))
+            return []
+        for rollout, event in zip(rollouts, events, strict=True):
+            self._count(rollout, event)
+        return events
 
+    def _complete(self, rollout: ImportedRollout, file: Path, weights: Mapping[str, float]) -> ImportedRollout:
+        """Return a rollout with phase and step, and with the rewards that count."""
+        for name in rollout.rewards:
+            self.names[name] = (name in weights) if weights else rollout.weights.get(name, 1.0) != 0
+        default, training = self.reader.default_phase, self.reader.is_training
+        stated: Phase | None = self.settings.phase or rollout.phase  # type: ignore[assignment]
+        phase = stated or default
+        if stated is None and training and (named := phase_of_path(file, self.path)):
+            phase = self.phases[file.relative_to(self.path.parent).parent.as_posix()] = named
+        step = step_of_path(file) if rollout.step is None and training else rollout.step
+        if weights:
+            rollout = replace(rollout, rewards={n: rollout.rewards.get(n) for n in weights}, weights=weights)
+        return replace(rollout, phase=phase, step=step)
 
-def _write_report(run_dir: RunDir, source: str, evaluated: Mapping[str, list[Dialogue]]) -> dict[str, dict[str, float]]:
-    """Write the report on the dialogues of an evaluation, if there are any; return the metrics by model."""
-    if not evaluated:
-        return {}
-    dialogues = [dialogue for by_model in evaluated.values() for dialogue in by_model]
-    tasks = len({dialogue.task_id for dialogue in dialogues})
-    turns = max(1, *(len(dialogue.turns) for dialogue in dialogues))
-    report = build_report(
-        Imported(Imported.Config()),
-        {model: {CONDITION: by_model} for model, by_model in evaluated.items()},
-        turns,
-        EvaluatedTasks(tasks, max(1, max(map(len, evaluated.values())) // tasks)),
-        [f"Imported from {source}; no control was measured."],
-    )
-    write_atomically(run_dir.evaluation / "report.json", report.to_json())
-    write_atomically(run_dir.evaluation / "report.md", report.to_markdown())
-    return {row.checkpoint: row.metrics.flat() for row in report.rows}
+    def _count(self, rollout: ImportedRollout, event: DialogueEvent) -> None:
+        dialogue = event.dialogue
+        self.counts["rollouts"] += 1
+        self.counts["without a verdict"] += dialogue.solved is None
+        self.counts["without a known reward"] += dialogue.reward is None and bool(rollout.rewards)
+        if event.phase == "evaluation":
+            self._evaluated[dialogue.policy].append(dialogue)
+        elif event.phase == "train" and dialogue.reward is not None:
+            self._rewards[event.step].append(dialogue.reward)
 
+    def _summary(self) -> str:
+        counts = [f"{n} {name}" for name in ("without a verdict", "without a known reward") if (n := self.counts[name])]
+        counts += [f"{len(self.bad)} rows skipped"] if self.bad else []
+        return ", ".join([f"{self.counts['rollouts']} rollouts of {self.path.name}", *counts])
 
-def _convert(row: Row, reader: RolloutFormat, converter: DialogueConverter) -> Iterator[DialogueEvent]:
-    position, data = row
-    if isinstance(data, str):
-        raise RowError(data)
-    for number, rollout in enumerate(reader.rollouts(data)):
-        name = position if number == 0 else f"{position} rollout {number + 1}"
-        yield converter.convert(rollout, name)
+    def _remarks(self) -> Iterator[LogEvent]:
+        """Yield the skipped rows, and which rewards count if not all do."""
+        if self.bad:
+            yield LogEvent(id="import:skipped", level="warning", text=f"Skipped rows: {_list_rows(self.bad)}.")
+        if self.phases:
+            listed = ", ".join(f"{folder}: {phase}" for folder, phase in self.phases.items())
+            yield LogEvent(id="import:phases", text=f"Phases by the names of the paths: {listed}. `--phase` sets another.")
+        others = [name for name, counts in self.names.items() if not counts]
+        if others:
+            counted = [name for name, counts in self.names.items() if counts]
+            text = f"Rewards that count: {', '.join(counted) or 'none'}. Others: {', '.join(others)}."
+            yield LogEvent(id="import:rewards", text=f"{text} `--reward` names those that count.")
+
+    def _write_report(self) -> dict[str, dict[str, float]]:
+        """Write the report on the dialogues of an evaluation, if there are any; return the metrics by policy."""
+        if not self._evaluated:
+            return {}
+        dialogues = [dialogue for by_policy in self._evaluated.values() for dialogue in by_policy]
+        tasks = len({dialogue.task_id for dialogue in dialogues})
+        notes = [f"Imported from {self.path.name}; no control was measured."]
+        if unknown := sum(dialogue.solved is None for dialogue in dialogues):
+            notes.append(f"{unknown} of {len(dialogues)} dialogues have no verdict and count in no solve rate.")
+        report = build_report(
+            Imported(Imported.Config()),
+            {policy: {CONDITION: by_policy} for policy, by_policy in self._evaluated.items()},
+            max(1, *(len(dialogue.turns) for dialogue in dialogues)),
+            EvaluatedTasks(tasks, max(1, max(map(len, self._evaluated.values())) // tasks)),
+            notes,
+        )
+        write_atomically(self.run_dir.evaluation / "report.json", report.to_json())
+        write_atomically(self.run_dir.evaluation / "report.md", report.to_markdown())
+        return {row.checkpoint: row.metrics.flat() for row in report.rows}

@@ -2,12 +2,13 @@
 
 Read against log version 2 of inspect_ai 0.3.285: a ZIP archive with `header.json` and `samples/ID_epoch_N.json`. Its
 entries are compressed with Zstandard (method 93), which `zipfile` supports from Python 3.14 on; pyarrow decompresses
-them here. Logs in the format `json` have the same objects in one file. A sample is correct if its first score is `C` or
-a number from 1.
+them here. Logs in the format `json` have the same objects in one file. Scores are numbers as Inspect's
+`value_to_float` maps them, and others are unknown. Only the first score counts; if it has several values, none does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import lzma
 import struct
@@ -24,6 +25,7 @@ from jobs.imports.records import (
     as_answer,
     as_messages,
     as_number,
+    as_score,
     encodable,
     split_prompt,
 )
@@ -51,7 +53,7 @@ class InspectLog(RolloutFormat):
 
     def recognizes(self, keys: frozenset[str]) -> bool:
         """Return whether the rows are samples of a log."""
-        return keys >= {"messages", "target", "scores"}
+        return HEADER in keys or keys >= {"messages", "target", "scores"}
 
     def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
         """Return the rollout of a sample; the prompt ends before the first generated message."""
@@ -64,8 +66,9 @@ class InspectLog(RolloutFormat):
         scores = row.get("scores") or {}
         if not isinstance(scores, dict):
             raise RowError("scores: no object")
-        values = {name: _score(score, f"scores.{name}.value") for name, score in scores.items()}
-        rewards = {name: value for name, value in values.items() if value is not None}
+        by_scorer = {name: _rewards(name, score) for name, score in scores.items()}
+        rewards = {name: value for values in by_scorer.values() for name, value in values.items()}
+        counted = next(iter(by_scorer.values()), {})
         first = next(iter(scores.values()), None)
         parsed = first.get("answer") if isinstance(first, dict) else None
         return [
@@ -73,7 +76,7 @@ class InspectLog(RolloutFormat):
                 prompt=prompt,
                 completion=completion,
                 rewards=rewards,
-                correct=next(iter(rewards.values()), 0.0) >= 1,
+                weights={name: float(len(counted) == 1 and name in counted) for name in rewards},
                 parsed=parsed if isinstance(parsed, str) else None,
                 answer=as_answer(row.get("target")),
                 phase="evaluation",
@@ -85,11 +88,24 @@ class InspectLog(RolloutFormat):
         ]
 
 
-def _score(score: object, where: str) -> float | None:
+def _rewards(name: str, score: object) -> dict[str, float | None]:
+    """Return the value of a scorer as a number, or its values, as `name` or `name.key`."""
     value = score.get("value") if isinstance(score, dict) else score
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {name: _number(value, name)}
+    return {f"{name}.{key}": _number(each, f"{name}.{key}") for key, each in value.items()}
+
+
+def _number(value: object, where: str) -> float | None:
     if isinstance(value, str) and value in VALUES:
         return VALUES[value]
-    return as_number(value, where) if isinstance(value, int | float) else None
+    if isinstance(value, int | float):
+        return as_number(value, f"scores.{where}")
+    with contextlib.suppress(ValueError):
+        return as_score(value)
+    return None
 
 
 def log_info(evaluation: object) -> dict[str, str]:

@@ -6,6 +6,7 @@ from jobs.imports.records import (
     ImportedRollout,
     RolloutFormat,
     as_answer,
+    as_correct,
     as_messages,
     as_number,
     as_step,
@@ -19,6 +20,7 @@ class Messages(RolloutFormat):
 
     name = "messages"
     title = "conversations (JSONL or Parquet): messages, and optionally answer, reward, correct, step"
+    default_phase = "chat"
 
     def recognizes(self, keys: frozenset[str]) -> bool:
         """Return whether a column `messages` exists."""
@@ -27,15 +29,13 @@ class Messages(RolloutFormat):
     def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
         """Return the rollout of a row; the prompt ends before the first message of the assistant."""
         prompt, completion = split_prompt(as_messages(row.get("messages"), "messages", "user"))
-        reward, correct = as_number(row.get("reward"), "reward"), row.get("correct")
         return [
             ImportedRollout(
                 prompt=prompt,
                 completion=completion,
-                rewards={} if reward is None else {"reward": reward},
-                correct=correct if isinstance(correct, bool) else None,
+                rewards={"reward": as_number(row["reward"], "reward")} if "reward" in row else {},
+                correct=as_correct(row.get("correct"), "correct"),
                 answer=as_answer(row.get("answer")),
-                phase="chat",
                 step=as_step(row.get("step"), "step"),
             )
         ]

@@ -6,15 +6,20 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar, get_args
 
 from rl2f_core.types import JsonObject, Message
 
 MAX_NUMBER = 1e30
 """Largest reward or weight; sums and squares of larger ones overflow."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+Phase = Literal["train", "evaluation", "chat"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+_TRUTH = {"true": 1.0, "yes": 1.0, "correct": 1.0, "false": 0.0, "no": 0.0, "incorrect": 0.0}
+_CHATML = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)(?:<\|im_end\|>\n?|\Z)", re.DOTALL)
+_ROLE_LINE = re.compile(r"^(system|user|assistant)\n", re.MULTILINE)
 
 
 T = TypeVar("T")
@@ -32,19 +37,21 @@ class ImportedRollout:
     """Messages before the first sampled attempt."""
     completion: Sequence[Message]
     """Sampled attempts (role assistant), and what the student read after them (user, tool)."""
-    rewards: Mapping[str, float] = field(default_factory=dict)
-    """Value of each reward term of the whole rollout."""
+    rewards: Mapping[str, float | None] = field(default_factory=dict)
+    """Value of each reward term of the whole rollout; None if it is unknown, e.g. NaN in the file."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight of a reward term; 1 if it is missing."""
+    """Weight of a reward term; 1 if it is missing, 0 if the term is stored but does not count."""
     correct: bool | None = None
-    """Verdict of the file; None compares the sum of the rewards with the threshold of the import."""
+    """Verdict of the file; None compares the sum of the rewards, if one is known, with the threshold of the import."""
     parsed: str | None = None
     """The final answer; None takes the last attempt."""
     answer: str | None = None
     """Gold answer."""
     advantage: float | None = None
-    phase: Literal["train", "evaluation", "chat"] = "train"
-    step: int = 0
+    phase: Phase | None = None
+    """None if the row does not state it: the path may, see `RolloutFormat.default_phase`."""
+    step: int | None = None
+    """None if the row does not state it."""
     model: str = ""
     level: str = ""
     """Name of the task set."""
@@ -61,6 +68,10 @@ class RolloutFormat(ABC):
     """Value of `rl2f import --format`."""
     title: ClassVar[str]
     """Description in error messages: the program and its recognized columns."""
+    default_phase: ClassVar[Phase] = "train"
+    """Phase of rows that do not state it, in files whose path does not either."""
+    is_training: ClassVar[bool] = False
+    """A training program writes a file per step, so the path can state phase and step."""
 
     @abstractmethod
     def recognizes(self, keys: frozenset[str]) -> bool:
@@ -70,6 +81,13 @@ class RolloutFormat(ABC):
     def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
         """Return the rollouts of a row, usually one. Raises `RowError` naming the wrong column."""
 
+    def reward_names(self, rows: Iterable[object]) -> Sequence[str]:
+        """Return the rewards that count in a file, of which `rows` are the rows; by default all that a rollout has.
+
+        Raises `DataError` if the file does not tell.
+        """
+        return ()
+
 
 def encodable(value: T) -> T:
     """Return a JSON value in which lone surrogates, which cannot be encoded, are question marks."""
@@ -78,13 +96,14 @@ def encodable(value: T) -> T:
 
 
 def as_messages(value: object, column: str, role: Literal["user", "assistant"]) -> list[Message]:
-    """Return a column as messages; a text is one message of the given role.
+    """Return a column as messages; a text is one message of the given role, or a prompt with the roles of ChatML.
 
     Tool calls become JSON after the text, reasoning becomes a `<think>` block before it, other parts than text
     become their type in brackets. Raises `RowError` if the value is neither a text nor a list of messages.
     """
     if isinstance(value, str):
-        return [Message(role=role, content=_valid(value))]
+        text = _valid(value)
+        return (split_roles(text) if role == "user" else None) or [Message(role=role, content=text)]
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise RowError(f"{column}: neither a text nor a list of messages")
     messages = []
@@ -93,6 +112,27 @@ def as_messages(value: object, column: str, role: Literal["user", "assistant"]) 
             raise RowError(f"{column}.{number}.role: {item.get('role')!r} is no role of a message")
         messages.append(Message(role=str(item["role"]), content=_content(item, f"{column}.{number}")))
     return messages
+
+
+def split_roles(prompt: str) -> list[Message] | None:
+    """Split a prompt that was rendered with ChatML, with or without its special tokens.
+
+    Returns None unless the roles alternate from an optional system message to the assistant's, so that a line of a
+    message that names a role is not taken for the beginning of another message.
+    """
+    pattern = _CHATML if prompt.startswith("<|im_start|>") else _ROLE_LINE
+    matches = list(pattern.finditer(prompt))
+    roles = [match[1] for match in matches]
+    turns = roles[1:] if roles[:1] == ["system"] else roles
+    if not turns or turns != ["user", "assistant"] * (len(turns) // 2) or matches[0].start():
+        return None
+    if pattern is _CHATML:
+        texts = [match[2] for match in matches]
+    else:
+        ends = [match.start() for match in matches[1:]]
+        texts = [prompt[m.end() : end].removesuffix("\n") for m, end in zip(matches, [*ends, None], strict=True)]
+    messages = [Message(role=role, content=text) for role, text in zip(roles, texts, strict=True)]
+    return messages if messages[-1]["content"] else messages[:-1]
 
 
 def _content(item: JsonObject, where: str) -> str:
@@ -148,9 +188,35 @@ def as_number(value: object, column: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def as_step(value: object, column: str) -> int:
-    """Return a step; 0 if it is missing. Raises `RowError` if it is no whole number from 0."""
-    number = as_number(value, column) or 0.0
+def as_score(value: object) -> float | None:
+    """Return a verdict as a number: 1 for true, yes and correct, 0 for their opposites; None if it is missing.
+
+    Raises `ValueError` if it is neither one of these words nor a number.
+    """
+    if isinstance(value, str):
+        word = value.strip().casefold()
+        if word in ("", "none", "null"):
+            return None
+        value = _TRUTH[word] if word in _TRUTH else float(word)
+    return as_number(value, "value")
+
+
+def as_correct(value: object, column: str) -> bool | None:
+    """Return a verdict; partial credit below 1 is incorrect, and a missing one None. Raises `RowError` for others."""
+    try:
+        score = as_score(value)
+    except ValueError:
+        score = -1.0
+    if score is not None and not 0 <= score <= 1:
+        raise RowError(f"{column}: {value!r:.60} is no verdict; true, false, or a number from 0 to 1 is")
+    return None if score is None else score == 1
+
+
+def as_step(value: object, column: str) -> int | None:
+    """Return a step; None if it is missing. Raises `RowError` if it is no whole number from 0."""
+    number = as_number(value, column)
+    if number is None:
+        return None
     if number < 0 or number != int(number) or number >= 2**31:
         raise RowError(f"{column}: {value!r:.60} is no step")
     return int(number)

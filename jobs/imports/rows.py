@@ -1,13 +1,14 @@
-"""Rows of a file with rollouts, each with its position, or the reason why it is unreadable."""
+"""Files with rollouts, and their rows, each with its position, or the reason why it is unreadable."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from jobs.imports.inspect_logs import HEADER, log_info, read_archive
-from jobs.imports.records import encodable
+from jobs.imports.records import Phase, encodable
 from rl2f_core.environments.data_files import InvalidRow, scan_records
 from rl2f_core.errors import DataError
 from rl2f_core.types import JsonObject
@@ -15,6 +16,40 @@ from rl2f_core.types import JsonObject
 SUFFIXES = (".jsonl", ".ndjson", ".parquet", ".eval", ".json")
 Row = tuple[str, JsonObject | str]
 """Position, and the object or the reason why it is unreadable."""
+_EVALUATION = frozenset({"val", "valid", "validation", "eval", "evaluation"})
+_TRAINING = frozenset({"train", "training", "rollout", "rollouts"})
+
+
+def find_files(path: Path) -> list[Path]:
+    """Return a file itself, or the files with rollouts in a folder and its subfolders, by their numbers.
+
+    `.json` files count only if there are no others. Raises `DataError` if there are none.
+    """
+    if not path.is_dir():
+        return [path]
+    files = [file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file()]
+    files = [file for file in files if file.suffix != ".json"] or files
+    if not files:
+        raise DataError("The folder contains no file with rollouts.", value=str(path), known=SUFFIXES)
+    return sorted(files, key=lambda file: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", file.as_posix())])
+
+
+def phase_of_path(file: Path, root: Path) -> Phase | None:
+    """Return the phase that the name of a file or of a folder up to `root` (of a file: its folder) states."""
+    folder = root if root.is_dir() else root.parent
+    for name in (file.stem, *(parent.name for parent in file.parents if parent.is_relative_to(folder))):
+        words = set(re.findall("[a-z]+", name.lower()))
+        if words & _EVALUATION:
+            return "evaluation"
+        if words & _TRAINING:
+            return "train"
+    return None
+
+
+def step_of_path(file: Path) -> int | None:
+    """Return the step in the name of a file or its folder, such as `completions_00010` or `step_10`, if there is one."""
+    match = re.fullmatch(r"(?:.*[_-])?(\d{1,9})", file.stem) or re.search(r"step[_-]?(\d{1,9})$", file.parent.name)
+    return int(match[1]) if match else None
 
 
 def read_rows(path: Path) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from jobs.imports.records import (
     ImportedRollout,
+    Phase,
     RolloutFormat,
     RowError,
     as_answer,
@@ -38,14 +39,14 @@ class VerifiersResults(RolloutFormat):
 
     def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
         """Return the rollout of a row; the reward is one term, since the weights of the metrics are not stored."""
-        reward, error = as_number(row.get("reward"), "reward"), row.get("error")
+        error = row.get("error")
         completion = row.get("completion") if row.get("completion") is not None or not error else []
         info = row.get("info")
         return [
             ImportedRollout(
                 prompt=as_messages(row.get("prompt"), "prompt", "user"),
                 completion=as_messages(completion, "completion", "assistant"),
-                rewards={} if reward is None else {"reward": reward},
+                rewards={"reward": as_number(row.get("reward"), "reward")},
                 answer=as_answer(row.get("answer") or (info.get("answer") if isinstance(info, dict) else None)),
                 phase="evaluation",
                 level=row["task"] if isinstance(row.get("task"), str) else "",
@@ -59,7 +60,9 @@ class VerifiersTraces(RolloutFormat):
     """Traces of verifiers and prime-rl."""
 
     name = "verifiers_traces"
+    is_training = True
     title = "verifiers and prime-rl traces (JSONL): episodes with traces, or traces with nodes"
+    default_phase = "evaluation"
 
     def recognizes(self, keys: frozenset[str]) -> bool:
         """Return whether the row is an episode or a trace."""
@@ -71,11 +74,11 @@ class VerifiersTraces(RolloutFormat):
         if not isinstance(traces, list) or not all(isinstance(trace, dict) for trace in traces):
             raise RowError("traces: no list of objects")
         work = _object(_object(row.get("run")).get("work"))
-        phase = "train" if work.get("type") == "train" else "evaluation"
+        phase: Phase | None = {"train": "train", "eval": "evaluation"}.get(str(work.get("type")))  # type: ignore[assignment]
         found = []
-        for trace in traces:
+        for trace in traces or [{**row, "nodes": []}]:  # without traces, the episode failed before the first call
             calls = _calls(trace)
-            for prompt, completion in _branches(trace):
+            for prompt, completion in list(_branches(trace)) or [(_messages(trace), [])]:
                 rewards, weights = _rewards(trace)
                 data = _object(_object(trace.get("task")).get("data"))
                 found.append(
@@ -85,7 +88,7 @@ class VerifiersTraces(RolloutFormat):
                         rewards=rewards,
                         weights=weights,
                         answer=as_answer(data.get("answer")),
-                        phase=phase,  # type: ignore[arg-type]
+                        phase=phase,
                         step=as_step(work.get("step"), "run.work.step"),
                         model=str(calls[0].get("model") or "") if calls else "",
                         level=str(_object(row.get("env")).get("id") or _object(trace.get("task")).get("type") or ""),
@@ -98,6 +101,11 @@ class VerifiersTraces(RolloutFormat):
 
 def _object(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
+
+
+def _messages(trace: JsonObject) -> list[Message]:
+    """Return all messages of a trace in which nothing was sampled."""
+    return [node["message"] for node in trace["nodes"]]
 
 
 def _branches(trace: JsonObject) -> Iterator[tuple[list[Message], list[Message]]]:
@@ -127,14 +135,12 @@ def _branches(trace: JsonObject) -> Iterator[tuple[list[Message], list[Message]]
             yield split_prompt([node["message"] for node in path], first)
 
 
-def _rewards(trace: JsonObject) -> tuple[dict[str, float], dict[str, float]]:
+def _rewards(trace: JsonObject) -> tuple[dict[str, float | None], dict[str, float]]:
     rewards, weights = {}, {}
     for name, reward in _object(trace.get("rewards")).items():
-        score = as_number(_object(reward).get("score"), f"rewards.{name}.score")
-        if score is not None:
-            rewards[name] = score
-            weight = as_number(_object(reward).get("weight"), f"rewards.{name}.weight")
-            weights[name] = 1.0 if weight is None else weight
+        rewards[name] = as_number(_object(reward).get("score"), f"rewards.{name}.score")
+        weight = as_number(_object(reward).get("weight"), f"rewards.{name}.weight")
+        weights[name] = 1.0 if weight is None else weight
     return rewards, weights
 
 

@@ -11,6 +11,7 @@ from jobs.imports.records import (
     RolloutFormat,
     RowError,
     as_answer,
+    as_correct,
     as_messages,
     as_number,
     as_step,
@@ -24,6 +25,7 @@ class Verl(RolloutFormat):
     """Verl's rollout dumps."""
 
     name = "verl"
+    is_training = True
     title = "verl rollout dumps (JSONL): input, output, score, step, gts"
 
     def recognizes(self, keys: frozenset[str]) -> bool:
@@ -31,18 +33,25 @@ class Verl(RolloutFormat):
         return keys >= COLUMNS
 
     def rollouts(self, row: JsonObject) -> list[ImportedRollout]:
-        """Return the rollout of a row; `acc`, if it exists, is the verdict."""
-        if not isinstance(row.get("output"), str):
+        """Return the rollout of a row; `acc`, if it exists, is the verdict. Only validation writes a column `reward`.
+
+        verl writes NumPy's values as text.
+        """
+        output, parsed = row.get("output"), row.get("pred")
+        if not isinstance(output, str):
             raise RowError("output: no text")
-        score, accuracy, parsed = as_number(row.get("score"), "score"), row.get("acc"), row.get("pred")
+        prompt = as_messages(row.get("input"), "input", "user")
+        if prompt and prompt[-1]["role"] == "assistant":  # the template begins the assistant's message
+            output = prompt.pop()["content"] + output
         return [
             ImportedRollout(
-                prompt=as_messages(row.get("input"), "input", "user"),
-                completion=as_messages(row["output"], "output", "assistant"),
-                rewards={} if score is None else {"score": score},
-                correct=accuracy >= 1 if isinstance(accuracy, int | float) else None,
+                prompt=prompt,
+                completion=as_messages(output, "output", "assistant"),
+                rewards={"score": as_number(row.get("score"), "score")},
+                correct=as_correct(row.get("acc"), "acc"),
                 parsed=parsed if isinstance(parsed, str) else None,
                 answer=as_answer(row.get("gts")),
+                phase="evaluation" if "reward" in row else None,
                 step=as_step(row.get("step"), "step"),
             )
         ]

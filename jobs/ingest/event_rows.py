@@ -127,10 +127,9 @@ def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
 
 def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
     dialogue = event.dialogue
-    reward = sum(row["reward"] for row in turns)
     advantages = [turn.advantage for turn in dialogue.turns if turn.advantage is not None]
     bits = [x for turn in dialogue.turns for x in (turn.hint_bits, turn.bits_left, turn.bits_used) if x is not None]
-    if not all(map(math.isfinite, [reward, event.time, *advantages, *bits])):
+    if not all(map(math.isfinite, [dialogue.reward or 0.0, event.time, *advantages, *bits])):
         raise ValueError("a reward, an advantage, bits or the time is not a finite number")
     checked = any(row["leak_checked"] for row in turns)
     return {
@@ -151,8 +150,8 @@ def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
         "seed": dialogue.seed,
         "solved_at": dialogue.solved_at,
         "length": len(turns),
-        "outcomes": "".join("1" if row["correct"] else "?" if row["parsed"] is None else "0" for row in turns),
-        "reward": reward,
+        "outcomes": "".join(turn.verdict.outcome for turn in dialogue.turns),
+        "reward": dialogue.reward,
         "advantage": sum(advantages) / len(advantages) if advantages else None,
         "leak_state": 0 if not checked else 2 if any(row["leak_found"] for row in turns) else 1,
         "time": event.time,
@@ -173,7 +172,7 @@ def _turn_row(turn: CoreTurn) -> Row:
         "correct": turn.verdict.correct,
         "parsed": _clean(turn.verdict.parsed),
         "verdict": turn.verdict.model_dump_json(),
-        "reward": turn.reward,
+        "reward": turn.reward if turn.has_reward else None,
         "advantage": turn.advantage,
         "hint": clean(hint.text) if hint else None,
         "feedback": _clean(hint.feedback) if hint else None,

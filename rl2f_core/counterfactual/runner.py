@@ -72,7 +72,7 @@ class Branch:
         if after is not None:
             before = dialogue.turns[turn]
             kept, parts = Revision(dialogue.task_id, before, after, frozenset({normalized_answer(before)})).kept
-        return Outcome((self.origin.event, turn), dialogue.task_id, self.arm, self.sample, dialogue.solved,
+        return Outcome((self.origin.event, turn), dialogue.task_id, self.arm, self.sample, bool(dialogue.solved),
                        None if after is None else after.verdict.score, kept, parts)  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.errors import DataError, shorten
-from rl2f_core.types import SPLITS, Split, Task, TaskData, Verdict
+from rl2f_core.types import SPLITS, Message, Split, Task, TaskData, Verdict
 
 CONTENTLESS = "That is not correct. Try again."
 NO_VERDICT_HINT = "Check your answer and give it again."
@@ -128,6 +128,12 @@ class Environment(ABC):
     def prompt(self, public: TaskData) -> str:
         """Return the problem text for the student, from the public data only."""
 
+    def prompt_messages(self, public: TaskData) -> list[Message]:
+        """Return the messages before the first attempt: the system message, unless it is empty, and the problem."""
+        system = self.system_prompt()
+        start = [Message(role="system", content=system)] if system else []
+        return [*start, Message(role="user", content=self.prompt(public))]
+
     def solution(self, task: Task) -> str | None:
         """Return the worked solution for teachers, by default `privileged["solution"]`; None if there is none."""
         text = task.privileged.get("solution")
@@ -192,7 +198,7 @@ class Environment(ABC):
     def is_correct_answer(self, task: Task, answer: str) -> bool:
         """Return whether an answer, without tags, is correct. An override may be cheaper but must return the same."""
         parsed = self.parse(task, answer)
-        return parsed is not None and self.score_parsed(task, parsed).correct
+        return parsed is not None and bool(self.score_parsed(task, parsed).correct)
 
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)

@@ -8,7 +8,7 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
-from rl2f_core.types import Split, Task, TaskData
+from rl2f_core.types import Message, Split, Task, TaskData
 
 
 @register("environment")
@@ -34,8 +34,12 @@ class Imported(Environment):
         """Return an empty message: the recorded prompt contains the system message."""
         return ""
 
+    def prompt_messages(self, public: TaskData) -> list[Message]:
+        """Return the recorded messages before the first attempt."""
+        return [Message(role=str(m["role"]), content=str(m["content"])) for m in public["messages"]]
+
     def prompt(self, public: TaskData) -> str:
-        """Return the messages before the first attempt, with their roles if there are several."""
+        """Return the messages before the first attempt as text, with their roles if there are several."""
         messages = public["messages"]
         if len(messages) == 1:
             return str(messages[0]["content"])

@@ -4,6 +4,8 @@ Conventions for every metric:
 
 - Only the first T turns of a dialogue count. A failed dialogue (`StopReason.FAILED`) counts only in `stop/…`. A
   dialogue that was dropped or whose context was full counts as not solved.
+- An attempt without a verdict (imported rollouts) counts in no metric of correctness, format or revisions, and a
+  dialogue without a reward not in the reward. The `n` of an interval is the number of known values.
 - Answers are compared by their normal form, unparsable attempts by their stripped text. An unparsable attempt never
   equals a parsable one.
 - A *revision* is an incorrect attempt together with the next attempt.
@@ -155,7 +157,7 @@ def revisions(dialogue: Dialogue, turns: int) -> list[Revision]:
     earlier: set[tuple[str, str]] = set()
     for before, after in pairwise(dialogue.turns[:turns]):
         earlier.add(normalized_answer(before))
-        if not before.verdict.correct:
+        if before.verdict.correct is False and after.verdict.correct is not None:
             result.append(Revision(dialogue.task_id, before, after, frozenset(earlier)))
     return result
 
@@ -239,10 +241,18 @@ def _accuracy(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | In
     - gain = cum_acc/T − cum_acc/1: a fraction, or a difference if dialogues continue after correct answers.
     - correct_abandoned_rate = P(incorrect at t + 1 | correct at t): has observations only without an oracle.
     """
-    ends = [(d.task_id, solved_within(d, 1), solved_within(d, turns)) for d in dialogues]
-    solved = [(d.task_id, first_solved_turn(d, turns), min(len(d.turns), turns)) for d in dialogues]
+    scored = [(d.task_id, solved_within(d, 1), solved_within(d, turns)) for d in dialogues]
+    ends = [(task, first, last) for task, first, last in scored if first is not None and last is not None]
+    solved = [
+        (d.task_id, first_solved_turn(d, turns), min(len(d.turns), turns))
+        for d in dialogues
+        if all(turn.verdict.correct is not None for turn in d.turns[:turns])
+    ]
     continued = [
-        (d.task_id, b.verdict.correct) for d in dialogues for a, b in pairwise(d.turns[:turns]) if a.verdict.correct
+        (d.task_id, b.verdict.correct)
+        for d in dialogues
+        for a, b in pairwise(d.turns[:turns])
+        if a.verdict.correct and b.verdict.correct is not None
     ]
 
     def solve_rate(at: Iterable[int]) -> Tally:
@@ -319,11 +329,12 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tal
 
     def rates(attempts: Sequence[tuple[str, Turn]], suffix: str) -> dict[str, Tally]:
         limit, words = FinishReason.LENGTH, tokens_and_words(attempts, suffix)
+        verified = [(task, turn.verdict) for task, turn in attempts if turn.verdict.correct is not None]
         return {
             f"attempt_tokens{suffix}": words[f"attempt_tokens{suffix}"],
             f"truncated_rate{suffix}": fraction((task, turn.finish_reason is limit) for task, turn in attempts),
-            f"parse_failure_rate{suffix}": fraction((task, turn.verdict.parsed is None) for task, turn in attempts),
-            f"format_error_rate{suffix}": fraction((task, not turn.verdict.well_formed) for task, turn in attempts),
+            f"parse_failure_rate{suffix}": fraction((task, verdict.parsed is None) for task, verdict in verified),
+            f"format_error_rate{suffix}": fraction((task, not verdict.well_formed) for task, verdict in verified),
             **words,
         }
 
@@ -333,7 +344,7 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tal
         values |= rates([(d.task_id, d.turns[t - 1]) for d in dialogues if len(d.turns) >= t], f"/{t}")
     for name, correct in (("correct", True), ("incorrect", False)):
         values |= tokens_and_words((item for item in attempts if item[1].verdict.correct is correct), f"/{name}")
-    outcomes = [(task, classify_attempt(turn)) for task, turn in attempts]
+    outcomes = [(task, classify_attempt(turn)) for task, turn in attempts if turn.verdict.correct is not None]
     for name in OUTCOMES:
         values[f"outcome/{name}"] = fraction((task, outcome == name) for task, outcome in outcomes)
     return values
@@ -341,7 +352,12 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tal
 
 def _reward_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | Interval]:
     """Compute `reward`, the mean undiscounted return, and `reward_std`, its standard deviation (n − 1)."""
-    totals = [(d.task_id, math.fsum(turn.reward for turn in d.turns[:turns]), 1) for d in dialogues]
+    played = [(d.task_id, d.turns[:turns]) for d in dialogues]
+    totals = [
+        (task, math.fsum(turn.reward for turn in played_turns), 1)
+        for task, played_turns in played
+        if any(turn.has_reward for turn in played_turns)
+    ]
     deviation = stdev(total for _, total, _ in totals) if len(totals) > 1 else None
     return {"reward": _mean(totals), "reward_std": Interval(value=deviation, n=len(totals))}
 
@@ -381,8 +397,8 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
     return values
 
 
-def solved_within(dialogue: Dialogue, turns: int) -> bool:
-    """Return whether the last answer of the first `turns` attempts counts as correct.
+def solved_within(dialogue: Dialogue, turns: int) -> bool | None:
+    """Return whether the last answer of the first `turns` attempts counts as correct; None without a verdict on it.
 
     It does not if a leak ended the dialogue.
     """
@@ -401,9 +417,12 @@ def first_solved_turn(dialogue: Dialogue, turns: int) -> int:
 
 # -- effects -------------------------------------------------------------------------------------------------------
 def solved_by_task(dialogues: Sequence[Dialogue], turns: int) -> dict[str, tuple[float, float]]:
-    """Return each task's number of dialogues solved within `turns`, and of dialogues, without failed dialogues."""
-    valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
-    return sum_by_task((d.task_id, float(solved_within(d, turns)), 1.0) for d in valid)
+    """Return each task's number of dialogues solved within `turns`, and of dialogues.
+
+    Failed dialogues and those without a verdict are left out.
+    """
+    ends = [(d.task_id, solved_within(d, turns)) for d in dialogues if d.stop_reason is not StopReason.FAILED]
+    return sum_by_task((task, float(solved), 1.0) for task, solved in ends if solved is not None)
 
 
 def solve_rate_difference(a: Rates, b: Rates) -> Interval:
@@ -491,6 +510,6 @@ def _mean(observations: Iterable[_Observation]) -> Tally:
     return Tally("mean", sum_by_task(observations))
 
 
-def fraction(observations: Iterable[tuple[str, bool]]) -> Tally:
-    """Return a fraction of pairs (task, hit); the observations of one task are a cluster."""
-    return _pooled((task, float(hit), 1.0) for task, hit in observations)
+def fraction(observations: Iterable[tuple[str, bool | None]]) -> Tally:
+    """Return a fraction of pairs (task, hit) without unknown hits; the observations of one task are a cluster."""
+    return _pooled((task, float(hit), 1.0) for task, hit in observations if hit is not None)

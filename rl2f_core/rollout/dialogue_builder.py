@@ -90,7 +90,7 @@ class DialogueBuilder:
     @property
     def is_correct(self) -> bool:
         """Whether the last attempt is correct."""
-        return bool(self.turns) and self.turns[-1].verdict.correct
+        return bool(self.turns) and bool(self.turns[-1].verdict.correct)
 
     @property
     def choices(self) -> tuple[tuple[int, ...], ...]:

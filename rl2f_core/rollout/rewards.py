@@ -66,7 +66,7 @@ def _distance(verdict: Verdict) -> float:
 
 
 def _binary(verdict: Verdict) -> list[RewardTerm]:
-    return [RewardTerm(name="correct", score=float(verdict.correct))]
+    return [RewardTerm(name="correct", score=float(bool(verdict.correct)))]
 
 
 def _format(verdict: Verdict) -> list[RewardTerm]:

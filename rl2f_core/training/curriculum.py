@@ -112,7 +112,7 @@ class CurriculumTracker:
             turns = (
                 1 if self.curriculum.solved_at == "first_turn" else max((len(d.turns) for d in dialogues), default=1)
             )
-            solved += sum(solved_within(d, turns) for d in dialogues)
+            solved += sum(bool(solved_within(d, turns)) for d in dialogues)
             by_level[level] = solved, played + len(dialogues)
         self.steps += 1
         self.window = [*self.window, by_level.pop(self.level, (0, 0))][-self.curriculum.window_steps :]

@@ -214,7 +214,7 @@ def _report(
     firsts = [d.turns[0] for d in dialogues if d.turns]
     attempts = [(problem, t) for problem, d in played for t in d.turns]
     outcomes = outcomes_of(groups, method)
-    solved_counts = Counter(sum(r.dialogue.solved for r in g.rollouts) for g in groups)
+    solved_counts = Counter(sum(bool(r.dialogue.solved) for r in g.rollouts) for g in groups)
     hints = [sum(k >= 0 and not s for k, s in zip(x.turn_ids, x.student_mask, strict=True)) for x in sequences]
     context = min(config.rollout.max_seq_len, engine.backend.max_model_len)
     report = PreflightReport(

@@ -93,7 +93,7 @@ def outcomes_of(groups: Sequence[Group], method: Method) -> dict[str, float]:
     gamma, turns = method.turn_discount, method.trained_turns
     dialogues = [[(r.dialogue, turns(len(r.dialogue.turns))) for r in group.trainable] for group in groups]
     returns = [[dialogue_return([t.reward for t in d.turns[:n]], gamma) for d, n in group] for group in dialogues]
-    return group_outcomes(returns, [[solved_within(d, n) for d, n in group] for group in dialogues])
+    return group_outcomes(returns, [[bool(solved_within(d, n)) for d, n in group] for group in dialogues])
 
 
 def loss_means(sums: dict[str, float], norms: LossNormalizers) -> dict[str, float]:

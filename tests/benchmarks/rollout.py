@@ -29,7 +29,7 @@ class UnsolvedCode(SecretCode):
 
     def verify(self, task: Task, attempt: str) -> Verdict:
         verdict = super().verify(task, attempt)
-        return verdict.model_copy(update={"correct": False, "score": min(verdict.score, 0.5)})
+        return verdict.model_copy(update={"correct": False, "score": min(verdict.score or 0.0, 0.5)})
 
 
 def serve(settings: Settings, channel: Channel) -> None:

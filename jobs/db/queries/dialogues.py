@@ -35,12 +35,14 @@ from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import DEMONSTRATION, JsonObject
 
 T = TypeVar("T")
+HAS_VERDICT = ~table_of(Dialogue).c.outcomes.endswith("-")
+"""Condition that the last attempt was verified."""
 _texts = table(FULL_TEXT, column("rowid", Integer))
 _dialogue = table_of(Dialogue).c
 ORDERS = ("played", "reward", "-reward", "hint_value", "-hint_value")
 """Ingestion order; reward or best hint value, ascending or descending.
 
-The order by hint value excludes dialogues without a measured hint.
+The order excludes dialogues without a known reward or measured hint.
 """
 
 
@@ -63,7 +65,7 @@ class DialogueFilter:
     demonstrations: bool = False
     """Include demonstrations, which no model sampled. A chosen stage or group includes its demonstrations."""
     solved: str = ""
-    """`never`, `any`, or the 1-based turn of the first correct attempt."""
+    """`never`, `any`, `unknown` (no verdict), or the 1-based turn of the first correct attempt."""
     reward_from: float | None = None
     reward_to: float | None = None
     leak_state: int | None = None
@@ -117,8 +119,11 @@ def page(
 def _keys(filter: DialogueFilter, back: bool = False) -> list[Key]:
     if filter.order == "played":
         return [Key(_dialogue.id, back)]
-    column = _dialogue.reward if filter.order.endswith("reward") else _dialogue.best_hint_value
-    return [Key(column, filter.order.startswith("-") != back), Key(_dialogue.id, back)]
+    return [Key(_order_column(filter), filter.order.startswith("-") != back), Key(_dialogue.id, back)]
+
+
+def _order_column(filter: DialogueFilter) -> ColumnElement[Any]:
+    return _dialogue.reward if filter.order.endswith("reward") else _dialogue.best_hint_value
 
 
 def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT) -> Page[Dialogue]:
@@ -213,12 +218,14 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
     if not (filter.demonstrations or filter.stage or filter.group):
         where.append(_dialogue.policy != DEMONSTRATION)
     if filter.solved == "never":
-        where.append(_dialogue.solved_at.is_(None))
+        where += [_dialogue.solved_at.is_(None), HAS_VERDICT]
+    elif filter.solved == "unknown":
+        where.append(~HAS_VERDICT)
     elif filter.solved == "any":
         where.append(_dialogue.solved_at.is_not(None))
     elif filter.solved:
         if not (filter.solved.isascii() and filter.solved.isdigit() and len(filter.solved) < 6):
-            raise DataError("`solved` must be a turn number.", value=filter.solved, known=["never", "any", "1"])
+            raise DataError("`solved` must be a turn number.", value=filter.solved, known=["never", "any", "unknown", "1"])
         where.append(_dialogue.solved_at == int(filter.solved))
     if filter.labeled is not None:
         where.append(_dialogue.label_count > 0 if filter.labeled else _dialogue.label_count == 0)
@@ -226,8 +233,8 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
         where.append(_dialogue.error.is_not(None))
     if filter.order not in ORDERS:
         raise DataError("Unknown order of dialogues.", value=filter.order, known=ORDERS)
-    if filter.order.endswith("hint_value"):
-        where.append(_dialogue.best_hint_value.is_not(None))
+    if filter.order != "played":
+        where.append(_order_column(filter).is_not(None))
     return where
 
 

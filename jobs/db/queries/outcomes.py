@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import func, select
 
 from jobs.db.models import Dialogue, Run, TaskRow, table_of
+from jobs.db.queries.dialogues import HAS_VERDICT
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -35,7 +36,7 @@ def training(
 ) -> list[GroupCount]:
     """Count the training dialogues of a stage in the steps from `first` to `last`."""
     where = [_dialogue.run_id == run_id, _dialogue.step >= first, _dialogue.phase == "train", _dialogue.stage == stage]
-    where.append(_dialogue.stop_reason != FAILED)
+    where += [_dialogue.stop_reason != FAILED, HAS_VERDICT]
     if last is not None:
         where.append(_dialogue.step <= last)
     keys = (_dialogue.stage, _dialogue.step, _dialogue.group, _dialogue.solved_at)
@@ -47,15 +48,19 @@ def training(
 def evaluation(db: Database, run_id: int) -> dict[tuple[str, str], dict[str, dict[int | None, int]]]:
     """Count an evaluation's dialogues by (checkpoint, condition), task and solved turn, in the order of ingestion."""
     task = table_of(TaskRow)
+    with db.read() as session:
+        run = session.get(Run, run_id)
+    steps = [] if run is not None and run.kind == "imported" else [_dialogue.step == 0]  # the index finds them
     keys = (_dialogue.checkpoint, _dialogue.condition, task.c.task, _dialogue.solved_at)
     query = (
         select(*keys, func.count(), func.min(_dialogue.id))
         .join(task, task.c.id == _dialogue.task_id)
         .where(
             _dialogue.run_id == run_id,
-            _dialogue.step == 0,
+            *steps,
             _dialogue.phase == "evaluation",
             _dialogue.stop_reason != FAILED,
+            HAS_VERDICT,
         )
         .group_by(*keys)
         .order_by(func.min(_dialogue.id))

@@ -194,7 +194,7 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         """State form and score, without content of the answer."""
         if last_parsed(attempts) is None:
             return UNREAD
-        score = attempts[-1].score
+        score = attempts[-1].score or 0.0
         text = "It scores nothing." if score < 0.005 else f"It scores {score:.2f} of 1."
         return f"The form is right, the answer is not. {text}"
 

@@ -52,7 +52,7 @@ def verify(environment: Environment, split: Split, index: int, attempts: list[st
             break
     last = verdicts[-1]
     done = last.correct or last.done
-    reward = float(last.correct)
+    reward = float(bool(last.correct))
     if environment.stateful:
         reward = sum(v.reward or 0.0 for v in verdicts) + (0.0 if done else environment.unfinished_reward(task))
     message = "" if done else _message(environment, task, verdicts)

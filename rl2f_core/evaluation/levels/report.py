@@ -133,7 +133,7 @@ def condition_name(level: str, variant: str) -> str:
 # -- estimates -----------------------------------------------------------------------------------------------------
 def first_attempts(dialogues: Sequence[Dialogue]) -> dict[tuple[str, int], bool]:
     """Return whether first attempts are correct by (original) task and sample, without failed dialogues."""
-    return {(d.group, d.index): solved_within(d, 1) for d in dialogues if d.stop_reason is not StopReason.FAILED}
+    return {(d.group, d.index): bool(solved_within(d, 1)) for d in dialogues if d.stop_reason is not StopReason.FAILED}
 
 
 def accuracy(correct: FirstAttempts) -> Interval:
@@ -206,7 +206,7 @@ def _cells(checkpoint: str, level: str, by_variant: Mapping[str, Sequence[Dialog
                 more["memorization_above_resample"] = memorization_above_resample(original, correct, again)
         elif turns > 1:
             valid = [d for d in dialogues if d.stop_reason is not StopReason.FAILED]
-            more = {"solved": accuracy({(d.group, d.index): solved_within(d, turns) for d in valid})}
+            more = {"solved": accuracy({(d.group, d.index): bool(solved_within(d, turns)) for d in valid})}
         metrics = None if level == ALL_LEVELS else compute_metrics(dialogues, limit)
         tasks = len({task for task, _ in correct})
         cells.append(LevelCell(checkpoint=checkpoint, level=level, variant=name, accuracy=accuracy(correct),

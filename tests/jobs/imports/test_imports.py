@@ -23,7 +23,7 @@ from jobs.export.exporter import export
 from jobs.export.resolve_sources import workspace_sources
 from jobs.export.settings import ExportSettings
 from jobs.imports.dialogues import DialogueConverter
-from jobs.imports.importer import FORMATS, ImportRowsError, import_file
+from jobs.imports.importer import FORMATS, ImportRowsError, ImportSettings, import_file
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue
 from jobs.labels.annotation_queue import QueueFilter
@@ -67,7 +67,7 @@ def write_lines(path: Path, rows: Sequence[object]) -> Path:
 
 
 def imported(db: Database, workspace: Workspace, path: Path, **options: Any) -> tuple[Run, list[DialogueEvent]]:
-    run = import_file(db, workspace, path, **options)
+    run = import_file(db, workspace, path, ImportSettings(**options))
     events = read_events(workspace.folder(run.folder) / "events.jsonl", strict=True)
     return run, [event for event in events if isinstance(event, DialogueEvent)]
 
@@ -88,7 +88,8 @@ def test_completions_of_trl_keep_step_rewards_and_advantage(db: Database, worksp
         "advantage": [0.7, -0.7, 0.0],
     }
     pa.parquet.write_table(pa.table(table), tmp_path / "completions_00002.parquet")
-    run, events = imported(db, workspace, tmp_path / "completions_00002.parquet")
+    named = {"accuracy": 1.0, "length": 1.0}
+    run, events = imported(db, workspace, tmp_path / "completions_00002.parquet", rewards=named)
     assert (run.kind, run.status, run.origin) == ("imported", "succeeded", "imported")
     first, second, third = (event.dialogue for event in events)
     assert [(e.phase, e.step, e.dialogue.solved) for e in events] == [
@@ -187,13 +188,15 @@ def test_a_log_of_inspect_is_read_without_its_package(db: Database, workspace: W
     assert [event.dialogue.index for event in sums] == [0, 1]
     report = RunDir(workspace.folder(run.folder)).evaluation / "report.json"
     (row,) = EvaluationReport.model_validate_json(report.read_bytes()).rows
-    assert (row.checkpoint, row.metrics.flat()["cum_acc/1"], row.metrics.flat()["cum_acc/2"]) == (
-        "mockllm/model", 0.0, 1.0
+    assert (row.checkpoint, row.metrics["cum_acc/1"].value, row.metrics["cum_acc/2"].value) == (
+        "mockllm/model", None, 1.0
     )  # fmt: skip
-    assert run.reward == 2.0
+    assert run.reward == 1.0
     result = CliRunner().invoke(app, ["report", str(workspace.folder(run.folder))])
     assert result.exit_code == 0 and "mockllm/model" in result.stdout
-    assert {r.name: r.value for r in sums[0].dialogue.turns[1].rewards} == {"match": 1.0, "includes": 1.0}
+    assert {r.name: (r.score, r.weight) for r in sums[0].dialogue.turns[1].rewards} == {
+        "match": (1.0, 1.0), "includes": (1.0, 0.0)
+    }  # fmt: skip
 
 
 def test_a_json_log_of_inspect_and_few_shot_examples_are_read(db: Database, workspace: Workspace, tmp_path: Path):
@@ -248,7 +251,7 @@ def test_unknown_formats_list_the_known_ones(db: Database, workspace: Workspace,
     with pytest.raises(DataError, match=r"columns question, text .*Known: trl: .*verl: .*verifiers.*inspect.*messages"):
         import_file(db, workspace, path)
     with pytest.raises(DataError, match="Known: trl, verl, verifiers_traces, verifiers, inspect, messages"):
-        import_file(db, workspace, path, format="openrlhf")
+        import_file(db, workspace, path, ImportSettings(format="openrlhf"))
     for name, text in {"a.csv": "Known: .jsonl", "b.jsonl": "no such file"}.items():
         if name == "a.csv":
             (tmp_path / name).write_text("a,b")
@@ -363,7 +366,7 @@ def test_odd_values_give_a_dialogue_or_a_reason(row: dict[str, Any]):
 def run(db: Database, workspace: Workspace, tmp_path: Path) -> Run:
     """A dialogue whose hint states the gold answer, and one without a gold answer."""
     rows = [{"messages": HINTED, "answer": "7", "correct": True}, {"messages": HINTED}]
-    return import_file(db, workspace, write_lines(tmp_path / "chats.jsonl", rows), name="chats")
+    return import_file(db, workspace, write_lines(tmp_path / "chats.jsonl", rows))
 
 
 def test_an_imported_run_can_be_searched_labeled_exported_and_rebuilt(
