@@ -73,12 +73,13 @@ class VerifiersTraces(RolloutFormat):
         traces = row.get("traces", [row])
         if not isinstance(traces, list) or not all(isinstance(trace, dict) for trace in traces):
             raise RowError("traces: no list of objects")
-        work = _object(_object(row.get("run")).get("work"))
-        phase: Phase | None = {"train": "train", "eval": "evaluation"}.get(str(work.get("type")))  # type: ignore[assignment]
+        run = _object(row.get("run"))
+        work = _object(run.get("work"))
+        phase: Phase | None = {"train": "train", "eval": "evaluation"}.get(str(work.get("type") or run.get("type")))  # type: ignore[assignment]
         found = []
         for trace in traces or [{**row, "nodes": []}]:  # without traces, the episode failed before the first call
             calls = _calls(trace)
-            for prompt, completion in list(_branches(trace)) or [(_messages(trace), [])]:
+            for prompt, completion in list(_branches(trace)) or [(_unanswered(trace), [])]:
                 rewards, weights = _rewards(trace)
                 data = _object(_object(trace.get("task")).get("data"))
                 found.append(
@@ -103,9 +104,13 @@ def _object(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def _messages(trace: JsonObject) -> list[Message]:
-    """Return all messages of a trace in which nothing was sampled."""
-    return [node["message"] for node in trace["nodes"]]
+def _unanswered(trace: JsonObject) -> list[Message]:
+    """Return the prompt of a trace in which nothing was sampled: that of the task, unless it was recorded."""
+    data = _object(_object(trace.get("task")).get("data"))
+    system, prompt = data.get("system_prompt"), data.get("prompt")
+    messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+    task = [{"role": "system", "content": system}, *messages] if system else messages
+    return [node["message"] for node in trace["nodes"]] or task
 
 
 def _branches(trace: JsonObject) -> Iterator[tuple[list[Message], list[Message]]]:
