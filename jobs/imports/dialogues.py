@@ -111,12 +111,12 @@ class DialogueConverter:
 
 
 def _reward_terms(rollout: ImportedRollout) -> tuple[RewardTerm, ...]:
-    """Return the known rewards with their weights."""
-    return tuple(
-        RewardTerm(name=name, score=score, weight=rollout.weights.get(name, 1.0))
-        for name, score in rollout.rewards.items()
-        if score is not None
-    )
+    """Return the known rewards with their weights; with weight 0 if one that counts is unknown, as is their sum."""
+    weights = {name: rollout.weights.get(name, 1.0) for name in rollout.rewards}
+    if any(rollout.rewards[name] is None for name, weight in weights.items() if weight):
+        weights = dict.fromkeys(weights, 0.0)
+    known = {name: score for name, score in rollout.rewards.items() if score is not None}
+    return tuple(RewardTerm(name=name, score=score, weight=weights[name]) for name, score in known.items())
 
 
 def _turns(rollout: ImportedRollout, verdict: Verdict) -> list[Turn]:

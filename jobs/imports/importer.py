@@ -236,9 +236,10 @@ class _Import:
         if stated is None and training and (named := phase_of_path(file, self.path)):
             phase = self.phases[file.relative_to(self.path.parent).parent.as_posix()] = named
         step = step_of_path(file) if rollout.step is None and training else rollout.step
-        if weights:
-            rollout = replace(rollout, rewards={n: rollout.rewards.get(n) for n in weights}, weights=weights)
-        return replace(rollout, phase=phase, step=step)
+        rewards = {name: rollout.rewards.get(name) for name in weights} if weights else rollout.rewards
+        if self.reader.sums_known_rewards and set(rewards.values()) != {None}:
+            rewards = {name: score for name, score in rewards.items() if score is not None}
+        return replace(rollout, phase=phase, step=step, rewards=rewards, weights=weights or rollout.weights)
 
     def _count(self, rollout: ImportedRollout, event: DialogueEvent) -> None:
         dialogue = event.dialogue
@@ -260,8 +261,8 @@ class _Import:
         if self.bad:
             yield LogEvent(id="import:skipped", level="warning", text=f"Skipped rows: {_list_rows(self.bad)}.")
         if self.phases:
-            listed = ", ".join(f"{folder}: {phase}" for folder, phase in self.phases.items())
-            yield LogEvent(id="import:phases", text=f"Phases by the names of the paths: {listed}. `--phase` sets another.")
+            listed = ", ".join(f"{phase} in {folder}" for folder, phase in self.phases.items())
+            yield LogEvent(id="import:phases", text=f"The paths state the phases: {listed}. `--phase` names another.")
         others = [name for name, counts in self.names.items() if not counts]
         if others:
             counted = [name for name, counts in self.names.items() if counts]

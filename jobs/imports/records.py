@@ -72,6 +72,8 @@ class RolloutFormat(ABC):
     """Phase of rows that do not state it, in files whose path does not either."""
     is_training: ClassVar[bool] = False
     """A training program writes a file per step, so the path can state phase and step."""
+    sums_known_rewards: ClassVar[bool] = False
+    """The total leaves out unknown rewards; otherwise it is unknown if one of them is."""
 
     @abstractmethod
     def recognizes(self, keys: frozenset[str]) -> bool:

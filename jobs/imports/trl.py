@@ -2,7 +2,8 @@
 
 Read against `GRPOTrainer.log` of TRL 1.16: columns `step`, `prompt`, `completion`, one per reward function, further
 ones of `log_extra`, and `advantage`. Prompt and completion are texts or lists of messages. The file contains neither
-the gold answer nor the weights of the reward functions.
+the gold answer nor the weights of the reward functions. A function that does not apply to a row returns None, which TRL
+logs as NaN and leaves out of the total.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ class TRL(RolloutFormat):
     """TRL's completions."""
 
     name = "trl"
-    is_training = True
-    is_training = True
+    is_training = sums_known_rewards = True
     title = "TRL completions (Parquet or JSONL): step, prompt, completion, reward columns, advantage"
 
     def recognizes(self, keys: frozenset[str]) -> bool:
