@@ -81,9 +81,10 @@ class ExportRecord:
     steps: tuple[ExportTurn, ...]
 
     @property
-    def solved_at(self) -> int:
-        """1-based turn of the correct attempt; 0 without one."""
-        return next((step.turn.index + 1 for step in self.steps if step.turn.verdict.correct), 0)
+    def solved_at(self) -> int | None:
+        """1-based turn of the correct attempt; 0 without one, None if the last attempt has no verdict."""
+        missing = None if self.event.dialogue.solved is None else 0
+        return next((step.turn.index + 1 for step in self.steps if step.turn.verdict.correct), missing)
 
     def segments(self) -> Iterator[tuple[ExportTurn, ...]]:
         """Yield the turns of each conversation: after an attempt without hint and observation, a new one begins."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,11 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return Workspace(tmp_path_factory.mktemp("workspace"))
 
 
-def write(path: Path, name: str, rows: Sequence[object]) -> Path:
+def write(path: Path, name: str, rows: Iterable[object]) -> Path:
     """Write rows in a format's kind of file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if name == "inspect":
-        log = {"version": 2, "eval": {"task": "t", "model": "m"}, "samples": rows}
+        log = {"version": 2, "eval": {"task": "t", "model": "m"}, "samples": list(rows)}
         path.write_text(json.dumps(log))
         return path
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
@@ -132,7 +132,7 @@ class Imported:
         return [row for record in records for row in messages(record, [None] * len(record.steps))]
 
 
-def imported(workspace: Workspace, path: Path, name: str, rows: Sequence[object], *options: str) -> Imported:
+def imported(workspace: Workspace, path: Path, name: str, rows: Iterable[object], *options: str) -> Imported:
     file = path / ("log.json" if name == "inspect" else "log.jsonl")
     return Imported(workspace, write(file, name, rows), *options)
 
@@ -144,19 +144,16 @@ def test_prompts_with_roles_keep_them_in_exports(workspace: Workspace, tmp_path:
     assert row["messages"] == [SYSTEM, QUESTION, SEVEN]
 
 
-@pytest.mark.parametrize(("prompt", "roles"), [
-    ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n3 + 4?<|im_end|>\n<|im_start|>assistant\n",
-     ["system", "user", "assistant"]),
-    ("user\n1 + 1?\nassistant\n2\nuser\n3 + 4?\nassistant\n", ["user", "assistant", "user", "assistant"]),
-    ("user\nThe role is\nuser\nIs it?\nassistant\n", ["user", "assistant"]),
-    ("3 + 4?", ["user", "assistant"]),
-], ids=["chatml with tokens", "example before the question", "ambiguous line stays text", "plain text"])  # fmt: skip
-def test_roles_of_rendered_prompts_are_read_if_they_are_unambiguous(
-    workspace: Workspace, tmp_path: Path, prompt: str, roles: list[str]
-) -> None:
-    (row,) = imported(workspace, tmp_path, "verl", [verl(input=prompt)]).exported()
-    assert [message["role"] for message in row["messages"]] == roles
-    assert "[user]" not in json.dumps(row["messages"])
+def test_roles_of_rendered_prompts_are_read_if_they_are_unambiguous(workspace: Workspace, tmp_path: Path) -> None:
+    prompts = {
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n3 + 4?<|im_end|>\n<|im_start|>assistant\n": "SUA",
+        "user\n1 + 1?\nassistant\n2\nuser\n3 + 4?\nassistant\n": "UAUA",
+        "user\nThe role is\nuser\nIs it?\nassistant\n": "UA",
+        "3 + 4?": "UA",
+    }
+    rows = imported(workspace, tmp_path, "verl", [verl(input=prompt) for prompt in prompts]).exported()
+    roles = ["".join(message["role"][0].upper() for message in row["messages"]) for row in rows]
+    assert roles == list(prompts.values())
 
 
 @every_format
@@ -187,7 +184,7 @@ def test_unknown_verdicts_and_rewards_count_in_no_mean(workspace: Workspace, tmp
 def test_the_curve_of_the_reward_has_no_point_without_a_known_one(workspace: Workspace, tmp_path: Path) -> None:
     rows = [trl(1.0), trl(NAN), trl(0.0), trl(NAN, step=2)]
     run = imported(workspace, tmp_path, "trl", rows)
-    assert [(m.step, m.values["reward"]) for m in Experiment(run.folder).metrics().itertuples()] == [(1, 0.5)]
+    assert [(m.step, m.reward) for m in Experiment(run.folder).metrics().itertuples()] == [(1, 0.5)]
 
 
 @pytest.mark.parametrize(("name", "row", "verdicts"), [
@@ -214,7 +211,7 @@ def test_dialogues_without_a_verdict_are_neither_solved_nor_never_solved(workspa
     from jobs.db.engine import Database
 
     run = imported(workspace, tmp_path, "verl", [verl(1.0), verl(0.0), verl(NAN)])
-    db = Database(workspace.database_url)
+    db = Database(workspace.database_url())
     (number,) = [each.run_id for each in dialogues.page(db, DialogueFilter(), newest_first=True, limit=1).rows]
     counts = {solved: dialogues.count(db, DialogueFilter(run=number, solved=solved)) for solved in ("any", "never")}
     assert counts == {"any": 1, "never": 1} and len(run.events) == 3
@@ -223,28 +220,25 @@ def test_dialogues_without_a_verdict_are_neither_solved_nor_never_solved(workspa
     assert [(row.outcomes, row.reward) for row in ordered] == [("1", 1.0), ("0", 0.0)]
 
 
-@pytest.mark.parametrize(("file", "name", "row", "options", "place"), [
-    ("val/10.jsonl", "verl", verl(step=10), (), ("evaluation", 10, "imported@10")),
-    ("dumps/10.jsonl", "verl", verl(step=10, reward=1.0), (), ("evaluation", 10, "imported@10")),
-    ("dumps/10.jsonl", "verl", verl(step=10), (), ("train", 10, None)),
-    ("completions/completions_00010.jsonl", "trl", trl(step=10), ("--phase", "evaluation"),
-     ("evaluation", 10, "imported@10")),
-    ("traces.jsonl", "traces", trace(run={"type": "train", "work": {"type": "eval", "step": 10}}), (),
-     ("evaluation", 10, "imported@10")),
-    ("traces.jsonl", "traces", trace(run={"type": "train", "work": {"type": "train", "step": 10}}), (),
-     ("train", 10, None)),
-    ("rollouts/step_10/train_rollouts.jsonl", "traces", trace()["traces"][0], (), ("train", 10, None)),
-    ("rollouts/step_10/eval_rollouts.jsonl", "traces", trace()["traces"][0], (), ("evaluation", 10, "imported@10")),
-    ("log.json", "inspect", sample(), (), ("evaluation", 0, "m")),
-    ("m.jsonl", "messages", chat(step=10), ("--phase", "evaluation"), ("evaluation", 10, "imported@10")),
-], ids=["verl by its folder", "verl by its columns", "verl in training", "trl by an option", "verifiers eval",
-        "verifiers train", "prime-rl train", "prime-rl eval", "inspect", "messages by an option"])  # fmt: skip
+TRAIN, EVALUATION = ("train", 10, None, "train"), ("evaluation", 10, "imported@10", "test")
+
+
+@pytest.mark.parametrize(("file", "rows", "options", "places"), [
+    ("val/10.jsonl", [verl(step=10)], (), [EVALUATION]),
+    ("dumps/10.jsonl", [{**verl(step=10), "reward": 1.0}, verl(step=10)], (), [EVALUATION, TRAIN]),
+    ("completions/completions_00010.jsonl", [trl(step=10)], ("--phase", "evaluation"), [EVALUATION]),
+    ("traces.jsonl", [trace(run={"type": "train", "work": {"type": kind, "step": 10}}) for kind in ("eval", "train")],
+     (), [EVALUATION, TRAIN]),
+    ("step_10/train_rollouts.jsonl", [trace()["traces"][0]], (), [TRAIN]),
+    ("step_10/eval_rollouts.jsonl", [trace()["traces"][0]], (), [EVALUATION]),
+    ("m.jsonl", [chat(step=10)], ("--phase", "evaluation"), [EVALUATION]),
+], ids=["verl by its folder", "verl by its columns", "trl by an option", "verifiers", "prime-rl train",
+        "prime-rl eval", "messages by an option"])  # fmt: skip
 def test_validation_is_an_evaluation_of_its_step(
-    workspace: Workspace, tmp_path: Path, file: str, name: str, row: Any, options: tuple[str, ...], place: tuple[Any]
+    workspace: Workspace, tmp_path: Path, file: str, rows: list[Any], options: tuple[str, ...], places: list[Any]
 ) -> None:
-    (event,) = Imported(workspace, write(tmp_path / file, name, [row]), *options).events
-    assert (event.phase, event.step, event.checkpoint) == place
-    assert event.task.split == ("train" if event.phase == "train" else "test")
+    events = Imported(workspace, write(tmp_path / file, "", rows), *options).events
+    assert [(event.phase, event.step, event.checkpoint, event.task.split) for event in events] == places
 
 
 @pytest.mark.parametrize(("files", "expected"), [
@@ -284,38 +278,35 @@ def test_report_6_unscored_logs_of_inspect_have_no_verdict(
     assert report.rows[0].metrics["cum_acc/1"].value is None
 
 
-@pytest.mark.parametrize(("accuracy", "verdict"), [
-    ("True", "1"), ("False", "0"), ("1.0", "1"), ("0", "0"), (1, "1"), (0.0, "0"), (True, "1"), ("None", "1"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(("values", "verdicts"), [
+    (["True", "False", True, False, "None"], "10101"), (["1.0", "0", 1, 0.0, "0.5"], "10100"),
+], ids=["words", "numbers"])  # fmt: skip
 def test_report_9_the_accuracy_of_verl_is_read_as_text(
-    workspace: Workspace, tmp_path: Path, accuracy: object, verdict: str
+    workspace: Workspace, tmp_path: Path, values: list[object], verdicts: str
 ) -> None:
-    assert imported(workspace, tmp_path, "verl", [verl(1.0, acc=accuracy)]).verdicts() == [verdict]
+    run = imported(workspace, tmp_path, "verl", [verl(1.0, acc=value) for value in values])
+    assert "".join(run.verdicts()) == verdicts
 
 
-@pytest.mark.parametrize(("value", "verdict"), [
-    ("yes", "1"), ("True", "1"), ("no", "0"), ("1.0", "1"), ("0.5", "0"), (True, "1"), ("C", "1"), ("I", "0"),
-    ("N", "0"), ({"acc": 1.0}, "1"), ({"acc": "I"}, "0"), ([1], "1"), ({"acc": 1.0, "tokens": 75}, "-"),
-    ("unclear", "-"), (None, "-"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(("values", "verdicts"), [
+    (["yes", "True", "no", True], "1101"), (["1.0", "0.5", 1], "101"), (["C", "I", "N", "unclear", None], "100--"),
+    ([{"acc": 1.0}, {"acc": "I"}, [1], {"acc": 1.0, "tokens": 75}], "101-"),
+], ids=["words", "numbers", "letters", "several values"])  # fmt: skip
 def test_report_10_values_of_inspect_are_mapped_or_give_no_verdict(
-    workspace: Workspace, tmp_path: Path, value: object, verdict: str
+    workspace: Workspace, tmp_path: Path, values: list[object], verdicts: str
 ) -> None:
-    assert imported(workspace, tmp_path, "inspect", [sample(value)]).verdicts() == [verdict]
+    assert "".join(imported(workspace, tmp_path, "inspect", map(sample, values)).verdicts()) == verdicts
 
 
-@pytest.mark.parametrize(("name", "row", "options", "verdict"), [
-    ("inspect", sample("P"), ("--threshold", "0.5"), "1"),
-    ("inspect", sample(0.4), ("--threshold", "0.5"), "0"),
-    ("inspect", sample({"acc": 1.0, "tokens": 75}), ("--reward", "match.acc"), "1"),
-    ("inspect", sample(1.0, scores={"tokens": {"value": 75}, "match": {"value": "I"}}), ("--reward", "match"), "0"),
-    ("verl", verl(0.5), ("--threshold", "0.5"), "1"),
-    ("messages", chat(0.5), ("--threshold", "0.5"), "1"),
-], ids=["inspect", "inspect below", "inspect key", "inspect scorer", "verl", "messages"])  # fmt: skip
-def test_report_10_the_threshold_has_an_effect(
-    workspace: Workspace, tmp_path: Path, name: str, row: dict[str, Any], options: tuple[str, ...], verdict: str
+@pytest.mark.parametrize(("rows", "options", "verdicts"), [
+    ([sample("P"), sample(0.4)], ("--threshold", "0.5"), "10"),
+    ([sample({"acc": 1.0, "tokens": 75}), sample({"acc": 0, "tokens": 75})], ("--reward", "match.acc"), "10"),
+    ([sample(scores={"tokens": {"value": 75}, "match": {"value": "I"}})], ("--reward", "match"), "0"),
+], ids=["threshold", "key of a score", "scorer"])  # fmt: skip
+def test_report_10_threshold_and_named_scores_decide_the_verdict(
+    workspace: Workspace, tmp_path: Path, rows: list[Any], options: tuple[str, ...], verdicts: str
 ) -> None:
-    assert imported(workspace, tmp_path, name, [row], *options).verdicts() == [verdict]
+    assert "".join(imported(workspace, tmp_path, "inspect", rows, *options).verdicts()) == verdicts
 
 
 def test_report_10_other_scores_of_inspect_do_not_add_up(workspace: Workspace, tmp_path: Path) -> None:
@@ -354,14 +345,14 @@ def test_report_13_rewards_of_trl_must_be_named_if_several_columns_can_be_meant(
     assert run.result.exit_code == 2 and text in run.output.replace("│ ", "") and not run.folders
 
 
-@pytest.mark.parametrize(("correct", "verdict"), [
-    ("True", "1"), ("false", "0"), ("yes", "1"), (1, "1"), (0, "0"), (1.0, "1"), (True, "1"), (None, "-"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(("values", "verdicts"), [
+    (["True", "false", "yes", True], "1011"), ([1, 0, 1.0, "1"], "1011"), ([None, ""], "--"),
+], ids=["words", "numbers", "missing"])  # fmt: skip
 def test_report_20_the_verdict_of_messages_is_read(
-    workspace: Workspace, tmp_path: Path, correct: object, verdict: str
+    workspace: Workspace, tmp_path: Path, values: list[object], verdicts: str
 ) -> None:
-    row = {"messages": [QUESTION, SEVEN], "correct": correct}
-    assert imported(workspace, tmp_path, "messages", [row]).verdicts() == [verdict]
+    rows = [{"messages": [QUESTION, SEVEN], "correct": value} for value in values]
+    assert "".join(imported(workspace, tmp_path, "messages", rows).verdicts()) == verdicts
 
 
 @pytest.mark.parametrize(("name", "row"), [
@@ -394,7 +385,7 @@ def test_report_21_bad_rows_can_be_skipped_and_are_listed(
 # -- logs of the real programs -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "places", "verdicts", "rewards"), [
     ("trl", [("train", step) for step in (1, 2) for _ in range(8)],
-     ["0", "0", "0", "-"] * 4, [-0.09, -0.11, 0.88, None]),
+     ["0", "0", "0", "-"] * 4, [-0.09, -0.09, -0.11, None]),
     ("verl", [("train", 9)] * 4 + [("train", 10)] * 4 + [("evaluation", 10)] * 4,
      ["1", "0", "1", "-"] * 3, [1.0, -1.0, 1.0, None]),
     ("verifiers", [("evaluation", 0)] * 4, ["", "-1", "--", "-1"], [None, 1.0, None, 1.0]),
