@@ -190,8 +190,12 @@ def test_the_text_of_a_dialogue_contains_what_the_student_read(place: PageState,
 
 
 def test_a_group_is_described_by_its_outcomes() -> None:
-    kinds = [group_kind([1, None]), group_kind([None]), group_kind([2, 1])]
-    assert kinds == ["mixed: 1 correct", "all incorrect", "all correct"]
+    def kind(**solved_at: int | None) -> str:
+        return group_kind([{"event_id": "", "index": 0, "reward": None, "solved_at": solved_at[name],
+                            "outcomes": {"unknown": "-"}.get(name, "?")} for name in solved_at])  # fmt: skip
+
+    assert kind(a=1, b=None) == kind(a=1, b=None, unknown=None) == "mixed: 1 correct"
+    assert (kind(a=None), kind(a=2, b=1), kind(unknown=None)) == ("all incorrect", "all correct", "no verdict")
 
 
 def test_the_replay_of_an_episode_shows_observation_action_and_reward(context: Context) -> None:
