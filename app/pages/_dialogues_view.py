@@ -170,7 +170,10 @@ def choices(facets: DialogueFacets) -> dict[str, list[tuple[str, str]]]:
     return {
         **{name: [(value, value) for value in values] for name, values in same.items()},
         "run": [(f"{run['id']} · {run['name']}", str(run["id"])) for run in facets["runs"]],
-        "solved": [("solved", "any"), ("never", "never"), ("no verdict", "unknown"), *((f"at turn {turn}", str(turn)) for turn in turns)],
+        "solved": [
+            *(("solved", "any"), ("never", "never"), ("no verdict", "unknown")),
+            *((f"at turn {turn}", str(turn)) for turn in turns),
+        ],
     }
 
 

@@ -47,7 +47,7 @@ def phase_of_path(file: Path, root: Path) -> Phase | None:
 
 
 def step_of_path(file: Path) -> int | None:
-    """Return the step in the name of a file or its folder, such as `completions_00010` or `step_10`, if there is one."""
+    """Return the step in the name of a file or its folder, such as `completions_00010` or `step_10`, if any."""
     match = re.fullmatch(r"(?:.*[_-])?(\d{1,9})", file.stem) or re.search(r"step[_-]?(\d{1,9})$", file.parent.name)
     return int(match[1]) if match else None
 

@@ -9,6 +9,7 @@ messages: each path to a leaf that ends with a sampled message is one rollout.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from jobs.imports.records import (
     ImportedRollout,
@@ -104,7 +105,7 @@ def _object(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def _unanswered(trace: JsonObject) -> list[Message]:
+def _unanswered(trace: JsonObject) -> list[Any]:
     """Return the prompt of a trace in which nothing was sampled: that of the task, unless it was recorded."""
     data = _object(_object(trace.get("task")).get("data"))
     system, prompt = data.get("system_prompt"), data.get("prompt")

@@ -57,7 +57,8 @@ def trace(reward: object = 1.0, *messages: dict[str, Any], **more: Any) -> dict[
         {"message": m, "parent": k - 1 if k else None, "sampled": m["role"] == "assistant"} for k, m in enumerate(parts)
     ]
     task = {"type": "t", "data": {"answer": "7"}}
-    one = {"task": task, "nodes": nodes, "calls": [], "rewards": {"exact": {"score": reward, "weight": 1.0}}, "ok": True}
+    rewards = {"exact": {"score": reward, "weight": 1.0}}
+    one = {"task": task, "nodes": nodes, "calls": [], "rewards": rewards, "ok": True}
     return {"id": "e", "env": {"id": "t"}, "task": task, "traces": [one], "ok": True, **more}
 
 
@@ -370,7 +371,7 @@ def test_report_20_a_verdict_that_is_not_understood_is_refused(
 @pytest.mark.parametrize(("name", "bad"), [
     ("verifiers", results(completion=[])), ("verl", '{"input": "q", "output": "b", "sco'), ("trl", trl(completion=[])),
     ("traces", '{"traces": ['), ("inspect", sample(1.0, SYSTEM, QUESTION)), ("messages", {"messages": [QUESTION]}),
-], ids=["empty verifiers", "partial verl", "empty trl", "partial traces", "empty inspect", "empty messages"])  # fmt: skip
+], ids=["empty verifiers", "partial verl", "empty trl", "partial traces", "inspect", "empty messages"])  # fmt: skip
 def test_report_21_bad_rows_can_be_skipped_and_are_listed(
     workspace: Workspace, tmp_path: Path, name: str, bad: object
 ) -> None:
@@ -379,7 +380,8 @@ def test_report_21_bad_rows_can_be_skipped_and_are_listed(
     assert refused.result.exit_code == 2 and "--skip-invalid" in refused.output and not refused.folders
     run = imported(workspace, tmp_path, name, rows, "--skip-invalid")
     assert run.verdicts() == ["1"]
-    assert "1 rows skipped" in run.output and f"Skipped rows: {'sample' if name == 'inspect' else 'line'} 2:" in run.output
+    position = "sample 2" if name == "inspect" else "line 2"
+    assert "1 rows skipped" in run.output and f"Skipped rows: {position}:" in run.output
 
 
 # -- logs of the real programs -------------------------------------------------------------------------------------

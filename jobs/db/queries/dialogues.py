@@ -225,7 +225,8 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
         where.append(_dialogue.solved_at.is_not(None))
     elif filter.solved:
         if not (filter.solved.isascii() and filter.solved.isdigit() and len(filter.solved) < 6):
-            raise DataError("`solved` must be a turn number.", value=filter.solved, known=["never", "any", "unknown", "1"])
+            known = ["never", "any", "unknown", "1"]
+            raise DataError("`solved` must be a turn number.", value=filter.solved, known=known)
         where.append(_dialogue.solved_at == int(filter.solved))
     if filter.labeled is not None:
         where.append(_dialogue.label_count > 0 if filter.labeled else _dialogue.label_count == 0)

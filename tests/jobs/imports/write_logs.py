@@ -90,7 +90,7 @@ def write_verl(out: Path) -> None:
     trainer_class.body = [n for n in trainer_class.body if getattr(n, "name", "") in DUMP]
     trainer_class.bases, trainer_class.decorator_list = [], []
     names = {"json": json, "os": os, "ThreadPoolExecutor": ThreadPoolExecutor}
-    exec(compile(ast.Module([trainer_class], []), str(file), "exec"), names)  # noqa: S102
+    exec(compile(ast.Module([trainer_class], []), str(file), "exec"), names)
     trainer = names["RayPPOTrainer"]()
     trainer._init_dump_executor()
     inputs = [f"system\n{SYSTEM}\nuser\n{text}\nassistant\n" for text in SUMS for _ in range(2)]
@@ -106,7 +106,7 @@ def write_verl(out: Path) -> None:
 
 
 # -- verifiers -----------------------------------------------------------------------------------------------------
-TASKSET = '''
+TASKSET = """
 import verifiers.v1 as vf
 from openai import AsyncOpenAI
 from verifiers.v1.dialects.chat import message_to_wire
@@ -151,7 +151,7 @@ class SumsHarness(vf.Harness[vf.HarnessConfig]):
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 __all__ = ["SumsEnvironment", "SumsHarness", "Sums"]
-'''  # noqa: UP031
+"""
 
 
 class Replies(BaseHTTPRequestHandler):
