@@ -256,7 +256,6 @@ class Turn(SQLModel, table=True):
     verdict: JsonObject = _json()
     """`rl2f_core.types.Verdict`."""
     reward: float | None = None
-    """None without reward terms."""
     advantage: float | None = None
     hint: str | None = _nullable_text()
     feedback: str | None = _nullable_text()

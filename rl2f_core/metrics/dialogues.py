@@ -4,8 +4,7 @@ Conventions for every metric:
 
 - Only the first T turns of a dialogue count. A failed dialogue (`StopReason.FAILED`) counts only in `stop/…`. A
   dialogue that was dropped or whose context was full counts as not solved.
-- An attempt without a verdict (imported rollouts) counts in no metric of correctness, format or revisions, and a
-  dialogue without a reward not in the reward. The `n` of an interval is the number of known values.
+- Attempts without a verdict and dialogues without a reward (imported ones) are left out of metrics that need them.
 - Answers are compared by their normal form, unparsable attempts by their stripped text. An unparsable attempt never
   equals a parsable one.
 - A *revision* is an incorrect attempt together with the next attempt.
@@ -241,18 +240,11 @@ def _accuracy(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | In
     - gain = cum_acc/T − cum_acc/1: a fraction, or a difference if dialogues continue after correct answers.
     - correct_abandoned_rate = P(incorrect at t + 1 | correct at t): has observations only without an oracle.
     """
-    scored = [(d.task_id, solved_within(d, 1), solved_within(d, turns)) for d in dialogues]
-    ends = [(task, first, last) for task, first, last in scored if first is not None and last is not None]
-    solved = [
-        (d.task_id, first_solved_turn(d, turns), min(len(d.turns), turns))
-        for d in dialogues
-        if all(turn.verdict.correct is not None for turn in d.turns[:turns])
-    ]
+    known = [d for d in dialogues if all(turn.verdict.correct is not None for turn in d.turns[:turns])]
+    ends = [(d.task_id, bool(solved_within(d, 1)), bool(solved_within(d, turns))) for d in known]
+    solved = [(d.task_id, first_solved_turn(d, turns), min(len(d.turns), turns)) for d in known]
     continued = [
-        (d.task_id, b.verdict.correct)
-        for d in dialogues
-        for a, b in pairwise(d.turns[:turns])
-        if a.verdict.correct and b.verdict.correct is not None
+        (d.task_id, b.verdict.correct) for d in known for a, b in pairwise(d.turns[:turns]) if a.verdict.correct
     ]
 
     def solve_rate(at: Iterable[int]) -> Tally:
@@ -352,12 +344,8 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tal
 
 def _reward_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | Interval]:
     """Compute `reward`, the mean undiscounted return, and `reward_std`, its standard deviation (n − 1)."""
-    played = [(d.task_id, d.turns[:turns]) for d in dialogues]
-    totals = [
-        (task, math.fsum(turn.reward for turn in played_turns), 1)
-        for task, played_turns in played
-        if any(turn.has_reward for turn in played_turns)
-    ]
+    known = [d for d in dialogues if any(turn.has_reward for turn in d.turns[:turns])]
+    totals = [(d.task_id, math.fsum(turn.reward for turn in d.turns[:turns]), 1) for d in known]
     deviation = stdev(total for _, total, _ in totals) if len(totals) > 1 else None
     return {"reward": _mean(totals), "reward_std": Interval(value=deviation, n=len(totals))}
 
@@ -417,10 +405,7 @@ def first_solved_turn(dialogue: Dialogue, turns: int) -> int:
 
 # -- effects -------------------------------------------------------------------------------------------------------
 def solved_by_task(dialogues: Sequence[Dialogue], turns: int) -> dict[str, tuple[float, float]]:
-    """Return each task's number of dialogues solved within `turns`, and of dialogues.
-
-    Failed dialogues and those without a verdict are left out.
-    """
+    """Return each task's dialogues solved within `turns`, and those that did not fail and have a verdict."""
     ends = [(d.task_id, solved_within(d, turns)) for d in dialogues if d.stop_reason is not StopReason.FAILED]
     return sum_by_task((task, float(solved), 1.0) for task, solved in ends if solved is not None)
 
