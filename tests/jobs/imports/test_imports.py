@@ -238,7 +238,7 @@ def test_bad_rows_are_listed_with_their_reason_and_nothing_is_imported(
         import_file(db, workspace, write_lines(tmp_path / "m.jsonl", rows))
     reasons = {row.position: row.reason for row in caught.value.bad}
     assert list(reasons) == ["line 2", "line 3", "line 4", "line 5", "line 6", "line 8"]
-    assert reasons["line 2"].startswith("is not JSON") and reasons["line 3"] == "is no object"
+    assert reasons["line 2"].startswith("is not JSON") and reasons["line 3"].startswith("is no object")
     assert reasons["line 4"] == "reward: 'high' is no number"
     assert reasons["line 5"] == "no message of the assistant"
     assert reasons["line 6"] == "messages.0.role: 'robot' is no role of a message"
