@@ -92,6 +92,11 @@ def test_a_program_in_the_weaker_sandbox_reaches_no_file(code: str, weaker: Work
         assert sorted(path.name for path in folder.iterdir()) == ["empty", "keep", "module.py"]
 
 
+def test_the_sandbox_runs_where_root_cannot_become_another_user() -> None:
+    with changed_worker(("os.setgroups([])", "raise PermissionError")):
+        assert Code(Code.Config()).describe_data() == "" and judged(HONEST).correct
+
+
 def end_worker(process: psutil.Popen) -> None:
     process.kill()
 

@@ -109,13 +109,14 @@ def call(name: str, *args: object) -> None:
 
 # -- isolation -----------------------------------------------------------------------------------------------------
 def give_up_root() -> None:
-    """Become `nobody` if the server is root, which has no limit on processes."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        with contextlib.suppress(Missing):
-            call("prctl", SET_DUMPABLE, 1, 0, 0, 0)
+    """Become `nobody` if the server is root, which has no limit on processes, and if there is another user."""
+    with contextlib.suppress(PermissionError):  # root of a user namespace without other users, or without capabilities
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            with contextlib.suppress(Missing):
+                call("prctl", SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def enter_namespaces() -> None:
