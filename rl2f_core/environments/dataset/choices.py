@@ -22,6 +22,10 @@ _CHOICE = re.compile(r"(?<![\w'’.])[(\[]?([A-Za-z])[)\].]\s*(?P<text>.*?)(?=\s
 _SECOND_CHOICE = re.compile(r"(?<!\w)(?:[A-Z]|or|not|is|isn't|wrong|but)(?!\w)")
 
 
+LAST_LETTER = "J"
+"""Last letter that a text may follow if the problem lists no choices."""
+
+
 class Choices(NamedTuple):
     """The choices of a row."""
 
@@ -86,9 +90,10 @@ def chosen_letter(text: str, listed: Mapping[str, str]) -> str | None:
     if match is None or (listed and match[1].upper() not in listed):
         return None
     more, letter = match["text"] or "", match[1].upper()
-    if more and (not _same_choice(more, listed[letter]) if listed else _SECOND_CHOICE.search(more)):
-        return None
-    return letter
+    if more and listed:
+        return letter if _same_choice(more, listed[letter]) else None
+    is_name = more and letter > LAST_LETTER  # e.g. J. Smith
+    return None if is_name or _SECOND_CHOICE.search(more) else letter
 
 
 def _unstyled(text: str) -> str:

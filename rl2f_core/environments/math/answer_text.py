@@ -68,7 +68,7 @@ _SIGN = re.compile(
     r"(?P<sign>[+-]?) ?(?P<money>US\$|\\?\$|[£€¥₹]|(?:USD|GBP|EUR|Rs\.?)(?= ?[\d.]))? ?(?P<inner>[+-]?) ?"
 )
 _PERCENT = re.compile(r" ?(?:\\?%|(?:percent|per cent|pct)(?![A-Za-z]))", re.IGNORECASE)
-_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALE = re.compile(rf" ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
 _DEGREE = re.compile(r"\^ ?\{? ?\\(?:circ|degree)(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])")
 _BEFORE_UNIT = re.compile(rf"\\(?:{_STYLES})\s*\{{| (?=[A-Za-z]{{3}}|[ck]m|mm|kg)|{_DEGREE.pattern}")
