@@ -35,10 +35,12 @@ MIN_ROUNDED_PLACES = 2
 _replies: dict[tuple[str, str], pool.Reply] = {}
 """Replies of workers, for every environment of this process."""
 _UNREAD = re.compile(
-    r"'|\\(?:ldots|dots|cdots|approx|sim|simeq|cong|circ|degree|phantom|pmod|overline|bar)(?![a-zA-Z])|\.\.+"
-    r"|\^\{?(?:T|\\top)\}?|(?<=[\d)\]}])\s*_\s*(?:\w|\{[^{}]*\})|(?<![_^\d])\d+\s+\d+|~"
+    r"'|\\(?:ldots|dots|cdots|approx|sim|simeq|cong|circ|degree|phantom|p?mod|bmod|overline|bar)(?![a-zA-Z])|\.\.+"
+    r"|\^\{?(?:T|\\top)\}?|(?<=[\d)\]}])\s*_\S{0,8}|(?<![_^\d])\d+\s+\d+|~"
 )
 """Marks that math-verify ignores or misreads: primes, dots, transposition, a number base, digits side by side."""
+_EQUALITY = re.compile(r"=|\\approx(?![a-zA-Z])")
+_LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
 _ANGLE = re.compile(r"(\d+) ?\^\{? ?\\circ(?![a-zA-Z]) ?\}?")
 _STYLE = re.compile(r"\\(?:mathrm|operatorname|textrm|textnormal|mbox)(?=\s*\{)")
@@ -68,7 +70,7 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
     if right is not None and number is not None and (is_number or right.unit == number.unit):
         same = _same_number(right.value, number.value)
         return check_units(right.unit, number.unit) or Equivalence(same, "" if same else "another number")
-    if flat(pair.answer) == flat(pair.gold):
+    if _LOOSE_SPACE.sub("", flat(pair.answer)) == _LOOSE_SPACE.sub("", flat(pair.gold)):
         return Equivalence(True)
     if is_words(pair.gold) or is_words(pair.answer):
         same = _spelled(pair.gold) == _spelled(pair.answer)
@@ -91,7 +93,8 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
         return Equivalence(False, "copied out of the problem")
     if unsafe_power(answer) or unsafe_power(gold):
         return Equivalence(False, "no verdict: a power or factorial too large to work out")
-    if _UNREAD.findall(_expression(pair.answer)) != _UNREAD.findall(_expression(pair.gold)):
+    right_side = gold if relation(answer) else _EQUALITY.split(gold)[-1]
+    if _UNREAD.findall(_expression(pair.answer)) != _UNREAD.findall(_expression(right_side)):
         return Equivalence(False, "another notation, whose value is not known")
     return None
 

@@ -37,21 +37,22 @@ _IRREGULAR = dict(
     "criteria=criterion".split()
 )
 _NO_NOUNS = frozenset(
-    """a an the this that these those and or nor but not no none nothing never if unless else then so than as at by for
-    from into of off on onto out over to up upon with within without about above across after against along among
-    around before behind below between beyond down during except like near past since through till toward towards
-    under until versus vs via is are was were be been being has have had do does did can could may might must shall
-    should will would it its he she they them his her hers their theirs we us our ours you your yours my mine who
-    whose which what when where why how all any both each every either neither few fewer many more most much less
-    least lots several some such other another same only just even ever yet still also too very quite rather almost
-    nearly perhaps maybe always sometimes often again once twice times plus minus divided multiplied mod modulo
-    modulus remainder factorial root power sin cos tan cot csc exp sqrt abs max gcd lcm log ln lim det arcsin arccos
-    arctan true false right wrong correct incorrect valid invalid yes okay unknown undefined approx approximate
-    circa estimated rounded negative positive infinite minimum maximum zero one two three four five six seven eight
-    nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion
-    trillion dozen lakh crore score gross mil mill bil ones twos tens hundreds thousands millions billions trillions
-    dozens lakhs crores scores mils mills half halves third thirds quarter quarters whole equals means gives makes
-    seems exceeds fails percent percents percentage percentages permille ratio sum""".split()
+    """a an the this that these those and or nor but not no none nothing never if unless else then so than as at by
+    for from into of off on onto out over to up upon with within without about above across after against along
+    among around before behind below between beyond down during except like near past since through till toward
+    towards under until versus vs via is are was were be been being has have had do does did can could may might
+    must shall should will would it its he she they them his her hers their theirs we us our ours you your yours
+    my mine who whose which what when where why how all any both each every either neither few fewer many more
+    most much less least lots several some such other another same only just even ever yet still also too very
+    quite rather almost nearly perhaps maybe always sometimes often again once twice times plus minus divided
+    multiplied mod modulo modulus remainder factorial root power sin cos tan cot csc exp sqrt abs max gcd lcm
+    log ln lim det arcsin arccos arctan true false right wrong correct incorrect valid invalid yes okay unknown
+    undefined approx approximate circa estimated rounded negative positive infinite minimum maximum zero one two
+    three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
+    hundred thousand million billion trillion dozen lakh crore score gross mil mill bil ones twos tens hundreds
+    thousands millions billions trillions dozens lakhs crores scores mils mills half halves third thirds quarter
+    quarters whole equals means gives makes seems exceeds fails percent percents percentage percentages permille
+    ratio sum possible probable sure unsure guess final""".split()
 )
 """Words that are neither counted nor describe what is counted: function words, numbers, and names of operations."""
 _FRACTION_WORD = re.compile(r"(?:four|fif|six|seven|eigh|nin|ten|teen|twelf|tie|hundred|thousand|illion)ths?$")
