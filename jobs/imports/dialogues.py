@@ -34,7 +34,7 @@ MAX_PARSED_CHARS = 200
 
 
 class DialogueConverter:
-    """Converts the rollouts of one file; rollouts of one step with the same prompt and answer are a group.
+    """Converts the rollouts of one run; those of one step with the same task set, prompt and answer are a group.
 
     Args:
         threshold: Sum of the rewards from which a rollout without a verdict counts as correct.
@@ -83,13 +83,14 @@ class DialogueConverter:
     def _task(self, rollout: ImportedRollout) -> Task:
         public: JsonObject = {"messages": [dict(message) for message in rollout.prompt]}
         privileged = {} if rollout.answer is None else {"answer": rollout.answer}
-        key = hashlib.sha256(json.dumps([public, privileged], sort_keys=True).encode()).hexdigest()[:12]
+        level = rollout.level or self.source
+        key = hashlib.sha256(json.dumps([public, privileged, level], sort_keys=True).encode()).hexdigest()[:12]
         split: Split = "test" if rollout.phase == "evaluation" else "train"
         return Task(
             id=f"{ENVIRONMENT}/{split}/{key}",
             environment=ENVIRONMENT,
             split=split,
-            level=rollout.level or self.source,
+            level=level,
             public=public,
             privileged=privileged,
         )

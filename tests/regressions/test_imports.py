@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,17 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.common.context import Context
+from app.components.replay import group_kind, group_view
+from app.endpoints.dialogues import DialogueEndpoints
+from app.endpoints.run import RunEndpoints
 from app.experiment import Experiment
+from jobs.db.engine import Database
 from jobs.db.queries import dialogues, outcomes
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.export.export_records import TaskRenderer, from_event
 from jobs.export.row_builders import messages
+from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.metrics.dialogues import compute_metrics
@@ -80,6 +87,11 @@ every_format = pytest.mark.parametrize("name", ROWS)
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return Workspace(tmp_path_factory.mktemp("workspace"))
+
+
+def shown(node: Any) -> str:
+    """Return the text of an element."""
+    return node if isinstance(node, str) else "".join(shown(child) for child in node[2:])
 
 
 def write(path: Path, name: str, rows: Iterable[object]) -> Path:
@@ -209,8 +221,6 @@ def test_attempts_without_a_verdict_are_neither_incorrect_nor_unparsable(
 
 
 def test_dialogues_without_a_verdict_are_neither_solved_nor_never_solved(workspace: Workspace, tmp_path: Path) -> None:
-    from jobs.db.engine import Database
-
     run = imported(workspace, tmp_path, "verl", [verl(1.0), verl(0.0), verl(NAN)])
     db = Database(workspace.database_url())
     (number,) = [each.run_id for each in dialogues.page(db, DialogueFilter(), newest_first=True, limit=1).rows]
@@ -258,6 +268,25 @@ def test_a_folder_with_one_file_per_step_is_one_run(
     run = Imported(workspace, tmp_path / "dump")
     assert [(event.phase, event.step) for event in run.events] == expected
     assert len({event.dialogue.id for event in run.events}) == len(expected)
+
+
+def test_task_sets_of_a_folder_are_kept_apart(workspace: Workspace) -> None:
+    events = Imported(workspace, LOGS / "inspect").events
+    sizes = Counter((event.task.level, event.dialogue.group) for event in events)
+    assert set(sizes.values()) == {2} and {level for level, _ in sizes} == {"none", "scored", "words"}
+
+
+def test_pages_show_unknown_verdicts_and_rewards(workspace: Workspace, tmp_path: Path) -> None:
+    imported(workspace, tmp_path, "trl", [trl(1.0), trl(NAN), trl(0.5)])
+    db = Database(workspace.database_url())
+    context = Context(workspace, db, Queue(db, workspace))
+    (row,) = dialogues.page(db, DialogueFilter(), newest_first=True, limit=1).rows
+    page = DialogueEndpoints(context)
+    group = page.dialogue_group(row.run_id, row.event_id)
+    text = shown(group_view(group, row.event_id))
+    assert "mean reward 0.75" in text and "correct 1 of 2" in text and "reward –" in text and "no verdict" in text
+    assert group_kind(page.get_dialogue(row.run_id, row.event_id)["siblings"]) == "mixed: 1 correct"
+    assert RunEndpoints(context).run_histogram(row.run_id, "imported", 1)["total"] == 2
 
 
 def test_a_bad_row_of_a_folder_is_named_with_its_file(workspace: Workspace, tmp_path: Path) -> None:
