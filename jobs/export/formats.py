@@ -170,7 +170,8 @@ FORMATS: dict[FormatName, Format] = {
             "Conversations with verdicts, rewards, leaks and labels of each turn. For SFTTrainer.",
             "One row per conversation as the student read and wrote it, with everything known of each turn. It has "
             "incorrect attempts too. For TRL's `SFTTrainer`, which trains on all messages, hints too, unless "
-            "`assistant_only_loss` is set. No column is called `labels`: the trainer would take it for token labels.",
+            "`assistant_only_loss` is set; that option needs a chat template with generation markers. No column is "
+            "called `labels`: the trainer would take it for token labels.",
             {
                 "messages": ("list message", "system, problem, attempts and hints"),
                 **_ORIGIN,
