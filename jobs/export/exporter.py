@@ -383,6 +383,9 @@ def summary(manifest: JsonObject) -> str:
     for name, what in EXCLUSIONS.items():
         if excluded := sum(run["excluded"][name] for run in manifest["runs"]):
             text += f" Excluded: {excluded:,} dialogues {what} (--{name.replace('_', '-')})."
+    for run in manifest["runs"]:
+        if run["rescoring"]:
+            text += f" Leaks of {run['name']}: those of {run['rescoring']} ({', '.join(run['detectors'])})."
     if unlabeled := manifest["labels"]["without"].get("unlabeled"):
         text += f" {unlabeled:,} hints have no label; `rl2f leaks RUN` runs detectors on them."
     return text + "".join(f" No {name}: {why}" for name, why in manifest["left_out"].items())

@@ -23,7 +23,7 @@ from app.pages._exports_view import count_text
 from app.pages.exports import DEFAULTS, command_line, export_settings
 from jobs.db.engine import Database
 from jobs.db.queries import runs
-from jobs.export.exporter import export
+from jobs.export.exporter import export, summary
 from jobs.export.formats import FORMATS
 from jobs.export.settings import ExportSettings
 from jobs.export.sources import FolderSource, WorkspaceSource
@@ -416,6 +416,7 @@ def test_an_export_uses_the_findings_of_the_newest_rescoring(
         manifest, labels = kto(source, tmp_path / name)
         assert labels == {"The number is 8.": False, "Too low.": True}
         assert manifest["runs"][0]["rescoring"] == "again" and manifest["runs"][0]["detectors"] == ["exact"]
+        assert "those of again (exact)" in summary(manifest)
         assert "| exact | again | 2 |" in (tmp_path / name / "README.md").read_text()
         leaks = [row["leaks"][0]["state"] for row in rows_of(tmp_path / name / "messages.jsonl")]
         assert sorted(leaks) == ["clean", "leak"]
