@@ -61,7 +61,9 @@ class ConstantBaseline:
 
 
 class Verdict(FrozenModel):
-    """Result of the verifier for one attempt."""
+    """Result of the verifier for one attempt; a verifier fails if a number is NaN or infinite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     correct: bool | None
     """None if nothing verified the attempt (imported rollouts): neither correct nor incorrect nor unparsable."""
@@ -122,6 +124,8 @@ class LeakType(StrEnum):
 
 class LeakReport(FrozenModel):
     """Whether a hint reveals more of the answer than the dialogue already shows."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     leaked: bool
     detector: str | None = None

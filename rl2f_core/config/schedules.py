@@ -68,6 +68,11 @@ def resolve_float(value: float | Schedule[int] | Schedule[float], step: int) -> 
     return value.at(step) if isinstance(value, Schedule) else value
 
 
+def peak(value: float | Schedule[int] | Schedule[float]) -> float:
+    """Return a number or the highest value of a schedule."""
+    return max(point.value for point in value.points) if isinstance(value, Schedule) else value
+
+
 def resolve_int(value: int | Schedule[int], step: int) -> int:
     """Resolve a count, rounded to the nearest integer, halves up."""
     return int(resolve_float(value, step) + 0.5)

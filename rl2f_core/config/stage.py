@@ -12,7 +12,7 @@ from rl2f_core.config.components import MethodConfig, TeacherConfig
 from rl2f_core.config.curriculum import Curriculum
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.model import LoraConfig
-from rl2f_core.config.schedules import GroupSize, Rate, Schedule, Temperature, resolve_float, resolve_int
+from rl2f_core.config.schedules import GroupSize, Rate, Schedule, Temperature, peak, resolve_float, resolve_int
 from rl2f_core.errors import FieldValueError
 
 
@@ -100,13 +100,19 @@ class StageConfig(BaseConfig):
         values = dict(self.__dict__)
         values["group_size"] = resolve_int(self.group_size, step)
         values["learning_rate"] = resolve_float(self.learning_rate, step)
+        values.setdefault("peak_learning_rate", peak(self.learning_rate))  # a resolved stage has that of its schedule
         values["temperature"] = None if self.temperature is None else resolve_float(self.temperature, step)
         return ResolvedStage.model_construct(**values)
 
     def breakpoints(self) -> list[int]:
-        """Return the steps of all schedule points, and 0; a stage valid at these is valid at all steps."""
-        values = (self.group_size, self.learning_rate, self.temperature)
-        return sorted({0, *(p.step for value in values if isinstance(value, Schedule) for p in value.points)})
+        """Return the steps of all schedule points, and 0, or all steps if the group size is interpolated.
+
+        A stage valid at these is valid at all steps.
+        """
+        size, values = self.group_size, (self.group_size, self.learning_rate, self.temperature)
+        steps = {0, *(p.step for value in values if isinstance(value, Schedule) for p in value.points)}
+        interpolated = isinstance(size, Schedule) and size.interpolation == "linear"
+        return sorted(steps.union(range(self.steps) if interpolated else ()))
 
     @property
     def num_tasks(self) -> int:
@@ -125,6 +131,8 @@ class ResolvedStage(StageConfig):
     group_size: int
     learning_rate: float
     temperature: float | None
+    peak_learning_rate: float
+    """Highest learning rate of the stage's schedule."""
 
 
 def saves_checkpoint(stage: StageConfig, checkpoint: str) -> bool:

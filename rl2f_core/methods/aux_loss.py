@@ -139,7 +139,7 @@ def encode_critique(
         return None
     before = (*dialogue.turns[:k], turn.model_copy(update={"hint": None}))
     prompt_ids = encode_chat(
-        tokenizer, critique(context.environment, FeedbackRequest(task, before, dialogue.seed), prompt)
+        tokenizer, critique(context.engine_of(task).environment, FeedbackRequest(task, before, dialogue.seed), prompt)
     )
     target_ids = (*tokenizer.encode(context.renderer.escape(turn.hint.text)), tokenizer.eos_token_id)
     return (prompt_ids, target_ids) if len(prompt_ids) + len(target_ids) <= context.max_model_len else None

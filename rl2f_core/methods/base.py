@@ -60,6 +60,10 @@ class Collector(Protocol):
     seed: int
     run_dir: RunDir | None
 
+    @property
+    def level(self) -> int | None:
+        """Current 1-based level of the curriculum; None without one."""
+
     def rollouts(self, step: int, method: Method) -> list[Group]:
         """Roll out the policy on a step's tasks."""
 

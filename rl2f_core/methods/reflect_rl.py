@@ -187,8 +187,7 @@ class ReflectRL(PolicyGradient["ReflectRL.Config"]):
 
     def collect(self, collector: Collector, step: int) -> list[Group]:
         groups = super().collect(collector, step)
-        level = level_of(groups[0].task.id)
-        known = [success for success in self._successes if success["level"] == level]
+        known = [success for success in self._successes if success["level"] == collector.level]
         self._replayed = random.Random(f"{collector.seed}/replay/{step}").sample(
             known, min(len(known), self.config.replay_per_step)
         )

@@ -158,9 +158,10 @@ class SDPO(Method["SDPO.Config"]):
         feedback = reply if use_hint and reply.strip() else None
         if solution is None and feedback is None:
             return ()
-        problem = self.context.environment.prompt(group.task.public)
+        engine = self.context.engine_of(group.task)
+        problem = engine.environment.prompt(group.task.public)
         *_, message = self.prompt.render({"problem": problem, "feedback": feedback, "solution": solution})
-        prompt_ids = self.context.renderer.initial_prompt(message["content"])
+        prompt_ids = engine.renderer.initial_prompt(message["content"])
         total = len(prompt_ids) + sum(turn_mask(rollout.sequences[0], 0))
         fits = len(prompt_ids) <= self.config.max_reprompt_len and total <= self.context.max_model_len
         return prompt_ids if fits else ()

@@ -163,7 +163,8 @@ class PPO(TokenReward["PPO.Config"]):
         value_clip: float | None = Field(0.2, gt=0)
         """Clip range of a value around its estimate before the update; None does not clip."""
         value_learning_rate: float | None = Field(None, gt=0)
-        """Peak learning rate of the value head; None is the stage's. The stage's schedule applies."""
+        """Peak learning rate of the value head; None is the stage's. The stage's schedule applies; of one with
+        points, the head has this rate at the highest."""
         value_trains_adapter: bool = True
         """Whether the value loss also trains the adapter, not only the head."""
 

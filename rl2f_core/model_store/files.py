@@ -42,6 +42,13 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def weight_hashes(folder: Path) -> set[str]:
+    """Return the SHA-256 of the safetensors files of a folder, from its manifest if there is one."""
+    recorded = (read_manifest(folder) or {}).get("files", {})
+    names = [path.name for path in folder.glob("*.safetensors")]
+    return {recorded[name]["sha256"] if name in recorded else sha256(folder / name) for name in names}
+
+
 def identity(hashes: dict[str, str]) -> str:
     """Combine the hashes of weights, tokenizer and chat template into one checksum."""
     lines = [

@@ -13,10 +13,15 @@ LOGITS_CHUNK = 1024
 """Positions whose logits are in memory at once."""
 
 
-def compute_logits(model: CausalLM, hidden_NH: torch.Tensor) -> torch.Tensor:
-    """Compute float32 logits [N, vocabulary] of hidden states, with the model's scaling and capping."""
-    config = model.config
-    logits_NV = model.get_output_embeddings()(hidden_NH).float()
+def compute_logits(
+    model: CausalLM, hidden_NH: torch.Tensor, output: dict[str, torch.Tensor] | None = None
+) -> torch.Tensor:
+    """Compute float32 logits [N, vocabulary] of hidden states, with the model's scaling and capping.
+
+    `output` replaces weights of the output layer.
+    """
+    config, layer = model.config, model.get_output_embeddings()
+    logits_NV = (torch.func.functional_call(layer, output, hidden_NH) if output else layer(hidden_NH)).float()
     if getattr(config, "logit_scale", None):
         logits_NV = logits_NV * config.logit_scale
     if getattr(config, "logits_scaling", None):

@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
 from rl2f_core.config.rollout import RewardConfig
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.errors import DataError, shorten
@@ -175,7 +177,11 @@ class DialogueBuilder:
 
     def fail(self, error: Exception) -> None:
         """End the dialogue with an error."""
-        self.stop, self.error = StopReason.FAILED, shorten(f"{type(error).__name__}: {error}", 500)
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, ValidationError):
+            problems = (f"{'.'.join(map(str, e['loc']))} is {e['input']!r}: {e['msg']}" for e in error.errors())
+            text = f"{error.title} is invalid: {'; '.join(problems)}"
+        self.stop, self.error = StopReason.FAILED, shorten(text, 500)
 
     def rollout(self, policy: str, *, verdicts_shown: bool = True) -> Rollout:
         """Return the dialogue with its tokens and the information in its hints.

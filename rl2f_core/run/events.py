@@ -7,13 +7,14 @@ ignore an incomplete last line, and the writer completes it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from rl2f_core.errors import DataError
 from rl2f_core.file_io import disk_full_error, disk_is_full
@@ -51,6 +52,12 @@ class MetricEvent(_Event):
     step: int
     """1-based step of the stage."""
     values: dict[str, float]
+
+    @field_validator("values")
+    @classmethod
+    def _drop_infinite(cls, values: dict[str, float]) -> dict[str, float]:
+        """Drop numbers that are not finite: JSON stores them as null, which makes the whole event invalid."""
+        return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 class DialogueEvent(_Event):

@@ -44,6 +44,11 @@ class Collector:
     course: CurriculumTracker | None = None
     """Source of the tasks if the stage has a curriculum."""
 
+    @property
+    def level(self) -> int | None:
+        """Current 1-based level of the curriculum; None without one."""
+        return None if self.course is None else self.course.level + 1
+
     def rollouts(self, step: int, method: Method) -> list[Group]:
         """Roll out the step's tasks; resample groups without learning signal up to `max_group_resamples`."""
 

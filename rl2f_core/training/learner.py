@@ -71,6 +71,7 @@ class Learner(TrainableAdapter):
         Raises:
             RunError: The loss or the gradient is not finite; the weights are as before this update.
         """
+        check_finite(samples)
         now, rate = stage.resolve(step), learning_rate(stage, step)
         samples, metrics = recompute_old_logprobs(
             samples, stage.importance_sampling_clip_max, Scorer(self, stage.micro_batch_tokens, temperature)
@@ -159,7 +160,7 @@ class Learner(TrainableAdapter):
         """Set the optimizer's learning rate, decay and betas; DeepSpeed makes its step within the backward pass."""
         head_rate = None if options.critic is None else options.critic.learning_rate
         for number, group in enumerate(self.optimizer.param_groups):
-            scale = head_rate / now.learning_rate if head_rate is not None and number == 1 else 1.0
+            scale = head_rate / now.peak_learning_rate if head_rate is not None and number == 1 else 1.0
             group["lr"], group["weight_decay"] = rate * scale, now.weight_decay
             group["betas"] = now.adam_beta1, now.adam_beta2
 
@@ -223,6 +224,19 @@ class Learner(TrainableAdapter):
         self.optimizer.zero_grad()
         tokens = sum(len(s.token_ids) for s in samples)
         return seconds * tokens / sum(len(s.token_ids) for s in batch.samples)
+
+
+def check_finite(samples: Sequence[TrainingSample]) -> None:
+    """Raise `RunError` for an advantage or a sampling logprob that is not finite: the loss would not be either."""
+    for sample in samples:
+        for name in ("advantages", "logprobs"):
+            value = next((value for value in getattr(sample, name) if not math.isfinite(value)), None)
+            if value is not None:
+                raise RunError(
+                    f"One of the {name} of dialogue {sample.dialogue!r} is not a finite number.",
+                    value=value,
+                    fix="Check the rewards of its turns and their weights: `rl2f replay RUN`.",
+                )
 
 
 def learning_rate(stage: StageConfig, step: int) -> float:

@@ -30,6 +30,8 @@ class MicroBatch:
     """Length of each sample's prefix that predicts no weighted token; samples may share prefixes."""
     reference_NH: torch.Tensor | None = None
     """Hidden states of the reference, to compare whole distributions."""
+    reference_output: dict[str, torch.Tensor] | None = None
+    """Weights of the reference's output layer that differ from the policy's."""
 
     @property
     def lengths(self) -> list[int]:

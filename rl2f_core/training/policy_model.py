@@ -113,13 +113,14 @@ class PolicyModel(nn.Module):
     def _divergence(
         self, causal_lm: CausalLM, hidden_NH: torch.Tensor, batch: MicroBatch, temperature: float, kl: KLConfig
     ) -> torch.Tensor:
-        """Compute the divergence from the reference's hidden states; the output layer is not adapted."""
+        """Compute the divergence from the reference's hidden states and output layer."""
         assert batch.reference_NH is not None, "the batch has no reference to compare distributions with"
         mask_N = batch.tokens.kl_N != 0
 
         def chunk(policy_MH: torch.Tensor, reference_MH: torch.Tensor) -> tuple[torch.Tensor, ...]:
             with torch.no_grad():
-                reference_NV = masked_log_softmax(compute_logits(causal_lm, reference_MH), temperature, self.banned)
+                reference_NV = compute_logits(causal_lm, reference_MH, batch.reference_output)
+                reference_NV = masked_log_softmax(reference_NV, temperature, self.banned)
             policy_NV = masked_log_softmax(compute_logits(causal_lm, policy_MH), temperature, self.banned)
             return (distribution_divergence(policy_NV, reference_NV, kl),)
 

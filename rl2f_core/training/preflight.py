@@ -57,7 +57,9 @@ class PreflightReport(FrozenModel):
     truncated: Interval
     """Fraction of dialogues that exceeded the context."""
     failed: int
-    """Number of failed dialogues."""
+    """Number of failed dialogues, which the rates leave out."""
+    error: str = ""
+    """Their most frequent error."""
     seconds_per_step: float
     """Estimated seconds of a first step."""
     total_seconds: float
@@ -84,7 +86,7 @@ class PreflightReport(FrozenModel):
 
     def to_text(self) -> str:
         """Return the report as text."""
-        n = self.tasks * self.samples
+        n = self.tasks * self.samples - self.failed
         mixed, right, wrong = (
             self.outcomes.get(f"groups/frac_{k}", 0.0) for k in ("mixed", "all_correct", "all_incorrect")
         )
@@ -92,6 +94,10 @@ class PreflightReport(FrozenModel):
         minutes = self.total_seconds / 60
         lines = [
             f"Preflight of {self.stage}: {self.tasks} tasks × {self.samples} samples, up to {self.turns} turns",
+            *(
+                [f"  ! {self.failed} of {n + self.failed} dialogues ended in an error: {self.error}"]
+                * bool(self.failed)
+            ),
             f"  parsable at the first attempt   {_count(self.parsable, n)}",
             f"  right at the first attempt      {_count(self.solved_first, n)}",
             f"  solved within {self.turns} turns          {_count(self.solved, n)}",
@@ -207,9 +213,10 @@ def _report(
     turns: int,
     per_dialogue: float,
 ) -> PreflightReport:
-    problems = [engine.environment.canonical(g.task) for g in groups for _ in g.rollouts]
-    dialogues = [r.dialogue for g in groups for r in g.rollouts]
-    played = list(zip(problems, dialogues, strict=True))
+    every = [(engine.environment.canonical(g.task), r.dialogue) for g in groups for r in g.rollouts]
+    played = [(problem, d) for problem, d in every if d.stop_reason is not StopReason.FAILED]
+    dialogues = [d for _, d in played]
+    errors = Counter(d.error or "" for _, d in every if d.stop_reason is StopReason.FAILED)
     sequences = [sequence for g in groups for r in g.rollouts for sequence in r.sequences]
     firsts = [d.turns[0] for d in dialogues if d.turns]
     attempts = [(problem, t) for problem, d in played for t in d.turns]
@@ -235,7 +242,8 @@ def _report(
         dialogue_tokens=max((len(x.token_ids) for x in sequences), default=0),
         max_seq_len=context,
         truncated=fraction((p, d.stop_reason is StopReason.CONTEXT_FULL) for p, d in played).interval(),
-        failed=sum(d.stop_reason is StopReason.FAILED for d in dialogues),
+        failed=errors.total(),
+        error=errors.most_common(1)[0][0] if errors else "",
         seconds_per_step=per_dialogue * dialogues_of(stage)[0],
         total_seconds=per_dialogue * sum(dialogues_of(stage)),
         memory_gib=_memory_gib(engine),
@@ -251,11 +259,26 @@ def _report(
 
 
 def verdict_on(report: PreflightReport, config: RunConfig, *, needs_mixed_groups: bool = True) -> tuple[str, str]:
-    """Return why the stage is not worth starting, and a fix; both empty if it is."""
+    """Return why the stage is not worth starting, and a fix; both empty if it is.
+
+    Errors are the reason if at least a tenth of the dialogues have one, because they may be the cause of the others.
+    """
     n = report.tasks * report.samples
+    reason, fix = _learning_problem(report, config, n - report.failed, needs_mixed_groups=needs_mixed_groups)
+    if reason and 10 * report.failed >= n:
+        count = f"All {n}" if report.failed == n else f"{report.failed} of {n}"
+        return (
+            f"{count} dialogues ended in an error.",
+            f"Mend the cause of {report.error!r}; `rl2f replay RUN` shows all errors.",
+        )
+    return reason, fix
+
+
+def _learning_problem(
+    report: PreflightReport, config: RunConfig, n: int, *, needs_mixed_groups: bool
+) -> tuple[str, str]:
+    """Return why the `n` dialogues without an error teach nothing, and a fix."""
     parsable, mixed = report.parsable.value or 0.0, report.outcomes.get("groups/frac_mixed", 0.0)
-    if report.failed == n:
-        return f"All {n} dialogues ended in an error.", "Read the errors: `rl2f replay RUN`."
     if report.truncated.value == 1.0:
         return (
             f"All {n} dialogues ran out of context ({report.max_seq_len} tokens).",

@@ -94,22 +94,22 @@ class Scorer:
     def with_reference(self, batch: MicroBatch, kl: KLConfig, ref_model: str) -> MicroBatch:
         """Return the batch with the reference of its tokens with kl weight.
 
-        The reference is one logprob per token, or a hidden state if whole distributions are compared.
+        The reference is one logprob per token, or a hidden state if whole distributions are compared; then with the
+        reference's output layer, if that is trained.
         """
         kl_mask_N = batch.tokens.kl_N != 0
         if not bool(kl_mask_N.any()):
             return batch
-        scores = self._score_reference(batch, kl_mask_N, kl, ref_model)
+        kind = {"base": ref_model, "live": "live", "ema": "stage_start"}[kl.reference]
+        scores = self._score_reference(batch, kl_mask_N, kl, kind)
         if kl.compares_distributions:
-            return dataclasses.replace(batch, reference_NH=scores)
+            output = self.adapter.reference_output(kind)
+            return dataclasses.replace(batch, reference_NH=scores, reference_output=output)
         return dataclasses.replace(batch, tokens=dataclasses.replace(batch.tokens, reference_N=scores))
 
-    def _score_reference(
-        self, batch: MicroBatch, kl_mask_N: torch.Tensor, kl: KLConfig, ref_model: str
-    ) -> torch.Tensor:
+    def _score_reference(self, batch: MicroBatch, kl_mask_N: torch.Tensor, kl: KLConfig, kind: str) -> torch.Tensor:
         """Score a batch with the reference's weights; samples with a reference prompt are scored under it."""
         score_batch = self.hidden if kl.compares_distributions else self.logprobs
-        kind = {"base": ref_model, "live": "live", "ema": "stage_start"}[kl.reference]
         row_N = batch.target_mask_BT.nonzero(as_tuple=True)[0]
         reprompted = [sample.reference_prompt_ids is not None and any(sample.kl_weights) for sample in batch.samples]
         reprompted_N = torch.tensor(reprompted, device=self.adapter.device)[row_N]

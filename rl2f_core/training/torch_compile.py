@@ -59,7 +59,8 @@ def should_compile(stage: StageConfig, weights: int, device: torch.device, dtype
     """
     if stage.torch_compile != "auto":
         return stage.torch_compile == "always"
-    samples = stage.steps * stage.num_iterations * stage.tasks_per_step * int(stage.resolve(0).group_size)
+    sizes = sum(stage.resolve(step).group_size for step in range(stage.steps))
+    samples = stage.num_iterations * stage.tasks_per_step * sizes
     measured = device.type == "cpu" and dtype == torch.bfloat16 and supports_compile(stage, processes)
     return measured and weights * samples >= MIN_AUTO_COMPILE_WORK and can_compile(device.type)
 

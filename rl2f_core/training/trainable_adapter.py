@@ -17,11 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from rl2f_core.backends.hf.lora import FULL_WEIGHTS, read_lora_config
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.errors import AdapterError, ConfigError, RunError
-from rl2f_core.file_io import apply_umask
+from rl2f_core.file_io import apply_umask, read_json
+from rl2f_core.model_store.files import weight_hashes
 from rl2f_core.modeling.attention import CausalLM
 from rl2f_core.modeling.loading import load_base_model
 from rl2f_core.training import torch_compile
@@ -73,7 +75,10 @@ class TrainableAdapter:
     # -- weights -----------------------------------------------------------------------------------------------
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The trained parameters by name, without the value head."""
+        """The trained parameters by name, without the value head; their shards under FSDP."""
+        reshard = getattr(getattr(self, "policy", None), "reshard", None)
+        if reshard is not None:  # FSDP keeps the root's weights gathered after a forward pass without a backward pass
+            reshard()
         return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 
     @property
@@ -157,7 +162,7 @@ class TrainableAdapter:
                 yield
         elif self.reference is None:
             raise RunError("The stage has no reference weights.", fix="Set ref_model: base.")
-        elif self.full:
+        elif self.full and self.sharding != "fsdp":  # FSDP gathers its shards, not what a parameter refers to
             with swapped(self.parameters, self.reference):
                 yield
         else:
@@ -167,6 +172,17 @@ class TrainableAdapter:
                 yield
             finally:
                 self.restore(current)
+
+    def reference_output(self, kind: str) -> dict[str, torch.Tensor]:
+        """Return the trained weights of the output layer by their names there, with the values of the reference `kind`.
+
+        The layer is trained in full fine-tuning, also as the tied embedding.
+        """
+        if kind == "live" or self.reference is None or not self.full:
+            return {}
+        names = {parameter: name for name, parameter in self.parameters.items()}
+        layer: nn.Module = self.model.get_base_model().get_output_embeddings()
+        return {name: self.reference[names[p]] for name, p in layer.named_parameters() if p in names}
 
     @torch.no_grad()
     def update_ema(self, rate: float) -> None:
@@ -191,11 +207,15 @@ class TrainableAdapter:
         apply_umask(folder)
 
     def load_adapter(self, folder: Path) -> None:
-        """Load weights written by `save_adapter`; raises `AdapterError` if they are damaged or have another shape."""
+        """Load weights written by `save_adapter` or PEFT.
+
+        Raises `AdapterError` if they are damaged, or of another kind, shape, scale or base model.
+        """
         try:
             tensors = load_file(folder / "adapter_model.safetensors")
         except (OSError, SafetensorError) as error:
             raise AdapterError(f"The adapter cannot be read: {error}.", value=str(folder)) from error
+        self._check_config(folder)
         if self.full:
             weights = {f"base.{name}": tensor for name, tensor in tensors.items()}
         else:
@@ -203,11 +223,42 @@ class TrainableAdapter:
         parameters = self.parameters
         if {n: tuple(t.shape) for n, t in weights.items()} != {n: tuple(p.shape) for n, p in parameters.items()}:
             raise AdapterError(
-                "The adapter has another shape than this run's.",
+                "The adapter has another shape than this run's: its modules or their sizes differ.",
                 value=str(folder),
-                fix="Set lora.rank, target_modules and top_layer_fraction to those of the adapter.",
+                fix="Set lora.target_modules and top_layer_fraction to those of the adapter.",
             )
         self.restore({name: reshard_like(parameters[name], tensor) for name, tensor in weights.items()})
+
+    def _check_config(self, folder: Path) -> None:
+        """Raise `AdapterError` if an adapter's configuration gives its weights another meaning than this run's."""
+        kind = read_json(folder / "adapter_config.json").get("peft_type")
+        if self.full or kind == FULL_WEIGHTS:
+            if self.full and kind == FULL_WEIGHTS:
+                return
+            raise AdapterError(
+                "An adapter cannot start full fine-tuning, nor all weights an adapter.",
+                value=kind,
+                known=[FULL_WEIGHTS if self.full else "LORA"],
+                fix=f"Set lora.full_finetuning={str(not self.full).lower()}.",
+            )
+        config = read_lora_config(folder)
+        for key, field in (("r", "rank"), ("lora_alpha", "alpha")):
+            if config[key] != getattr(self.shape, field):
+                raise AdapterError(
+                    f"The adapter has another shape than this run's: its {key} is not lora.{field}.",
+                    value=config[key],
+                    known=[str(getattr(self.shape, field))],
+                    fix=f"Set lora.{field}={config[key]}.",
+                )
+        base = Path(config.get("base_model_name_or_path") or self.folder)
+        other = weight_hashes(base) if base.resolve() != self.folder.resolve() else ()
+        if other and other != weight_hashes(self.folder):
+            raise AdapterError(
+                "The adapter belongs to another base model: base_model_name_or_path has other weights.",
+                value=str(base),
+                known=[str(self.folder)],
+                fix=f"Set model.name={base}, or choose an adapter of this base.",
+            )
 
     def save(self, folder: Path) -> None:
         """Write everything an exact resume needs: adapter, optimizer, reference and value head.

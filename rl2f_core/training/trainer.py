@@ -16,6 +16,7 @@ from rl2f_core.backends.base import Backend
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError, PreflightError
+from rl2f_core.file_io import read_json
 from rl2f_core.leaks.guard import skipped_detectors
 from rl2f_core.methods.base import Method, StepContext
 from rl2f_core.rollout.build import build_backend, build_engine, load_reflector, with_teacher
@@ -129,6 +130,10 @@ class Trainer:
             self.learner.reset()
         elif stage.init_from is None and init_adapter is not None:
             self.learner.load_adapter(Path(init_adapter))
+            base = read_json(Path(init_adapter) / "adapter_config.json").get("base_model_name_or_path")
+            if base and not Path(base).is_dir():
+                text = f"base_model_name_or_path of lora.init_adapter is {base}, which was not compared with this base."
+                self.context.log(f"init_adapter:{stage.name}", text)
         elif stage.init_from is not None:
             steps = next(s.steps for s in self.config.stages if s.name == stage.init_from)
             self.learner.load_adapter(self.run_dir.checkpoint(f"{stage.init_from}@{steps}"))

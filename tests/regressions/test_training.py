@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from math import log
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import peft
 import pytest
+import torch
+from peft import get_peft_model
+from transformers import AutoModelForCausalLM
 
 from jobs.chat.interactive_task import dialogue_event
 from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.loading import parse_config
+from rl2f_core.config.model import LoraConfig
+from rl2f_core.config.stage import StageConfig
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.household.environment import Household
+from rl2f_core.environments.secret_code.environment import SecretCode
 from rl2f_core.environments.verifiers import server
+from rl2f_core.errors import AdapterError, ConfigError, RunError
+from rl2f_core.leaks.base import LeakDetector, LeakQuery
+from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.methods.base import StepContext
+from rl2f_core.methods.loss_spec import KLConfig, LossConfig
+from rl2f_core.methods.reflect_rl import ReflectRL
+from rl2f_core.methods.rl2f import RL2F
+from rl2f_core.methods.sdpo import SDPO
+from rl2f_core.methods.token_rewards import PPO
+from rl2f_core.metrics.dialogues import compute_metrics
+from rl2f_core.model_store.tiny import VOCABULARY, build
 from rl2f_core.rollout.build import build_engine
 from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.rollout.transcript import rollout_from_text
-from rl2f_core.types import Dialogue, StopReason
+from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
+from rl2f_core.training.collector import Collector
+from rl2f_core.training.curriculum import CurriculumTracker, tracker_for_stage
+from rl2f_core.training.kl import divergence
+from rl2f_core.training.learner import Learner
+from rl2f_core.training.preflight import PreflightReport, preflight
+from rl2f_core.types import Dialogue, Group, LeakReport, StopReason, Task, TrainingSample, Verdict
 
 
 # -- auto_explore: the end of an episode without an answer ----------------------------------------------------------
@@ -110,3 +139,328 @@ def test_an_invalid_action_in_a_household_is_not_cheaper_than_a_valid_one() -> N
     environment = Household(Household.Config(step_reward=-0.1))
     task = environment.task("test", 0)
     assert environment.verify(task, "no action").reward == -0.1
+
+
+# -- references that share a trained module --------------------------------------------------------------------------
+ONLY = (100, 101)
+"""The two tokens that may be sampled; 40 is the context."""
+
+
+def two_token_learner(tiny: Path, kind: str, form: str, z: float) -> tuple[Learner, LossConfig, StageConfig]:
+    """A fully trained model with p(100) = σ(z) after token 40, and the reference `kind`.
+
+    All blocks are 0 and embeddings are one-hot, so the last hidden state is (√H, 0, …), and the tied output layer has
+    the logit √H · E[token, 0].
+    """
+    banned = [token for token in range(VOCABULARY) if token not in ONLY]
+    lora = LoraConfig(full_finetuning=True)
+    learner = Learner(tiny, lora, dtype=torch.float32, device=torch.device("cpu"), banned=banned, pad=2, seed=0)
+    parameters = learner.parameters
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.fill_(1.0 if "norm" in name else 0.0)
+        embeddings = next(p for name, p in parameters.items() if "embed" in name)
+        embeddings[40, 0] = 1.0
+        embeddings[100, 0] = z / embeddings.shape[1] ** 0.5
+    kl = KLConfig(form, reference=kind, top_k=2)  # type: ignore[arg-type]
+    stage = StageConfig(name="s", method="sdpo", steps=9, ref_model="stage_start", learning_rate=1e-3)
+    return learner, LossConfig(kl_coef=1.0, kl=kl), stage
+
+
+@pytest.mark.parametrize("form", ["full_logits", "topk_logits"])
+@pytest.mark.parametrize("kind", ["ema", "base"])
+def test_the_reference_has_its_own_output_layer(tiny: Path, kind: str, form: str) -> None:
+    learner, options, stage = two_token_learner(tiny, kind, form, log(3))  # the reference has (3/4, 1/4)
+    learner.begin_stage(options, stage)
+    with torch.no_grad():
+        next(p for name, p in learner.parameters.items() if "embed" in name)[100, 0] = 0.0  # the policy has (1/2, 1/2)
+    sample = TrainingSample([40, 100], [False, True], [0.0] * 2, [0.0] * 2, [0.0] * 2, [0.0] * 2, [0.0, 1.0])
+    expected = 0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25)
+    assert learner.update([sample], options, stage, 0, 1.0)["loss"] == pytest.approx(expected, abs=1e-4)
+    if kind == "ema":  # the gradient moves the policy's logit up, and the reference follows at its rate
+        embeddings = next(name for name in learner.parameters if "embed" in name)
+        now, reference = float(learner.parameters[embeddings][100, 0].detach()), learner.reference
+        assert reference is not None and now > 0
+        start = log(3) / learner.parameters[embeddings].shape[1] ** 0.5
+        assert float(reference[embeddings][100, 0]) == pytest.approx(0.95 * start + 0.05 * now)
+
+
+def test_the_base_of_full_finetuning_has_its_own_output_layer(tiny: Path) -> None:
+    """The stage's `ref_model: base` under an untied output layer, beside two plain forward passes."""
+    folder = tiny.parent / "untied"
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    model.config.tie_word_embeddings = False
+    torch.manual_seed(5)
+    model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn_like(model.lm_head.weight))
+    model.save_pretrained(folder)
+    learner = Learner(folder, LoraConfig(full_finetuning=True), dtype=torch.float32, device=torch.device("cpu"),
+                      banned=[], pad=2, seed=0)  # fmt: skip
+    kl = KLConfig("full_logits", alpha=0.5, reference="base")
+    options, stage = LossConfig(kl_coef=1.0, kl=kl), StageConfig(name="s", method="sdpo", steps=9, ref_model="base")
+    learner.begin_stage(options, stage)
+    with torch.no_grad():
+        for parameter in learner.parameters.values():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    tokens = torch.tensor([[40, 41, 42, 43]])
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        logps = [m(tokens).logits[0, 1:-1].log_softmax(-1) for m in (learner.model.get_base_model(), base)]
+    weights = [0.0, 0.0, 1.0, 1.0]
+    sample = TrainingSample(tokens[0].tolist(), [False] * 2 + [True] * 2, *[[0.0] * 4] * 4, weights)
+    loss = learner.update([sample], options, stage, 0, 1.0)["loss"]
+    assert loss == pytest.approx(float(divergence(*logps, 0.5).mean()), rel=1e-4) and loss > 0.01
+
+
+# -- schedules --------------------------------------------------------------------------------------------------------
+POINTS = [{"step": 0, "value": 2e-4}, {"step": 4, "value": 1e-4}, {"step": 8, "value": 5e-5}]
+
+
+@pytest.mark.parametrize(
+    ("learning_rate", "factors"),
+    [
+        (POINTS, {0: 1, 3: 1, 4: 0.5, 8: 0.25}),
+        ({"points": POINTS, "interpolation": "linear"}, {0: 1, 2: 0.75, 4: 0.5, 6: 0.375, 8: 0.25}),
+        ([{"step": 0, "value": 5e-5}, {"step": 4, "value": 2e-4}], {0: 0.25, 4: 1}),
+    ],
+    ids=["points", "interpolated", "rising"],
+)
+def test_the_rate_of_the_value_head_follows_points(tiny: Path, learning_rate: Any, factors: dict[int, float]) -> None:
+    method = PPO.Config(value_learning_rate=1e-2)
+    stage = StageConfig.model_validate(
+        {"name": "s", "method": method, "steps": 10, "learning_rate": learning_rate, "group_size": 1}
+    )
+    options = PPO(method).loss_options()
+    lora = LoraConfig(rank=2, alpha=4)
+    learner = Learner(tiny, lora, dtype=torch.float32, device=torch.device("cpu"), banned=[], pad=2, seed=0)
+    learner.begin_stage(options, stage)
+    for step, factor in factors.items():
+        for now in (stage, stage.resolve(step)):  # a step passes the resolved stage
+            sample = TrainingSample([40, 41], [False, True], [0.0, -5.0], [0.0, 1.0], [0.0, 1.0], [0.0] * 2, [0.0] * 2)
+            learner.update([sample], options, now, step, 1.0)
+            rates = [group["lr"] for group in learner.optimizer.param_groups]
+            assert rates == pytest.approx([2e-4 * factor, 1e-2 * factor])
+
+
+def test_a_success_is_replayed_at_the_level_of_the_curriculum_not_of_the_first_group() -> None:
+    method = ReflectRL(ReflectRL.Config(replay_per_step=5))
+    stage = {
+        "name": "rl", "method": {"type": "reflect_rl", "replay_per_step": 5}, "steps": 40, "tasks_per_step": 4,
+        "group_size": 4, "curriculum": {
+            "levels": [{"settings": {"depth": 1}, "steps": 1}, {}], "replay_fraction": 0.5,
+        },
+    }  # fmt: skip
+    config = parse_config({
+        "environment": {"type": "auto_explore", "depth": 2, "breadth": 2}, "teacher": "contentless", "backend": "fake",
+        "rollout": {"max_turns": 8, "max_new_tokens": 4, "max_seq_len": 4096, "prompting": "enumerate"},
+        "reward": {"preset": "environment"}, "stages": [stage], "leak_detection": {"detectors": []},
+    })  # fmt: skip
+    engine = build_engine(config, FakeBackend())
+    course = CurriculumTracker(config.stages[0], [
+        build_engine(config.model_copy(update={"environment": level}), engine.backend)
+        for level in config.stages[0].curriculum.environments(config.environment)  # type: ignore[union-attr]
+    ], 0)  # fmt: skip
+    course.level = 1
+    collector = Collector(engine, config.stages[0], seed=0, course=course)
+    method._successes = [{"level": level, "id": f"{level}", "sequences": []} for level in (1, 2)]
+    firsts = set()
+    for step in range(6):
+        successes = list(method._successes)
+        groups = method.collect(collector, step)
+        firsts.add(level_of(groups[0].task.id))
+        assert method._replayed and {success["level"] for success in method._replayed} == {2}
+        method._successes = successes
+    assert firsts == {1, 2}
+
+
+def test_the_reference_prompt_of_sdpo_has_the_system_message_of_its_level() -> None:
+    levels = [{"settings": {"length": 2}, "steps": 1}, {"settings": {"length": 3}}]
+    data = {
+        "environment": {"type": "secret_code", "length": 3, "letters": 2}, "backend": "fake",
+        "rollout": {"max_turns": 2, "max_new_tokens": 40, "max_seq_len": 2000},
+        "stages": [{"name": "s", "method": "sdpo", "steps": 2, "curriculum": {"levels": levels}}],
+    }  # fmt: skip
+    config = parse_config(data)
+    engine = build_engine(config, FakeBackend(script=lambda prompt, rng: wrap_answer("A A")))
+    course = tracker_for_stage(config, config.stages[0], engine)
+    assert course is not None
+    easy, task = course.task(0, 0, 0, 0)
+    (rollout,) = easy.run([RolloutRequest(task, "d", "g", 0, 7)])
+    method = SDPO(SDPO.Config(peer_solutions="none"))
+    method.begin_step(StepContext.of(engine, 0, 2, course.engine_of))
+    prompt = engine.backend.tokenizer.decode(method.reference_prompt(Group(task, (rollout,)), rollout))
+    assert wrap_answer("? ?") in prompt and wrap_answer("? ? ?") not in prompt
+
+
+def test_an_interpolated_group_size_is_checked_at_every_step() -> None:
+    sizes = {"points": [{"step": 0, "value": 4}, {"step": 4, "value": 8}], "interpolation": "linear"}
+    stage = {"name": "s", "method": {"type": "rltf_grpo", "branches": 2}, "steps": 6, "group_size": sizes}
+    rollout = {"prompting": "reprompt", "max_turns": 2}
+    with pytest.raises(ConfigError, match="group_size 5 with 2 dialogues per first attempt"):
+        parse_config({"environment": "guess_number", "rollout": rollout, "stages": [stage]})
+
+
+# -- the first adapter ------------------------------------------------------------------------------------------------
+PEFT_LORA: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
+
+
+def first_adapter(tiny: Path, folder: Path, **changes: Any) -> Path:
+    """An adapter that PEFT wrote, whose B is not 0."""
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny), peft.LoraConfig(**PEFT_LORA | changes))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def start_from(base: Path, adapter: Path) -> Learner:
+    """A learner with rank 4, alpha 8 and the targets of `PEFT_LORA` that starts with an adapter."""
+    lora = LoraConfig(rank=4, alpha=8, target_modules=("q_proj", "v_proj"))
+    learner = Learner(base, lora, dtype=torch.float32, device=torch.device("cpu"), banned=[], pad=2, seed=0)
+    learner.load_adapter(adapter)
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("use_rslora", {"use_rslora": True}),
+        ("lora_alpha", {"lora_alpha": 16}),
+        ("alpha_pattern", {"alpha_pattern": {"v_proj": 32}}),
+        ("rank_pattern", {"rank_pattern": {"v_proj": 4}, "r": 4}),
+        ("use_dora", {"use_dora": True}),
+        ("lora_bias", {"lora_bias": True}),
+        ("bias", {"bias": "lora_only"}),
+        ("modules_to_save", {"modules_to_save": ["norm"]}),
+        ("trainable_token_indices", {"trainable_token_indices": [40]}),
+        ("init_lora_weights", {"init_lora_weights": "pissa"}),
+        ("init_lora_weights", {"init_lora_weights": "pissa_niter_4"}),
+        ("init_lora_weights", {"init_lora_weights": "olora"}),
+        ("r", {"r": 2}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_a_first_adapter_with_another_meaning_is_refused_by_the_key(
+    tiny: Path, tmp_path: Path, key: str, changes: dict[str, Any]
+) -> None:
+    adapter = first_adapter(tiny, tmp_path / "adapter", **changes)
+    with pytest.raises(AdapterError, match=rf"\b{key}\b"):
+        start_from(tiny, adapter)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"init_lora_weights": "corda"}, {"init_lora_weights": "loftq"}, {"init_lora_weights": "lora_ga"},
+     {"fan_in_fan_out": True}, {"target_parameters": ["x"]}, {"layer_replication": [[0, 2]]}, {"use_qalora": True},
+     {"alora_invocation_tokens": [40]}, {"a_later_setting": True}],
+    ids=lambda setting: "-".join(map(str, setting.items())),
+)  # fmt: skip
+def test_the_setting_of_a_first_adapter_that_changes_its_formula_is_named(
+    tiny: Path, tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    adapter = first_adapter(tiny, tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | setting))
+    with pytest.raises(AdapterError, match=next(iter(setting))):
+        start_from(tiny, adapter)
+
+
+def test_a_first_adapter_of_another_base_of_the_same_shape_is_refused(tiny: Path, tmp_path: Path) -> None:
+    build(tmp_path / "other", seed=1)
+    adapter = first_adapter(tmp_path / "other", tmp_path / "adapter")
+    with pytest.raises(AdapterError, match="base_model_name_or_path"):
+        start_from(tiny, adapter)
+
+
+# -- numbers that are not finite --------------------------------------------------------------------------------------
+NAN, INF = float("nan"), float("inf")
+
+
+class Broken(SecretCode):
+    """A verifier one of whose numbers is not finite, after attempts with an A."""
+
+    broken: dict[str, float] = {}  # noqa: RUF012
+
+    def verify(self, task: Task, attempt: str) -> Verdict:
+        numbers = {"score": 0.5, "reward": 0.5, "distance": 0.5} | (self.broken if "A" in attempt else {})
+        return Verdict(correct=False, parsed=attempt, well_formed=True, **numbers)
+
+
+def broken_engine(numbers: dict[str, float], script: Any = lambda prompt, rng: "A") -> RolloutEngine:
+    config = parse_config({
+        "environment": "secret_code", "backend": "fake", "teacher": "contentless",
+        "rollout": {"max_turns": 2, "max_new_tokens": 20, "max_seq_len": 2000}, "reward": {"progress_weight": 0.5},
+        "stages": [{"name": "rl", "method": "rl2f", "steps": 1}], "leak_detection": {"detectors": []},
+    })  # fmt: skip
+    kind = type("Broken", (Broken,), {"broken": numbers})
+    return replace(build_engine(config, FakeBackend(script=script)), environment=kind(SecretCode.Config()))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("score", NAN), ("score", INF), ("reward", NAN), ("reward", -INF), ("distance", NAN)],
+    ids=lambda value: str(value),
+)
+def test_a_number_that_is_not_finite_is_a_failed_verifier(tmp_path: Path, field: str, value: float) -> None:
+    engine = broken_engine({field: value})
+    task = engine.environment.task("test", 0)
+    (rollout,) = engine.run([RolloutRequest(task, "d", "g", 0, 7)])
+    dialogue = rollout.dialogue
+    assert dialogue.stop_reason is StopReason.FAILED and not dialogue.trainable
+    assert f"{field} is {value}" in (dialogue.error or "")
+    JsonlSink(tmp_path / "events.jsonl").emit([DialogueEvent.of("train", "rl", 1, task, dialogue)])
+    (event,) = read_events(tmp_path / "events.jsonl")
+    assert isinstance(event, DialogueEvent) and event.dialogue == dialogue
+    assert compute_metrics([dialogue], 2).dialogues == 0
+
+
+def preflight_of(script: Any) -> PreflightReport:
+    stage = {"name": "rl", "method": "rl2f", "steps": 1}
+    data = {"environment": "secret_code", "backend": "fake", "stages": [stage], "teacher": "contentless"}
+    config = parse_config(data | {"preflight": {"num_tasks": 8, "samples_per_task": 4}})
+    engine, method = broken_engine({"score": NAN}, script), RL2F(config.stages[0].method)  # type: ignore[arg-type]
+    return preflight(engine, config, config.stages[0], method)[0]
+
+
+def test_the_preflight_names_the_failed_verifier_instead_of_other_advice() -> None:
+    report = preflight_of(lambda prompt, rng: rng.choice("ABBBBBB"))  # no dialogue is solved, and many fail
+    assert 4 < report.failed < 32 and report.parsable.value == 1
+    assert report.reason == f"{report.failed} of 32 dialogues ended in an error." and "score is nan" in report.fix
+    assert f"! {report.failed} of 32 dialogues ended in an error" in report.to_text()
+    whole = preflight_of(lambda prompt, rng: "A")
+    assert whole.reason == "All 32 dialogues ended in an error." and "score is nan" in whole.fix
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF], ids=str)
+def test_a_loss_without_a_number_names_the_dialogue_and_not_the_learning_rate(tiny: Path, value: float) -> None:
+    lora = LoraConfig(rank=2, alpha=4)
+    learner = Learner(tiny, lora, dtype=torch.float32, device=torch.device("cpu"), banned=[], pad=2, seed=0)
+    sample = TrainingSample(
+        [40, 41], [False, True], [0.0, -5.0], [0.0, value], [0.0, 1.0], [0.0] * 2, [0.0] * 2, dialogue="rl/1/0"
+    )
+    stage = StageConfig(name="s", method="rl2f", steps=1)
+    with pytest.raises(RunError, match="advantages of dialogue 'rl/1/0'") as error:
+        learner.update([sample], LossConfig(), stage, 0, 1.0)
+    assert "learning_rate" not in str(error.value)
+
+
+def test_a_metric_without_a_number_does_not_hide_those_of_its_step(tmp_path: Path) -> None:
+    event = MetricEvent(id="m", stage="rl", step=1, values={"reward": 0.5, "ratio": NAN, "other": INF})
+    JsonlSink(tmp_path / "events.jsonl").emit([event])
+    (stored,) = read_events(tmp_path / "events.jsonl")
+    assert isinstance(stored, MetricEvent) and stored.values == {"reward": 0.5}
+
+
+@pytest.mark.parametrize("field", ["answer_fraction", "logprob_gain", "leak_probability"])
+def test_a_judge_without_a_number_fails_its_dialogue_by_name(field: str) -> None:
+    class Judge(LeakDetector):
+        def check(self, query: LeakQuery) -> LeakReport:
+            return LeakReport(leaked=False, **{field: NAN})
+
+    engine = broken_engine({}, lambda prompt, rng: "B")
+    detector: Any = Judge(SimpleNamespace(type="judge"), engine.environment)  # type: ignore[arg-type]
+    engine = replace(engine, guard=LeakGuard([detector], "flag", 0, engine.environment))
+    (rollout,) = engine.run([RolloutRequest(engine.environment.task("test", 0), "d", "g", 0, 7)])
+    assert rollout.dialogue.stop_reason is StopReason.FAILED
+    assert f"{field} is nan" in (rollout.dialogue.error or "")

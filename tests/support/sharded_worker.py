@@ -16,6 +16,7 @@ from learner_rows import learner, rows, stage
 from rl2f_core.distributed.process_group import init_distributed
 from rl2f_core.training.learner import Learner
 from rl2f_core.training.losses import LossConfig
+from rl2f_core.training.scoring import Scorer
 
 OPTIONS = LossConfig(epsilon=0.1, epsilon_high=0.3)
 NOW = stage(micro_batch_tokens=20, weight_decay=0.1)
@@ -50,7 +51,13 @@ def main(kind: str, tiny: Path, folder: Path) -> None:
     assert hasattr(next(iter(made.parameters.values())), "full_tensor") == (kind == "fsdp")
     made.reset()
     made.begin_stage(OPTIONS, NOW)
+    scorer = Scorer(made, 20, 0.7)
+    made.reference, start = made.snapshot(), scorer.score(rows(), scorer.logprobs)
     found = updates(made, 0, 2)
+    with made.reference_weights("stage_start"):
+        held = scorer.score(rows(), scorer.logprobs)
+    assert held == start != scorer.score(rows(), scorer.logprobs)
+    made.reference = None
     made.save(folder)
     ranks.barrier()
     again = learner(type(made), tiny, seed=4, full=bool(full))

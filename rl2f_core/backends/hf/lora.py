@@ -13,13 +13,20 @@ import torch
 from rl2f_core.backends.base import check_adapter
 from rl2f_core.errors import AdapterError
 from rl2f_core.file_io import read_json
+from rl2f_core.types import JsonObject
 
 _PREFIX = "base_model.model."
 FULL_WEIGHTS = "FULL"
 """`peft_type` of a checkpoint with all weights."""
 _A, _B = ".lora_A.weight", ".lora_B.weight"
-_UNSUPPORTED = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "lora_bias")
-"""Settings of `adapter_config.json` that change the formula."""
+_HARMLESS = {
+    "r", "lora_alpha", "peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
+    "inference_mode", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "lora_dropout",
+    "megatron_core", "qalora_group_size", "runtime_config", "loftq_config", "eva_config", "ensure_weight_tying",
+}  # fmt: skip
+"""Settings of `adapter_config.json` that change neither formula nor base, or only together with another one."""
+_PLAIN = {"bias": ("none",), "init_lora_weights": (True, "gaussian", "orthogonal", "eva")}
+"""Values of other settings that change neither. The other initializations, such as pissa, also change the base."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +46,12 @@ def load_lora(folder: Path, modules: Mapping[str, torch.nn.Linear]) -> LoraWeigh
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    config = read_lora_config(folder)
+    rank = config["r"]
     try:
-        config = json.loads((folder / "adapter_config.json").read_text())
         tensors = load_file(folder / "adapter_model.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise AdapterError(
-            f"The folder contains no readable LoRA adapter: {error}.",
-            value=str(folder),
-            fix="It needs adapter_config.json and adapter_model.safetensors.",
-        ) from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise AdapterError("adapter_config.json describes no LoRA adapter.", value=str(folder), known=["LORA"])
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
-        raise AdapterError(
-            "adapter_config.json has no usable r and lora_alpha.", value={"r": rank, "lora_alpha": alpha}
-        )
-    if unsupported := {key: config[key] for key in _UNSUPPORTED if config.get(key)}:
-        raise AdapterError("Only plain LoRA adapters can be merged.", value=unsupported)
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(folder, error) from error
     pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     for key in sorted(tensors):
         if key.endswith(_B) and key.removesuffix(_B) + _A in tensors:
@@ -79,7 +74,42 @@ def load_lora(folder: Path, modules: Mapping[str, torch.nn.Linear]) -> LoraWeigh
         pairs[name] = (a, b)
     if not pairs:
         raise AdapterError("The adapter file contains no LoRA weights.", value=str(folder))
-    return LoraWeights(pairs, alpha / rank)
+    return LoraWeights(pairs, config["lora_alpha"] / rank)
+
+
+def read_lora_config(folder: Path) -> JsonObject:
+    """Return the `adapter_config.json` of an adapter W + (lora_alpha / r) · B A on an unchanged base W.
+
+    Raises `AdapterError` if it is invalid, or names the settings that change the formula or the base.
+    """
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, error) from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise AdapterError("adapter_config.json describes no LoRA adapter.", value=str(folder), known=["LORA"])
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+        raise AdapterError(
+            "adapter_config.json has no usable r and lora_alpha.", value={"r": rank, "lora_alpha": alpha}
+        )
+    changing = {k: v for k, v in config.items() if v and k not in _HARMLESS and v not in _PLAIN.get(k, ())}
+    if changing:
+        raise AdapterError(
+            f"Only plain LoRA adapters are supported; {', '.join(changing)} in adapter_config.json changes what the "
+            "weights mean.",
+            value=changing,
+            fix="Merge the adapter into its base with PEFT, and set model.name to the merged model.",
+        )
+    return config
+
+
+def _unreadable(folder: Path, error: Exception) -> AdapterError:
+    return AdapterError(
+        f"The folder contains no readable LoRA adapter: {error}.",
+        value=str(folder),
+        fix="It needs adapter_config.json and adapter_model.safetensors.",
+    )
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def score(
     if name in _SYMBOLIC and not is_safe_expression(answer):
         return 0.0
     value = float(data.score_answer(answer, entry))
-    return 0.0 if math.isnan(value) else min(max(value, 0.0), 1.0)
+    return min(max(value, 0.0), 1.0) if math.isfinite(value) else 0.0
 
 
 def is_safe_expression(text: str) -> bool:

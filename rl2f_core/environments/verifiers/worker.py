@@ -14,7 +14,6 @@ import functools
 import inspect
 import itertools
 import json
-import math
 import os
 import queue
 import signal
@@ -140,8 +139,6 @@ async def score_reply(tasks: list[Any], position: int, key: str, text: str, limi
         return {"error": f"no reward within {limit:g} s"}
     except Exception as error:
         return {"error": described(error)}
-    if not math.isfinite(trace.reward):
-        return {"error": f"the reward is {trace.reward}"}
     terms = {name: None if term is None else term.value for name, term in trace.rewards.items()}
     return {"reward": trace.reward, "terms": terms}
 

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from learner_rows import CPU, row, rows, stage
 from preflight_report import report
 from run_helpers import adapter, assert_same_run, config_of, go
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.backends.hf.backend import HFBackend
@@ -101,6 +103,23 @@ def test_stage_starts_from_its_own_initial_adapter(speaker: Path, tmp_path: Path
     assert go(run_dir) == "succeeded"
     given, kept = (load_file(f / "adapter_model.safetensors") for f in (start, run_dir.checkpoint("rl@1")))
     assert all(torch.allclose(given[name], kept[name], atol=1e-9) for name in given)
+
+
+@pytest.mark.parametrize("changes", [{}, {"init_lora_weights": "gaussian"}, {"lora_dropout": 0.1}], ids=str)
+def test_a_plain_adapter_of_peft_is_the_function_that_peft_loads(
+    tiny: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    config = peft.LoraConfig(r=2, lora_alpha=8, target_modules=["q_proj"], task_type="CAUSAL_LM", **changes)
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(tiny), config)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * parameter.requires_grad
+    model.save_pretrained(tmp_path)
+    trained = learner(tiny, rank=2, alpha=8, target_modules=("q_proj",))
+    trained.load_adapter(tmp_path)
+    tokens = torch.arange(40, 60)[None]
+    with torch.no_grad():
+        loaded = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), tmp_path).eval()
+        torch.testing.assert_close(trained.model(tokens).logits, loaded(tokens).logits)
 
 
 # -- full fine-tuning --------------------------------------------------------------------------------------------
