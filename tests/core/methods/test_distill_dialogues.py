@@ -63,7 +63,7 @@ def test_a_stage_learns_the_dialogues_of_an_earlier_one(speaker: Path, tmp_path:
     assert go(run_dir) == "succeeded"
     rows = [json.loads(line) for line in (run_dir.path / "datasets/dialogues/rows.jsonl").read_text().splitlines()]
     roles = {tuple(message["role"] for message in row["completion"]) for row in rows}
-    assert roles == {("assistant",), ("assistant", "user", "assistant")}
+    assert rows and roles <= {("assistant",), ("assistant", "user", "assistant")}  # which ones depends on the samples
     events = [e for e in read_events(run_dir.events_path, strict=True) if isinstance(e, DialogueEvent)]
     made = {e.dialogue.id: e.dialogue for e in events if e.phase == "distill"}
     learned = [e.dialogue for e in events if e.phase == "train"]

@@ -84,28 +84,29 @@ def test_a_warm_up_as_long_as_the_stage_never_divides_by_zero():
 
 
 # -- updates ---------------------------------------------------------------------------------------------------
-def test_imitation_lowers_the_cross_entropy(tiny: Path):
-    trained = learner(tiny)
-    seen = [trained.update(ROWS, LossConfig(), stage(learning_rate=0.02), step, 1.0) for step in range(12)]
+def test_imitation_lowers_the_cross_entropy_as_its_gradient_says(tiny: Path):
+    trained, rate = learner(tiny), 1e-3
+    seen = [trained.update(ROWS, LossConfig(), stage(learning_rate=rate, max_grad_norm=None), 0, 1.0)]
+    gradient = torch.cat([p.grad.flatten() for p in trained.parameters.values() if p.grad is not None])
+    seen.append(trained.update(ROWS, LossConfig(), stage(learning_rate=rate), 1, 1.0))
     # 382 allowed tokens, random weights: about ln 382 = 5.9 at first
     assert seen[0]["loss/ce"] == pytest.approx(math.log(382), abs=0.3)
-    # the last norm makes |h| = √48, and output embeddings of the tiny model are small and not trained (|e| ≈ 0.14), so
-    # no logit can be more than about 1 above the others: ln 382 − 1 ≈ 5 is as low as this model goes
-    assert seen[-1]["loss/ce"] < 5.4
+    # Adam moves each weight by the rate at first, against its gradient: to first order the loss falls by rate · Σ|g|
+    assert seen[0]["loss/ce"] - seen[1]["loss/ce"] == pytest.approx(rate * float(gradient.abs().sum()), rel=0.1)
     assert seen[0]["loss"] == pytest.approx(seen[0]["loss/ce"])
     assert seen[0]["entropy"] == pytest.approx(math.log(382), abs=0.3)
-    assert seen[0]["learning_rate"] == 0.02 and seen[0]["optimizer_updates"] == 1 and seen[0]["grad_norm"] > 0
+    assert seen[0]["learning_rate"] == rate and seen[0]["optimizer_updates"] == 1 and seen[0]["grad_norm"] > 0
 
 
 def test_reward_makes_a_token_likelier_and_its_lack_makes_it_rarer(tiny: Path):
     for advantage, sign in ((1.0, 1), (-1.0, -1)):
         trained = learner(tiny)
         config = LossConfig(epsilon=0.9, epsilon_high=9)
-        before, *_, after = (
+        before, after = (
             trained.update([tried(50, 60, 70, advantage=advantage)], config, stage(), step, 1.0)["ratio/mean"]
-            for step in range(5)
+            for step in range(2)
         )
-        assert sign * (after - before) > 0.01
+        assert sign * (after - before) > 0
 
 
 def test_the_first_step_of_adam_moves_each_weight_by_the_rate(tiny: Path):
@@ -362,10 +363,10 @@ def test_targets_that_name_no_layer_are_refused_with_those_there_are(tiny: Path)
 
 # -- the reference of the KL -----------------------------------------------------------------------------------
 def drifted(tiny: Path) -> Learner:
-    """A learner that was moved off the base."""
+    """A learner whose adapter is not the base."""
     trained = learner(tiny)
-    for step in range(5):
-        trained.update(ROWS, LossConfig(), stage(learning_rate=0.02), step, 1.0)
+    generator = torch.Generator().manual_seed(1)
+    trained.restore({n: 0.3 * torch.randn(p.shape, generator=generator) for n, p in trained.parameters.items()})
     return trained
 
 
@@ -381,7 +382,7 @@ def test_the_reference_is_the_base_or_the_start_of_the_stage(tiny: Path):
     trained = drifted(tiny)
     trained.reference = trained.snapshot()
     assert kl_of(trained, "stage_start") == pytest.approx(0, abs=1e-9)
-    assert kl_of(trained, "base") > 0.1
+    assert kl_of(trained, "base") > 1e-3
     trained.reference = {n: torch.zeros_like(p) for n, p in trained.snapshot().items()}
     assert kl_of(trained, "stage_start") == pytest.approx(kl_of(trained, "base"), rel=1e-3)
 
@@ -395,9 +396,9 @@ def test_a_stage_without_reference_weights_is_an_error(tiny: Path):
 def test_the_kl_term_brings_the_policy_back_to_its_reference(tiny: Path, reference: str):
     trained = drifted(tiny)
     trained.reference = {n: torch.zeros_like(p) for n, p in trained.snapshot().items()}
-    config = stage(ref_model=reference, learning_rate=0.005)
-    seen = [trained.update([SEEN], LossConfig(kl_coef=1.0), config, step, 1.0)["kl"] for step in range(12)]
-    assert seen[-1] < 0.5 * seen[0]
+    config = stage(ref_model=reference, learning_rate=1e-4)
+    before, after = (trained.update([SEEN], LossConfig(kl_coef=1.0), config, step, 1.0)["kl"] for step in range(2))
+    assert 0 < after < before
 
 
 @pytest.mark.parametrize("reference", ["base", "stage_start"])
