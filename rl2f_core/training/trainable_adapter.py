@@ -17,13 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from rl2f_core.backends.hf.lora import FULL_WEIGHTS, read_lora_config
+from rl2f_core.backends.hf.lora import FULL_WEIGHTS, check_base, read_lora_config
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.distributed.process_group import current_group
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.file_io import apply_umask, read_json
-from rl2f_core.model_store.files import weight_hashes
 from rl2f_core.modeling.attention import CausalLM
 from rl2f_core.modeling.loading import load_base_model
 from rl2f_core.training import torch_compile
@@ -250,15 +249,7 @@ class TrainableAdapter:
                     known=[str(getattr(self.shape, field))],
                     fix=f"Set lora.{field}={config[key]}.",
                 )
-        base = Path(config.get("base_model_name_or_path") or self.folder)
-        other = weight_hashes(base) if base.resolve() != self.folder.resolve() else ()
-        if other and other != weight_hashes(self.folder):
-            raise AdapterError(
-                "The adapter belongs to another base model: base_model_name_or_path has other weights.",
-                value=str(base),
-                known=[str(self.folder)],
-                fix=f"Set model.name={base}, or choose an adapter of this base.",
-            )
+        check_base(config, self.folder)
 
     def save(self, folder: Path) -> None:
         """Write everything an exact resume needs: adapter, optimizer, reference and value head.

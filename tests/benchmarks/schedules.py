@@ -41,8 +41,8 @@ def ending(end: int, mean: float) -> Iterator[None]:
 
     plain = logprobs.compute_logits
 
-    def compute_logits(model: Any, hidden_NH: Any) -> Any:
-        logits_NV = plain(model, hidden_NH)
+    def compute_logits(model: Any, hidden_NH: Any, output: Any = None) -> Any:
+        logits_NV = plain(model, hidden_NH, output)
         logits_NV[:, end] = -1e30
         logits_NV[:, end] = logits_NV.logsumexp(1) - math.log(mean - 1)
         return logits_NV

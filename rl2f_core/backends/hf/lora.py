@@ -13,6 +13,7 @@ import torch
 from rl2f_core.backends.base import check_adapter
 from rl2f_core.errors import AdapterError
 from rl2f_core.file_io import read_json
+from rl2f_core.model_store.files import weight_hashes
 from rl2f_core.types import JsonObject
 
 _PREFIX = "base_model.model."
@@ -102,6 +103,19 @@ def read_lora_config(folder: Path) -> JsonObject:
             fix="Merge the adapter into its base with PEFT, and set model.name to the merged model.",
         )
     return config
+
+
+def check_base(config: JsonObject, folder: Path) -> None:
+    """Raise `AdapterError` if the base that an adapter's configuration names is here and has other weights."""
+    base = Path(config.get("base_model_name_or_path") or folder)
+    hashes = weight_hashes(base) if base.resolve() != folder.resolve() else ()
+    if hashes and hashes != weight_hashes(folder):
+        raise AdapterError(
+            "The adapter belongs to another base model: base_model_name_or_path has other weights.",
+            value=str(base),
+            known=[str(folder)],
+            fix=f"Set model.name={base}, or choose an adapter of this base.",
+        )
 
 
 def _unreadable(folder: Path, error: Exception) -> AdapterError:
