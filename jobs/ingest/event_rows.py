@@ -341,7 +341,7 @@ def _insert_metrics(session: Session, run: Run, events: list[MetricEvent]) -> No
         if (event.stage, event.step) in stored:
             continue
         stored.add((event.stage, event.step))
-        values = event.values
+        values = {name: value for name, value in event.values.items() if math.isfinite(value)}
         evaluation = event.stage.startswith(EVALUATION)
         if not evaluation:
             number += 1

@@ -6,7 +6,6 @@ and logged; an incomplete last line is read the next time. The status of a run i
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -95,22 +94,12 @@ def _read(path: Path, offset: int, limit: int) -> _Batch | None:
     for line in data[:end].split(b"\n")[:-1]:
         batch.lines += 1
         try:
-            item = event_rows.event_to_rows(_parse(line)) if line.strip() else None
+            item = event_rows.event_to_rows(_EVENT.validate_json(line)) if line.strip() else None
             batch.items += [item] if item is not None else []
         except ValueError as error:  # includes pydantic's ValidationError
             batch.invalid.append((at, invalid_reason(error)))
         at += len(line) + 1
     return batch
-
-
-def _parse(line: bytes) -> Event:
-    try:
-        return _EVENT.validate_json(line)
-    except ValidationError:
-        event = _drop_null_metrics(line)
-        if event is None:
-            raise
-        return event
 
 
 def invalid_reason(error: ValueError) -> str:
@@ -120,18 +109,6 @@ def invalid_reason(error: ValueError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else str(first["msg"])
-
-
-def _drop_null_metrics(line: bytes) -> Event | None:
-    """Parse a metric event without its null values; None for any other line."""
-    if b'"metric"' not in line:
-        return None
-    try:
-        data = json.loads(line)
-        data["values"] = {name: value for name, value in data["values"].items() if value is not None}
-        return _EVENT.validate_python(data)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
 
 
 def _log_errors(session: Session, run: Run, batch: _Batch) -> None:

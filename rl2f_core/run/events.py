@@ -7,7 +7,6 @@ ignore an incomplete last line, and the writer completes it.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -53,11 +52,11 @@ class MetricEvent(_Event):
     """1-based step of the stage."""
     values: dict[str, float]
 
-    @field_validator("values")
+    @field_validator("values", mode="before")
     @classmethod
-    def _drop_infinite(cls, values: dict[str, float]) -> dict[str, float]:
-        """Drop numbers that are not finite: JSON stores them as null, which makes the whole event invalid."""
-        return {name: value for name, value in values.items() if math.isfinite(value)}
+    def _drop_null(cls, values: object) -> object:
+        """Drop what JSON stores for a number that is not finite."""
+        return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
 
 
 class DialogueEvent(_Event):
