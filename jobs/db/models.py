@@ -189,7 +189,7 @@ class Dialogue(SQLModel, table=True):
         UniqueConstraint("run_id", "event_id"),
         Index("ix_dialogue_run_step", "run_id", "step", "id"),
         Index("ix_dialogue_run_group", "run_id", "group"),
-        Index("ix_dialogue_run_solved", "run_id", "solved_at", "id"),
+        Index("ix_dialogue_run_solved", "run_id", "solved_at", "id", "outcomes"),
         Index("ix_dialogue_run_reward", "run_id", "reward", "id"),
         Index("ix_dialogue_run_leak", "run_id", "leak_state", "id"),
         Index("ix_dialogue_run_labels", "run_id", "label_count", "id"),
