@@ -27,7 +27,12 @@ class Rescoring:
     """Event id and turn → report; a checked hint without a report has no leak."""
 
     def apply(self, record: ExportRecord) -> ExportRecord:
-        """Return a dialogue with these findings; hints that were not checked keep theirs."""
+        """Return a dialogue with these findings; hints that were not checked keep theirs.
+
+        No detector can check the hints of an imported dialogue without a gold answer.
+        """
+        if not record.event.task.privileged:
+            return record
         return replace(record, steps=tuple(self._step(record, step) for step in record.steps))
 
     def _step(self, record: ExportRecord, step: ExportTurn) -> ExportTurn:

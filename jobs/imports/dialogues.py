@@ -85,7 +85,7 @@ class DialogueConverter:
         privileged = {} if rollout.answer is None else {"answer": rollout.answer}
         level = rollout.level or self.source
         key = hashlib.sha256(json.dumps([public, privileged, level], sort_keys=True).encode()).hexdigest()[:12]
-        split: Split = "test" if rollout.phase == "evaluation" else "train"
+        split: Split = rollout.split or ("test" if rollout.phase == "evaluation" else "train")
         return Task(
             id=f"{ENVIRONMENT}/{split}/{key}",
             environment=ENVIRONMENT,

@@ -9,6 +9,7 @@ from jobs.imports.records import (
     as_correct,
     as_messages,
     as_number,
+    as_split,
     as_step,
     split_prompt,
 )
@@ -19,7 +20,7 @@ class Messages(RolloutFormat):
     """Plain conversations."""
 
     name = "messages"
-    title = "conversations (JSONL or Parquet): messages, and optionally answer, reward, correct, step"
+    title = "conversations (JSONL or Parquet): messages, and optionally answer, reward, correct, step, split, policy"
     default_phase = "chat"
 
     def recognizes(self, keys: frozenset[str]) -> bool:
@@ -37,5 +38,7 @@ class Messages(RolloutFormat):
                 correct=as_correct(row.get("correct"), "correct"),
                 answer=as_answer(row.get("answer")),
                 step=as_step(row.get("step"), "step"),
+                split=as_split(row.get("split")),
+                model=str(row.get("policy") or ""),
             )
         ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar, get_args
 
-from rl2f_core.types import JsonObject, Message
+from rl2f_core.types import JsonObject, Message, Split
 
 MAX_NUMBER = 1e30
 """Largest reward or weight; sums and squares of larger ones overflow."""
@@ -52,6 +52,8 @@ class ImportedRollout:
     """None if the row does not state it: the path may, see `RolloutFormat.default_phase`."""
     step: int | None = None
     """None if the row does not state it."""
+    split: Split | None = None
+    """Split of the task if the row states it; otherwise tasks of evaluations are of the test split, others of train."""
     model: str = ""
     level: str = ""
     """Name of the task set."""
@@ -222,6 +224,14 @@ def as_step(value: object, column: str) -> int | None:
     if number < 0 or number != int(number) or number >= 2**31:
         raise RowError(f"{column}: {value!r:.60} is no step")
     return int(number)
+
+
+def as_split(value: object) -> Split | None:
+    """Return a split; None if it is missing. A name that is neither train nor validation is held out: `test`."""
+    if value in (None, ""):
+        return None
+    name = str(value).lower()
+    return "train" if name.startswith("train") else "validation" if name in ("validation", "valid", "val") else "test"
 
 
 def as_answer(value: object) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ from jobs.export.exporter import export, summary
 from jobs.export.formats import FORMATS
 from jobs.export.settings import ExportSettings
 from jobs.export.sources import FolderSource, WorkspaceSource
+from jobs.imports.importer import import_file
 from jobs.ingest.ingester import reindex
 from jobs.labels import label_queries
 from jobs.labels.label_queries import LabelAnswer
@@ -155,6 +157,20 @@ def test_a_checkpoint_without_an_adapter_is_the_untrained_base_and_one_of_anothe
     JsonlSink(imported.events_path).emit([solved("theirs", "base"), evaluated("scored", "gpt")])
     _, rows = exported(tmp_path / "b", [])
     assert names(rows["messages"]) == {"theirs"}
+
+
+def test_an_imported_export_keeps_its_splits_and_policies(db: Database, workspace: Workspace, tmp_path: Path) -> None:
+    events = [solved("trained"), evaluated("test", "rl@2"), solved("shown", "demonstration")]
+    exported(tmp_path, events, formats=["messages"], filter=dict.fromkeys(OPTIONS, True))
+    run = import_file(db, workspace, tmp_path / "out" / "messages.jsonl")
+    source = WorkspaceSource(db, workspace, run)
+    assert source.tally(ExportSettings().filter) == {None: 1, "include_test": 1, "include_demonstrations": 1}
+    rows = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "split": split}
+            for split in ("train_sft", "val", "dev", "")]  # fmt: skip
+    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = import_file(db, workspace, tmp_path / "others.jsonl")
+    splits = {split for split, _ in WorkspaceSource(db, workspace, run).count_policies(ExportSettings().filter)}
+    assert splits == {"train", "validation", "test"}
 
 
 def test_a_fork_of_a_test_task_needs_both_options(tmp_path: Path) -> None:
@@ -446,6 +462,19 @@ def test_an_export_without_findings_names_the_command_that_computes_them(tmp_pat
     assert "| no detector | 1 |" in (tmp_path / "out" / "README.md").read_text()
     message = refused(lambda: kto_only(tmp_path / "run", tmp_path / "kto"))
     assert "rl2f leaks RUN" in message
+
+
+def test_hints_of_an_imported_dialogue_without_an_answer_stay_without_a_label_after_a_rescoring(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    imported = RunDir.create(workspace.folder("run"), parse_config({"kind": "imported", "model": {"name": "unknown"}}))
+    task = ENVIRONMENT.task("train", 0).model_copy(update={"environment": "imported", "privileged": {}})
+    hint = Hint(text="It is A B.", teacher="imported")
+    attempt = turn(ENVIRONMENT.task("train", 0), 0, "A A", None).model_copy(update={"hint": hint})
+    JsonlSink(imported.events_path).emit([event(task, [attempt], name="d")])
+    rescore(imported.path, workspace.folder("again"))
+    manifest, labels = kto(FolderSource(imported.path), tmp_path / "out")
+    assert manifest["labels"]["without"] == {"unlabeled": 1} and labels == {}
 
 
 def kto_only(run: Path, out: Path) -> object:
