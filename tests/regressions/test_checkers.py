@@ -54,7 +54,7 @@ REFUSED = {
     "two primes": ("5", "5''"),
     "prime after a root": (r"\sqrt{2}", r"\sqrt{2}'"),
     "a residue": ("5", r"5 \mod 7"),
-    "a list that goes on": (r"1, 2, 3, \ldots", "1, 2, 3"),
+    "a list that goes on": (r"1,2,3,\ldots", "1,2,3"),
     "a derivative": ("f'(x)=2x", "f(x)=2x"),
     "transposition": ("5x", "5x^T"),
     "two numbers side by side": ("11", r"5\quad 6"),
