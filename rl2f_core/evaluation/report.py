@@ -376,9 +376,10 @@ def _table_by_turn(report: EvaluationReport) -> Table:
 
 
 def _baseline_table(report: EvaluationReport, baseline: ConstantBaseline) -> Table:
+    enough = report.tasks >= MIN_PROBLEMS
     rows = [
         [checkpoint, name, interval_text(score), number(baseline.score),
-         describe_comparison(score, baseline) if report.tasks >= MIN_PROBLEMS else TOO_FEW]
+         describe_comparison(score, baseline) if enough else TOO_FEW]
         for checkpoint in report.checkpoints
         for name, score in _scores(report, checkpoint)
     ]  # fmt: skip
@@ -396,8 +397,6 @@ def _scores(report: EvaluationReport, checkpoint: str) -> list[tuple[str, Interv
 
 
 # -- findings ------------------------------------------------------------------------------------------------------
-
-
 def findings(report: EvaluationReport) -> list[str]:
     """Return sentences about effects, reference policies, the constant baseline, and limits of the evidence."""
     lines = []

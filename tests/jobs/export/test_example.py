@@ -93,15 +93,17 @@ def units(events: list[DialogueEvent]) -> dict[tuple[Any, ...], int]:
 
 def test_groups_steps_and_tasks_stay_whole_and_the_size_is_kept(tmp_path: Path) -> None:
     run = recorded(tmp_path)
-    limit = 50_000
+    create_example(run, tmp_path / "whole")
+    limit = size(tmp_path / "whole") * 9 // 10
     note = create_example(run, tmp_path / "out", limit)
     assert size(tmp_path / "out") <= limit
     kept, all_of_them = units(played(tmp_path / "out")), units(played(run))
     assert kept and len(kept) < len(all_of_them)
     assert all(all_of_them[unit] == count for unit, count in kept.items())
-    assert {(s, n) for p, s, n in (u for u in kept if u[0] == "train")} >= {("rl", 1), ("rl", 5), ("rl", 9)}
+    tasks = [unit for unit in all_of_them if unit[0] == "evaluation"]
     assert note["dialogues"] == {"shipped": sum(kept.values()), "played": sum(all_of_them.values())}
-    assert note["evaluation_tasks"]["shipped"] == sum(u[0] == "evaluation" for u in kept) > 0
+    assert note["evaluation_tasks"]["shipped"] == sum(unit in kept for unit in tasks) == len(tasks)
+    assert {(s, n) for p, s, n in (u for u in kept if u[0] == "train")} >= {("rl", 1), ("rl", 5), ("rl", 9)}
 
 
 def test_every_metric_checkpoint_and_status_stays_in_order_and_weights_do_not(tmp_path: Path) -> None:
