@@ -10,6 +10,8 @@ import gradio as gr
 from gradio.context import LocalContext
 from gradio.events import EventListener
 
+from app.common.http_status import STATUS
+
 MAX_TABS = 200
 """Browser tabs whose errors are kept; the oldest are dropped."""
 MAX_ERRORS = 5
@@ -20,11 +22,19 @@ _by_tab: OrderedDict[str, deque[str]] = OrderedDict()
 """Errors that are not yet shown."""
 
 
-def keep_error(text: str) -> None:
-    """Keep an error of the tab of the current request, if its event is not in the queue."""
+def keep_status(status: int) -> None:
+    """Set the HTTP status of the current request, whose event fails outside of the queue."""
+    request = LocalContext.request.get(None)
+    if request is not None and request.request is not None and LocalContext.event_id.get(None) is None:
+        request.request.scope["state"][STATUS] = status
+
+
+def keep_error(text: str, status: int = 400) -> None:
+    """Keep an error of the tab of the current request and its HTTP status, if its event is not in the queue."""
     request = LocalContext.request.get(None)
     if request is None or LocalContext.event_id.get(None) is not None:
         return
+    keep_status(status)
     with _lock:
         _by_tab.setdefault(str(request.session_hash), deque(maxlen=MAX_ERRORS)).append(text)
         while len(_by_tab) > MAX_TABS:

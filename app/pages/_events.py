@@ -11,6 +11,7 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
 
+from app.common.http_status import http_status
 from app.components.event_errors import keep_error
 from rl2f_core.errors import RL2FError
 
@@ -60,7 +61,7 @@ def handler(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except RL2FError as error:
-            keep_error(str(error))
+            keep_error(str(error), http_status(error))
             raise gr.Error(str(error), print_exception=False) from error
         except gr.Error as error:
             keep_error(error.message)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from app.common.context import Context
+from app.common.http_status import http_status
 from app.endpoints.recorder import CALLER
 from app.endpoints.studio import Studio
 from app.web.page_registry import PageInfo
@@ -80,7 +81,8 @@ def _publish(blocks: gr.Blocks, studio: Studio) -> list[PublishedEndpoint]:
         for name, scope, function in studio.endpoints():
             is_stream = inspect.isgeneratorfunction(function)
             event = gr.api(_for_programs(function), api_name=name, queue=is_stream)
-            published.append(PublishedEndpoint(event["id"], name, scope))
+            parameters = inspect.signature(function).parameters.values()
+            published.append(PublishedEndpoint(event["id"], name, scope, tuple(parameters)))
     blocks.current_page = ""
     return published
 
@@ -146,9 +148,12 @@ def _without_false_files(value: object) -> object:
 def _errors_as_messages(name: str) -> Iterator[None]:
     import gradio as gr
 
+    from app.components.event_errors import keep_status
+
     try:
         yield
     except RL2FError as error:
+        keep_status(http_status(error))
         raise gr.Error(str(error), print_exception=False) from error
     except Exception as error:
         _log.exception("The endpoint %s failed", name)

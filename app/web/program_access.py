@@ -6,15 +6,17 @@ refused calls of endpoints.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.endpoints.recorder import write_entry
 from jobs.db.engine import Database
 from jobs.db.models import ApiToken
 from jobs.db.queries import audit_log, tokens
+from rl2f_core.types import JsonObject
 
 Refusal = tuple[int, str, str]
 """HTTP status, what was refused, and the fix."""
@@ -44,6 +46,22 @@ class PublishedEndpoint:
     """Gradio's number of the function (`fn_index`)."""
     name: str
     scope: str
+    parameters: Sequence[inspect.Parameter] = ()
+
+    def check_arguments(self, given: object) -> list[object] | JsonObject | Refusal:
+        """Return arguments by position, with defaults for those left out, or by name; or why they are refused."""
+        names = [each.name for each in self.parameters]
+        known = f"Its arguments: {', '.join(names) or 'none'}."
+        if not isinstance(given, list | dict):
+            return 400, f"The arguments of {self.name} are not a list.", f'Send {{"data": […]}}. {known}'
+        if len(given) > len(names) or (isinstance(given, dict) and given.keys() - {*names}):
+            unknown = sorted(given.keys() - {*names}) if isinstance(given, dict) else given[len(names) :]
+            return 400, f"The endpoint {self.name} has no argument {unknown[0]!r:.100}.", known
+        passed = given if isinstance(given, dict) else names[: len(given)]
+        rest = [each for each in self.parameters if each.name not in passed]
+        if missing := [each.name for each in rest if each.default is each.empty]:
+            return 400, f"The endpoint {self.name} needs {', '.join(missing)}.", known
+        return given if isinstance(given, dict) else [*given, *(each.default for each in rest)]
 
 
 def caller_name(token: ApiToken) -> str:
@@ -94,15 +112,15 @@ class ProgramAccess:
             else "Use gradio_client; view_api() lists the endpoints.",
         )
 
-    def check_call(self, token: ApiToken, path: str, body: bytes) -> bytes | Refusal:
-        """Return the body to forward to a route that `refuse_route` permits, or why the call is refused.
+    def check_call(self, token: ApiToken | None, path: str, body: bytes) -> bytes | Refusal:
+        """Return the body to forward, or why the call is refused.
 
-        The body is written anew with the number of the endpoint that was checked, so Gradio calls no other function.
+        The body of a program, whose route `refuse_route` permits, is written anew with the number of the endpoint that
+        was checked, so Gradio calls no other function. Of a browser, only calls of endpoints by name are checked.
         """
-        if path == MCP_ROUTE:
-            return body
         route = CALL_ROUTES.fullmatch(path)
-        assert route is not None
+        if route is None or (token is None and route["name"] not in self._by_name):  # MCP, or the event of a page
+            return body
         kind, name = route["kind"], route["name"]
         try:
             fields = json.loads(body)
@@ -110,18 +128,22 @@ class ProgramAccess:
             fields = None
         if not isinstance(fields, dict):
             return 400, "The body of the call is not a JSON object.", 'Send e.g. {"data": []}.'
+        endpoint = self._endpoint(name, None if kind.startswith("call") else fields.get("fn_index"))
         if kind != "reset":
-            endpoint = self._endpoint(name, None if kind.startswith("call") else fields.get("fn_index"))
             if endpoint is None:
                 given = f"function {fields.get('fn_index')!r:.50}" if name is None else f"function {name[:100]!r}"
                 return 403, f"There is no endpoint for {given}.", "Client.view_api() lists the endpoints."
-            if refusal := refuse_endpoint(self._db, token, endpoint.name, endpoint.scope):
+            if token is not None and (refusal := refuse_endpoint(self._db, token, endpoint.name, endpoint.scope)):
                 return refusal
-            fields["fn_index"] = endpoint.index
-        forwarded = {key: fields[key] for key in FIELDS.get(kind, fields) if key in fields}
-        if kind == "call/v2":  # its body has the arguments of the endpoint
-            del forwarded["fn_index"]
-        return json.dumps(forwarded).encode()
+            fields |= {"fn_index": endpoint.index} if kind in ("run", "queue/join", "cancel") else {}
+            if kind != "cancel":
+                by_name = kind == "call/v2"  # its body has the arguments of the endpoint
+                data = fields.get("data")
+                arguments = endpoint.check_arguments(fields if by_name else None if isinstance(data, dict) else data)
+                if isinstance(arguments, tuple):
+                    return arguments
+                fields = fields if by_name else {**fields, "data": arguments}
+        return json.dumps({key: fields[key] for key in FIELDS.get(kind, fields) if key in fields}).encode()
 
     def _endpoint(self, name: str | None, index: object) -> PublishedEndpoint | None:
         """Return the endpoint of a name or a number; None if both are given and differ."""

@@ -32,11 +32,13 @@ from starlette.requests import cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.common.http_status import STATUS
 from app.forms.own_data import MAX_FILE_BYTES
 from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
 from jobs.db.models import ApiToken
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -164,7 +166,7 @@ class Security:
         if refusal is None:
             is_upload = scope["path"] == UPLOAD_ROUTE
             body = await self._read_body(receive, MAX_UPLOAD_BYTES if is_upload else self.body_limit)
-            if token is not None and isinstance(body, bytes) and scope["method"] == "POST":
+            if isinstance(body, bytes) and scope["method"] == "POST":
                 body = await run_in_threadpool(self.programs.check_call, token, scope["path"], body)
             if isinstance(body, bytes):
                 scope, receive = _with_body(scope, receive, body)
@@ -178,6 +180,8 @@ class Security:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if message["status"] == 500:  # Gradio's answer to every error
+                    message["status"] = scope["state"].get(STATUS, 500)
                 message["headers"] = self._with_headers(scope, list(message.get("headers", [])), nonce)
             await send(message)
 
@@ -245,7 +249,9 @@ class Security:
         return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(password).digest())
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int, what: str, fix: str) -> None:
-        body = {"error": f"{what} {fix}", "detail": f"{what} {fix}"}  # Gradio's page shows either
+        body: JsonObject = {"error": f"{what} {fix}", "detail": f"{what} {fix}"}  # Gradio's page shows either
+        if "gradio_client" in _headers(scope).get("user-agent", ""):
+            status, body = _for_gradio_client(scope["path"], status, body)
         content = json.dumps(body, ensure_ascii=False).encode()
         response = Response(content, status, media_type="application/json; charset=utf-8")
         response.raw_headers += [(b"cache-control", b"no-store"), *_security_headers("none")]
@@ -267,6 +273,21 @@ class Security:
             cookie = f"{self.cookie_name}={self.cookie}; Path=/; SameSite=Strict; HttpOnly"
             headers.append((b"set-cookie", (cookie + ("; Secure" if scope.get("scheme") == "https" else "")).encode()))
         return headers
+
+
+def _for_gradio_client(path: str, status: int, body: JsonObject) -> tuple[int, JsonObject]:
+    """Return the refusal in the form whose text `gradio_client` shows; of others it shows the status only.
+
+    The request of `/config` receives a configuration without endpoints; the client then raises the text of the refusal
+    of its next request. A refused call is an invalid parameter.
+    """
+    if path == "/config":
+        config = {"version": "6.0", "protocol": "sse_v3", "api_prefix": "/gradio_api", "dependencies": []}
+        return 200, config
+    if path == "/gradio_api/queue/join":
+        invalid = {"__type__": "validate", "is_valid": False, "parameter_name": "request", "message": body["error"]}
+        return 422, {**body, "detail": [invalid]}
+    return status, {"error": body["error"]}
 
 
 def _is_same_site(headers: dict[str, str], safe: bool) -> bool:

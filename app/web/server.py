@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from app.common.context import Context
+from app.common.http_status import http_status
 from app.forms.own_data import MAX_FILE_BYTES
 from app.web import files
 from app.web.gradio_app import build, configure_gradio
@@ -23,8 +24,7 @@ from app.web.program_access import MCP_ROUTE, ProgramAccess, PublishedEndpoint
 from app.web.responses import PageResponses
 from app.web.security import Security, check_binding, load_secret
 from app.web.theme import make_theme
-from jobs.db.errors import NotFoundError, StoreError
-from rl2f_core.errors import DiskFullError, RL2FError, RunError, shorten
+from rl2f_core.errors import RL2FError, shorten
 from rl2f_core.model_store.store import cache_dir
 
 QUEUE_POLL_SECONDS = 0.05
@@ -168,12 +168,3 @@ def as_json(error: RL2FError) -> dict[str, object]:
     value = None if error.value is None else shorten(str(error.value))
     known = None if error.known is None else list(error.known)
     return {"error": {"what": error.what, "value": value, "known": known, "fix": error.fix}}
-
-
-def http_status(error: RL2FError) -> int:
-    """Return 503 if database or disk fail, 404 for a missing object, 409 for a wrong state, otherwise 400."""
-    if isinstance(error, DiskFullError | StoreError):
-        return 503
-    if isinstance(error, NotFoundError):
-        return 404
-    return 409 if isinstance(error, RunError) else 400
