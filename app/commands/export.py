@@ -99,7 +99,7 @@ def export(
     )
     stop = InterruptHandler()
     with ExitStack() as stack:
-        sources = _sources(runs, workspace, stack)
+        sources = _sources(runs, workspace, annotator, stack)
         if settings.labels == "both" and not any(source.has_human_labels for source in sources):
             err.print("A run folder has no human labels, so the detectors' findings are used.", markup=False)
         with stop, TerminalProgress() as progress:
@@ -135,10 +135,12 @@ def _parse_steps(text: str) -> tuple[int | None, int | None]:
     return first, (first if not match[2] else int(match[3]) if match[3] else None)
 
 
-def _sources(runs: list[str], workspace: Path | None, stack: ExitStack) -> list[Source]:
+def _sources(runs: list[str], workspace: Path | None, annotator: str, stack: ExitStack) -> list[Source]:
     """Return one source per distinct run: numbers are runs of the workspace, the rest folders."""
+    from app.common.known_values import check_known
     from jobs.export.resolve_sources import open_workspace, workspace_sources
     from jobs.export.sources import FolderSource
+    from jobs.labels import label_queries
 
     keys = {run: int(run) if run.isascii() and run.isdigit() else Path(run).resolve() for run in runs}
     numbers = sorted({key for key in keys.values() if isinstance(key, int)})
@@ -146,6 +148,7 @@ def _sources(runs: list[str], workspace: Path | None, stack: ExitStack) -> list[
     by_number: dict[int | Path, Source] = {}
     if numbers:
         opened, db = stack.enter_context(open_workspace(workspace))
+        check_known("annotator", annotator, label_queries.annotators(db))
         by_number = dict(zip(numbers, workspace_sources(db, opened, numbers), strict=True))
     for run, key in keys.items():
         sources[key] = by_number[key] if key in by_number else FolderSource(run)

@@ -11,9 +11,9 @@ import typer
 
 from app.common.console import model_text, out, table
 from rl2f_core import registry
-from rl2f_core.errors import DataError, RL2FError
+from rl2f_core.errors import DataError, RL2FError, UnknownNameError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.run.events import DialogueEvent, Phase, read_events
 from rl2f_core.types import DEMONSTRATION, ActionChoice, Hint, Task, Turn
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def replay(
     run: Annotated[Path, typer.Argument(help="A run's folder, or a JSONL file of its dialogues.")],
     dialogue: Annotated[str | None, typer.Option(help="Show one dialogue: its id, or its number in the list.")] = None,
     step: Annotated[int | None, typer.Option(help="Only dialogues of this step.")] = None,
-    phase: Annotated[str | None, typer.Option(help="Only train, preflight, evaluation, fork or distill.")] = None,
+    phase: Annotated[Phase | None, typer.Option(help="Only dialogues of this phase.")] = None,
     condition: Annotated[str | None, typer.Option(help="Only this condition of an evaluation.")] = None,
     demonstrations: Annotated[bool, typer.Option("--demonstrations", help="List demonstrations, too.")] = False,
     limit: Annotated[int, typer.Option(help="Maximum number of listed dialogues, newest last.", min=1)] = 50,
@@ -47,6 +47,10 @@ def replay(
         and (demonstrations or dialogue or event.dialogue.policy != DEMONSTRATION)
         and (dialogue is None or dialogue in (event.dialogue.id, str(number)))
     ]
+    if condition is not None and not selected:
+        known = {event.setting for event in dialogues(run)} - {None, ""}
+        if condition not in known:
+            raise UnknownNameError("The run has no such condition.", value=condition, known=sorted(map(str, known)))
     if dialogue is None:
         show_list(selected, limit)
         return

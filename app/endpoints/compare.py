@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict, cast
 from pydantic import Field, ValidationError
 
 from app.common.context import Context
+from app.common.known_values import check_known
 from app.endpoints.endpoint import endpoint
 from app.endpoints.run import Smoothing
 from app.endpoints.runs import RunSummary, run_summary
@@ -175,12 +176,15 @@ class CompareEndpoints:
 
         Args:
             run_ids: Runs in the order of their colors.
-            names: Metrics; those that no run has are skipped.
+            names: Metrics; those of other runs are skipped.
             x: Quantity on the x axis.
             smoothing: Weight of the moving average; 0 disables it.
             merge_seeds: Draw the mean of runs that differ only in their seed.
         """
         chosen, _ = self._data.existing(run_ids)
+        run_charts.check_metrics(
+            names, [name for run in chosen for name in metrics.names(self._context.db, run.id or 0)]
+        )
         charts = [comparison.overlay(self._members(chosen, [n]), n, x, smoothing, merge_seeds) for n in names]
         return [chart.as_json() for chart in charts if chart is not None]
 
@@ -203,6 +207,7 @@ class CompareEndpoints:
             table = {**evaluation.as_json(found), "charts": [], "parts": []} if found else None
             tables.append({"run": run.id or 0, "evaluation": table})
             checkpoints += self._checkpoints(run) if found else []
+        check_known("checkpoint", base, [checkpoint.name for checkpoint in checkpoints])
         against = _base(checkpoints, base)
         rows, pending = self._paired(chosen, checkpoints, against)
         return {

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from app.common import benchmark_scores
 from app.common.context import Context
+from app.common.known_values import check_environment, check_known
 from app.endpoints.dialogues import Text
 from app.endpoints.endpoint import endpoint
 from app.endpoints.labels import Annotator, HintRef, Source
@@ -208,7 +209,9 @@ class DetectorEndpoints:
         """
         from rl2f_core.leaks.benchmark.comparison import latest, recommend
 
-        results = latest(benchmark_scores.recorded(), benchmark)
+        recorded = benchmark_scores.recorded()
+        check_known("benchmark", benchmark, {each.benchmark for each in recorded})
+        results = latest(recorded, benchmark)
         found = recommend(
             results,
             usd_per_1000_hints=usd_per_1000_hints,
@@ -222,6 +225,7 @@ class DetectorEndpoints:
     ) -> dict[GroupBy, DetectorReport]:
         """Return the report under several groupings, like `report_queries.read_all`, by default without controls."""
         db = self._context.db
+        check_environment(db, scope.environment)
         scored = report_queries.source(db, scope.source)
         if scope.run is not None:
             runs.get(db, scope.run)

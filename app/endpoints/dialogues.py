@@ -11,6 +11,7 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict as CheckedDict
 
 from app.common.context import Context
+from app.common.known_values import check_dialogue_filters
 from app.endpoints.endpoint import endpoint
 from app.endpoints.transcript import (
     DialogueDetail,
@@ -33,6 +34,7 @@ from jobs.labels import label_queries
 from jobs.labels.annotation_queue import HintKey
 from rl2f_core import registry
 from rl2f_core.errors import RL2FError
+from rl2f_core.run.events import Phase
 from rl2f_core.types import JsonObject
 
 Text = Annotated[str, Field(max_length=1000)]
@@ -58,7 +60,7 @@ class DialogueFilters(CheckedDict, total=False):
     """Conditions on dialogues, all optional; see `jobs.db.queries.dialogues.DialogueFilter`."""
 
     run: RunId | None
-    phase: Text
+    phase: Phase | Literal[""]
     stage: Text
     step_from: Step | None
     step_to: Step | None
@@ -210,7 +212,10 @@ class DialogueEndpoints:
             newest_first: Reverse the order.
             limit: Maximum number of rows.
         """
-        page = dialogues.page(self._context.db, _filter(filter), cursor, limit, newest_first=newest_first)
+        db, chosen = self._context.db, _filter(filter)
+        page = dialogues.page(db, chosen, cursor, limit, newest_first=newest_first)
+        if not page.rows:
+            check_dialogue_filters(db, [chosen])
         return _page(page)
 
     @endpoint("read")
@@ -247,6 +252,8 @@ class DialogueEndpoints:
                 rows = self._adjacent_step(chosen, origin, back)
             else:
                 rows = self._adjacent(chosen, origin, back)
+        if not rows:
+            check_dialogue_filters(db, [chosen])
         return dialogue_row(rows[0]) if rows else None
 
     def _adjacent(self, filter: DialogueFilter, origin: Dialogue, back: bool) -> list[Dialogue]:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Literal, TypedDict, cast
 
 from app.common.context import Context
+from app.common.known_values import check_dialogue_filters, check_known
 from app.common.urls import page_url
 from app.endpoints.endpoint import endpoint
 from app.endpoints.types import FileRef, QueuedRun, RunId, RunIds, ShortText, file_ref, validated
@@ -226,6 +227,8 @@ class ExportEndpoints:
         chosen = validated(ExportFilter, filter or {})
         sources = workspace_sources(self._context.db, self._context.workspace, run_ids)
         tally: Counter[Exclusion | None] = sum((source.tally(chosen) for source in sources), Counter())
+        if not tally.total():
+            check_dialogue_filters(self._context.db, map(chosen.dialogue_filter, run_ids))
         labeled = chosen.model_copy(update={"labeled_only": True})
         return {
             "dialogues": tally[None],
@@ -245,6 +248,8 @@ class ExportEndpoints:
             settings: Further fields of `jobs.run_kinds.export.ExportRun`: name, formats, files, labels, filter, …
         """
         config = validated(ExportRun, {**(settings or {}), "runs": run_ids, "kind": "export"})
+        check_known("annotator", config.annotator, label_queries.annotators(self._context.db))
+        self.count_export(run_ids, config.filter.model_dump())
         sources = workspace_sources(self._context.db, self._context.workspace, config.runs)
         refuse_excluded(sources, config.filter)
         parent = config.runs[0] if len(sources) == 1 else None

@@ -12,6 +12,7 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict as CheckedDict
 
 from app.common.context import Context
+from app.common.known_values import check_environment
 from app.endpoints.dialogues import Annotator, EventId, Text, TurnIndex
 from app.endpoints.endpoint import endpoint
 from app.endpoints.transcript import (
@@ -27,7 +28,7 @@ from app.endpoints.transcript import (
 from app.endpoints.types import RunId
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import dialogues, runs
-from jobs.labels import annotation_queue, label_queries
+from jobs.labels import annotation_queue, label_queries, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import ConfigError
@@ -179,7 +180,7 @@ class LabelEndpoints:
         """
         if after is not None and before is not None:
             raise ConfigError("`after` and `before` exclude each other.", fix="Pass only one of them.")
-        name, chosen = _name(annotator), _queue_filter(queue)
+        name, chosen = _name(annotator), self._filter(queue)
         place = {"after": _key(after), "before": _key(before)}
         items = annotation_queue.queue(self._context.db, name, chosen, limit, **place)
         if chosen.selection == "flagged":
@@ -190,7 +191,7 @@ class LabelEndpoints:
     @endpoint("read")
     def labeling_progress(self, annotator: Annotator = "", queue: HintQueue | None = None) -> LabelingProgress:
         """Return how many hints of a queue the annotator has labeled."""
-        return self._progress(_name(annotator), _queue_filter(queue))
+        return self._progress(_name(annotator), self._filter(queue))
 
     def _progress(self, annotator: str, filter: QueueFilter) -> LabelingProgress:
         labeled, total = annotation_queue.progress(self._context.db, annotator, filter)
@@ -242,7 +243,7 @@ class LabelEndpoints:
                 sample.
         """
         answer = LabelAnswer(label, start, end, note)
-        chosen = None if queue is None else _queue_filter(queue)
+        chosen = None if queue is None else self._filter(queue)
         label_queries.put(self._context.db, run, event_id, turn, annotator, answer, chosen)
         return self._hint(HintKey(run, event_id, turn), annotator, blind=True)
 
@@ -275,6 +276,15 @@ class LabelEndpoints:
             "environments": runs.facets(db)["environments"],
             "annotators": label_queries.annotators(db),
         }
+
+    def _filter(self, queue: HintQueue | None) -> QueueFilter:
+        fields = dict(cast("dict[str, Any]", queue or {}))
+        filter = QueueFilter(without_controls=not fields.pop("include_controls", False), **fields)
+        check_environment(self._context.db, filter.environment)
+        report_queries.source(self._context.db, filter.source)
+        if filter.run is not None:
+            runs.get(self._context.db, filter.run)
+        return filter
 
     def _hint(self, key: HintKey, annotator: str, blind: bool) -> HintToLabel:
         db, name = self._context.db, _name(annotator)
@@ -325,8 +335,3 @@ def hint_ref(key: HintKey) -> HintRef:
 
 def _key(hint: HintRef | None) -> HintKey | None:
     return None if hint is None else HintKey(hint["run"], hint["event_id"], hint["turn"])
-
-
-def _queue_filter(queue: HintQueue | None) -> QueueFilter:
-    fields = dict(cast("dict[str, Any]", queue or {}))
-    return QueueFilter(without_controls=not fields.pop("include_controls", False), **fields)

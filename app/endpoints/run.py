@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypedDict, TypeVar, cast
 from pydantic import Field
 
 from app.common.context import Context
+from app.common.known_values import check_known
 from app.common.log_tail import MAX_BYTES, read_tail
 from app.common.urls import page_url
 from app.endpoints.endpoint import endpoint
@@ -18,7 +19,7 @@ from app.endpoints.runs import RunSummary, run_summary
 from app.endpoints.types import QueuedRun, RunId, ShortText
 from app.plots import evaluation as evaluation_plots
 from app.plots import summary_cards
-from app.plots.run_charts import catalogue, overview, series
+from app.plots.run_charts import catalogue, check_metrics, overview, series
 from app.plots.run_data import RunData
 from app.plots.series import XKind
 from jobs.db.errors import NotFoundError
@@ -336,6 +337,7 @@ class RunEndpoints:
         """
         run = runs.get(self._context.db, run_id)
         rows, options = self._data.rows(run), self._data.view(run, x, smoothing, sizes=not names)
+        check_metrics(names or (), metrics.names(self._context.db, run_id))
         charts = series(rows, names, options) if names else overview(rows, options)
         stages = [stage.name for stage in runs.stages(self._context.db, run_id)]
         return {
@@ -371,6 +373,7 @@ class RunEndpoints:
             bins: Maximum number of bins. If the step has at most as many distinct rewards, each one is a bin.
         """
         db = self._context.db
+        check_known("stage", stage, [row.name for row in runs.stages(db, run_id)])
         filter = DialogueFilter(run=runs.get(db, run_id).id, phase="train", stage=stage, step_from=step, step_to=step)
         rows = dialogues.page(db, filter, limit=MAX_HISTOGRAM_DIALOGUES).rows
         counted = [(row.reward, row.event_id) for row in rows if row.stop_reason != outcomes.FAILED]

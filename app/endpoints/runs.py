@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypedDict, cast
 from pydantic import Field
 
 from app.common.context import Context
+from app.common.known_values import check_run_filter
 from app.endpoints.endpoint import endpoint
 from app.endpoints.types import RunId, RunIds, ShortText, check_file_name
 from jobs.db.models import Run
@@ -206,6 +207,8 @@ class RunListEndpoints:
         """
         filter = RunFilter(search, tuple(status or ()), kind, environment, method, tag, sort)
         page = runs.page(self._context.db, filter, cursor, limit)
+        if not page.total:
+            check_run_filter(self._context.db, filter)
         return {
             "rows": self._rows(page.rows),
             "total": page.total or 0,

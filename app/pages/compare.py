@@ -143,7 +143,9 @@ class _Page:
         """Yield the evaluations until all differences are computed."""
         known = {run["id"]: run for run in self.compare.compare_runs(form["runs"])["runs"]}
         while True:
-            found = self.compare.compare_evaluations(form["runs"], form["base"] or "", form["seeds"])
+            base = form["base"] or ""
+            base = base if base.partition(":")[0] in map(str, form["runs"]) else ""  # its run may have been removed
+            found = self.compare.compare_evaluations(form["runs"], base, form["seeds"])
             evaluations = view.evaluated(found)
             titles = view.quantity_choices(evaluations)
             bases = view.base_choices(found)

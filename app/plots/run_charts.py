@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from app.plots.metric_info import chart_info, group_info, metric_info
+from app.plots.metric_info import METRIC_GROUPS, METRICS, chart_info, group_info, metric_info
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, names_of, turns_of
+from rl2f_core.errors import UnknownNameError
 from rl2f_core.evaluation.plotting import SERIES, Line, Number, Plot, figure
 from rl2f_core.stats.intervals import effective_number
 from rl2f_core.types import JsonObject
@@ -314,6 +315,16 @@ def catalogue(names: Sequence[str]) -> list[dict[str, str]]:
         title = f"{info.title}, all" if name.endswith("/") else info.title
         entries.append({"name": name, "title": title, "unit": info.unit, "help": info.help})
     return entries
+
+
+def check_metrics(names: Iterable[str], available: Iterable[str]) -> None:
+    """Raise `UnknownNameError` for a metric or group that is neither available nor documented."""
+    known = [*available]
+    for name in names:
+        is_documented = name.partition("/")[0] in METRICS or name.partition("/")[0] in METRIC_GROUPS
+        is_group = name.endswith("/") and any(each.startswith(name) for each in known)
+        if name not in known and not is_documented and not is_group:
+            raise UnknownNameError("Unknown metric.", value=name, known=known)
 
 
 def describe(chart: Chart) -> str:

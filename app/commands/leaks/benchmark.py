@@ -53,6 +53,8 @@ def benchmark(
 
     _require("split", split, get_args(Split))
     _require("grouping", group_by, get_args(Grouping))
+    if not Path(benchmark).exists():
+        _require("name", benchmark, ("all", *comparison.BENCHMARKS))
     models = ModelPool(ModelConfig(name=model), registry.get("backend", "hf").Config())
     benchmarks = list(comparison.BENCHMARKS) if benchmark == "all" else [benchmark]
     results = []

@@ -38,6 +38,7 @@ def report(
     Half of the tasks, by hash, are the test set: tune thresholds on the others, the dev set. --test shows the results
     on the test set; the report states the number of accesses.
     """
+    from app.common.known_values import check_environment
     from jobs.export.resolve_sources import open_workspace
     from jobs.labels import report_queries as store
     from jobs.labels.report_queries import Scope
@@ -47,6 +48,7 @@ def report(
     scope = Scope(run, environment, source, test)
     with open_workspace(workspace, read_only=not test) as (_, db):
         db.migrate()
+        check_environment(db, environment)
         result = store.read(db, scope, group_by)
         if test:
             store.unlock_test_set(db, scope, user)
