@@ -85,7 +85,6 @@ def extra_with(module: str) -> str | None:
 app = typer.Typer(
     cls=ErrorHandlingGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Teacher-student experiments on language models: train, evaluate, replay, verify.",
@@ -128,6 +127,7 @@ app.command("replay")(replay.replay)
 app.command("reproduce")(reproduce.reproduce)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)
+app.command("rescore", short_help="The same as `rl2f leaks rescore`.")(leaks.rescore)
 app.add_typer(leaks.app, name="leaks")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")

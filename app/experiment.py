@@ -44,7 +44,7 @@ from rl2f_core.evaluation.plotting import figure, resolve_colors
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
-from rl2f_core.run.execute import execute
+from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.signals import InterruptHandler
 from rl2f_core.run_kinds.eval import eval_config
 from rl2f_core.types import DEMONSTRATION, JsonObject
@@ -257,7 +257,7 @@ def _resolve(config: Source, overrides: Overrides | None) -> BaseRun:
 def _execute(config: BaseRun, folder: str | Path | None, progress: bool) -> Experiment:
     run_dir = RunDir.create(folder or folder_for(config.name), config)
     stop = InterruptHandler()
-    with ExitStack() as stack:
+    with removed_if_not_started(run_dir), ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():  # only this thread receives signals
             stack.enter_context(stop)
         shown = stack.enter_context(TerminalProgress()) if progress else None

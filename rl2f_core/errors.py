@@ -5,6 +5,7 @@ Every deliberate error of this project is an `RL2FError`, and also of the matchi
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -46,6 +47,11 @@ class RL2FError(Exception):
 def shorten(text: str, limit: int = 200) -> str:
     """Truncate `text` to `limit` characters and append the number of omitted ones."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
+
+
+def rl2f_command(*words: object) -> str:
+    """Return a command line of `rl2f` to copy into a shell, e.g. for the fix of an error."""
+    return shlex.join(["rl2f", *map(str, words)])
 
 
 class ConfigError(RL2FError, ValueError):

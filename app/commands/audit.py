@@ -10,6 +10,7 @@ import typer
 
 from app.commands.options import AsJson, Root, migrated
 from app.common.console import err, out, table
+from app.common.urls import audit_url
 
 
 def audit(
@@ -24,12 +25,22 @@ def audit(
     with migrated(workspace) as (_, db):
         entries = audit_log.recent(db, limit, search=search)
     if as_json:
-        out().print_json(json.dumps({"entries": [entry.model_dump() for entry in entries]}))
+        listed = [{**each.model_dump(), "url": audit_url(each.arguments, each.detail)} for each in entries]
+        out().print_json(json.dumps({"entries": listed}))
     elif entries:
         rows = [
-            (_time(each.time), each.caller, each.action, each.arguments, each.outcome, each.detail) for each in entries
+            (
+                _time(each.time),
+                each.caller,
+                each.action,
+                each.arguments,
+                each.outcome,
+                each.detail,
+                audit_url(each.arguments, each.detail) or "",
+            )
+            for each in entries
         ]
-        out().print(table("time", "caller", "action", "arguments", "outcome", "detail", rows=rows))
+        out().print(table("time", "caller", "action", "arguments", "outcome", "detail", "page", rows=rows))
     else:
         err().print("There are no entries.", markup=False)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from app.commands.completion import complete_config
 from app.commands.options import Sets
 from rl2f_core import registry
 from rl2f_core.config import matrix
@@ -17,7 +18,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.text.yaml_loader import load_yaml
 
 app = typer.Typer(no_args_is_help=True, help="Inspect run configurations.", rich_markup_mode=None)
-Config = Annotated[Path, typer.Argument(help="YAML file or preset.")]
+Config = Annotated[Path, typer.Argument(help="YAML file or preset.", autocompletion=complete_config)]
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 from importlib import metadata
@@ -110,26 +111,33 @@ class Doctor:
             if installed is None or not requirement.specifier.contains(installed, prereleases=True):
                 named = f"{requirement.name}{requirement.specifier}" + (f" (found {installed})" if installed else "")
                 missing.setdefault(extra or "", []).append(named)
+        python = shlex.quote(sys.executable)
         for extra, names in missing.items():
             target = f'"rl2f[{extra}]"' if extra else "rl2f"
             source = f'-e ".[{extra}]"' if extra else "-e ."
-            command = f"{sys.executable} -m pip install {source if Path('pyproject.toml').exists() else target}"
+            command = f"{python} -m pip install {source if Path('pyproject.toml').exists() else target}"
             text = f"Packages missing{f' for the extra {extra}' if extra else ''}: {', '.join(names)}."
             self._add(text, command, needed=not extra)
         return result
 
     def devices(self) -> JsonObject:
-        """Return the devices, the choice of `auto`, and its measured matmul speed in GFLOP/s."""
+        """Return the devices, the choices of `auto`, and its measured matmul speed in GFLOP/s."""
         try:
+            from rl2f_core.backends.auto import choose_backend, installed_vllm
             from rl2f_core.device import describe_devices, matmul_ceiling, resolve_device
 
             device, dtype = resolve_device()
             name = str(dtype).removeprefix("torch.")
             speed = round(matmul_ceiling(name, device.type), 1)
-            auto = {"device": device.type, "dtype": name, "matmul_gflops": speed}
+            backend = choose_backend(device.type, installed_vllm())
+            auto = {"device": device.type, "dtype": name, "matmul_gflops": speed,
+                    "backend": backend.config.type, "reason": backend.reason}  # fmt: skip
             return {"found": describe_devices(), "auto": auto}
         except (ImportError, OSError, RuntimeError) as error:  # a broken torch
-            self._add(f"torch cannot be used: {error}.", f"{sys.executable} -m pip install --force-reinstall torch")
+            self._add(
+                f"torch cannot be used: {error}.",
+                f"{shlex.quote(sys.executable)} -m pip install --force-reinstall torch",
+            )
             return {"found": [], "auto": None}
 
     def memory(self) -> dict[str, int]:
@@ -162,7 +170,7 @@ class Doctor:
 
     def models(self) -> list[JsonObject]:
         """Return the known models and whether they are in the cache."""
-        from rl2f_core.errors import ModelError
+        from rl2f_core.errors import ModelError, rl2f_command
         from rl2f_core.model_store.store import get_model, list_models
 
         result = []
@@ -172,9 +180,9 @@ class Doctor:
                 try:
                     get_model(entry.name)
                 except ModelError as error:
-                    self._add(error.what, error.fix or f"rl2f models get {entry.name} --force")
+                    self._add(error.what, error.fix or rl2f_command("models", "get", entry.name, "--force"))
             elif entry.name != "tiny-random":
-                self._add(f"{entry.name} is not fetched yet.", f"rl2f models get {entry.name}", needed=False)
+                self._add(f"{entry.name} is not fetched yet.", rl2f_command("models", "get", entry.name), needed=False)
         return result
 
     def browser(self) -> str | None:
@@ -213,6 +221,7 @@ def show(report: JsonObject) -> None:
         console.print(f"{record['device']}: {', '.join(filter(None, details))}", markup=False)
     if auto := report["devices"]["auto"]:
         console.print(f"auto: {auto['dtype']} on {auto['device']}, matrix product {auto['matmul_gflops']} GFLOP/s")
+        console.print(f"backend auto: {auto['backend']}: {auto['reason']}", markup=False)
     memory = report["memory"]
     available, total = human_bytes(memory["available"]), human_bytes(memory["total"])
     console.print(f"memory: {available} free of {total}, {memory['cores']} cores")

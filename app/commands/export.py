@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
+from app.commands.completion import complete_run_or_number
 from app.commands.options import Root
 from app.common import console
 from app.common.terminal_progress import TerminalProgress
@@ -23,7 +25,14 @@ if TYPE_CHECKING:
 
 
 def export(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Numbers of the workspace's runs, or run folders.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…",
+            help="Numbers of the workspace's runs, or run folders.",
+            autocompletion=complete_run_or_number,
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="New folder of the datasets.")],
     formats: Annotated[
         list[str] | None,
@@ -100,7 +109,11 @@ def export(
     stop = InterruptHandler()
     with ExitStack() as stack:
         sources = _sources(runs, workspace, annotator, stack)
-        if settings.labels == "both" and not any(source.has_human_labels for source in sources):
+        has_labels = any(source.has_human_labels for source in sources)
+        if annotator and not has_labels:
+            fix = "Name runs of the workspace by their numbers."
+            raise ConfigError("A run folder has no human labels.", value=annotator, fix=fix)
+        if settings.labels == "both" and not has_labels:
             err.print("A run folder has no human labels, so the detectors' findings are used.", markup=False)
         with stop, TerminalProgress() as progress:
             manifest = exporter.export(sources, settings, out, name=name or out.name, progress=progress, stop=stop)
@@ -110,7 +123,7 @@ def export(
     console.out().print(exporter.summary(manifest), markup=False)
     err.print(f"Datasets, manifest and card: {out}", markup=False)
     config = next(iter(manifest["formats"]))
-    err.print(f'Load it: datasets.load_dataset("{out}", "{config}", split="train")', markup=False)
+    err.print(f'Load it: datasets.load_dataset({json.dumps(str(out))}, "{config}", split="train")', markup=False)
 
 
 def _export_settings(**values: object) -> ExportSettings:

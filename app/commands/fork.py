@@ -7,16 +7,19 @@ from typing import Annotated, Literal
 
 import typer
 
+from app.commands.completion import complete_run
 from app.commands.options import Out, Resume, Sets
 from app.commands.replay import dialogues
-from app.commands.train import create, execute_in, folder_for, with_overrides
+from app.commands.train import execute_in, execute_new, folder_for, with_overrides
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.errors import ConfigError, DataError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import JsonObject
 
-Run = Annotated[Path | None, typer.Argument(help="The run's folder; not needed with --resume.")]
+Run = Annotated[
+    Path | None, typer.Argument(help="The run's folder; not needed with --resume.", autocompletion=complete_run)
+]
 Arms = Annotated[
     list[str] | None,
     typer.Option(
@@ -130,14 +133,14 @@ def _start(config: BaseRun, source: RunDir, sets: list[str] | None, out: Path | 
     folder = out or folder_for(config.name)
     if folder.resolve().parent == source.path.resolve().parent:
         config = config.model_copy(update={"source": source.path.resolve().name})
-    execute_in(create(config, folder))
+    execute_new(config, folder)
 
 
 def _find_dialogue(run: Path, name: str) -> DialogueEvent:
     """Return the dialogue with an id or number; raises `DataError` if there is none, or several."""
     matches = [e for n, e in enumerate(dialogues(run), 1) if name in (e.id, e.dialogue.id, str(n))]
     if not matches:
-        raise DataError("The run has no such dialogue.", value=name, fix=f"`rl2f replay {run}` lists them.")
+        raise DataError("The run has no such dialogue.", value=name, fix=f"`{rl2f_command('replay', run)}` lists them.")
     ids = list(dict.fromkeys(event.id for event in matches))
     if len(ids) > 1:
         raise DataError("Several dialogues have this id.", value=name, known=ids, fix="Name the event's id.")

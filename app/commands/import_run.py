@@ -9,6 +9,7 @@ import typer
 
 from app.commands.options import Root, migrated
 from app.common.console import err, out, table
+from rl2f_core.errors import rl2f_command
 
 
 def import_rollouts(
@@ -55,5 +56,5 @@ def import_rollouts(
     out().print(f"Imported {number:,} dialogues as run {run.id}: {run.name}", markup=False)
     for remark in remarks:
         err().print(remark, markup=False)
-    err().print(f"Read them: rl2f replay {opened.folder(run.folder)}, or page Dialogues.", markup=False)
+    err().print(f"Read them: {rl2f_command('replay', opened.folder(run.folder))}, or page Dialogues.", markup=False)
     err().print(f"Search the hints for leaks: rl2f leaks {run.id}", markup=False)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from app.commands.options import Out, Resume, Sets, Targets
-from app.commands.train import as_target, create, execute_in, with_overrides
+from app.commands.train import as_target, execute_in, execute_new, with_overrides
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -52,4 +52,4 @@ def levels(
     changes |= {"field": level_field} if level_field else {}
     changes |= {"perturbations": [name for name in perturbation if name != "none"]} if perturbation else {}
     config = levels_config([as_target(target) for target in targets or []], environment, model, **changes)
-    execute_in(create(with_overrides(config, sets), out))
+    execute_new(with_overrides(config, sets), out)

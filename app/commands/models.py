@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from app.commands.completion import complete_run_or_number
 from app.commands.options import Root, parse_checkpoint
 from app.common.console import err, human_bytes, out, table
 from rl2f_core.errors import ConfigError
@@ -50,6 +51,7 @@ def export(
         typer.Argument(
             metavar="RUN@STEP",
             help="RUN is a run's folder or its number in the workspace; STEP is 24 or, if stages share it, rl2f@24.",
+            autocompletion=complete_run_or_number,
         ),
     ],
     format: Annotated[

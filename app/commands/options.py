@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.completion import complete_run
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the new run; by default one below runs/.")]
-Resume = Annotated[Path | None, typer.Option(help="Resume the run in this folder.")]
+Resume = Annotated[Path | None, typer.Option(help="Resume the run in this folder.", autocompletion=complete_run)]
 Targets = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TARGET…", help="A run's folder, RUN:CHECKPOINT, or a checkpoint's folder."),
+    typer.Argument(
+        metavar="TARGET…", help="A run's folder, RUN:CHECKPOINT, or a checkpoint's folder.", autocompletion=complete_run
+    ),
 ]
 Root = Annotated[
     Path | None, typer.Option("--workspace", help="The workspace's folder; else RL2F_WORKSPACE, else ./workspace.")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.completion import complete_run
 from app.common.console import model_text, out, table
 from rl2f_core import registry
-from rl2f_core.errors import DataError, RL2FError, UnknownNameError
+from rl2f_core.errors import DataError, RL2FError, UnknownNameError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Phase, read_events
 from rl2f_core.types import DEMONSTRATION, ActionChoice, Hint, Task, Turn
@@ -29,7 +30,9 @@ STYLES = {
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(help="A run's folder, or a JSONL file of its dialogues.")],
+    run: Annotated[
+        Path, typer.Argument(help="A run's folder, or a JSONL file of its dialogues.", autocompletion=complete_run)
+    ],
     dialogue: Annotated[str | None, typer.Option(help="Show one dialogue: its id, or its number in the list.")] = None,
     step: Annotated[int | None, typer.Option(help="Only dialogues of this step.")] = None,
     phase: Annotated[Phase | None, typer.Option(help="Only dialogues of this phase.")] = None,
@@ -55,7 +58,9 @@ def replay(
         show_list(selected, limit)
         return
     if not selected:
-        raise DataError("The run has no such dialogue.", value=dialogue, fix=f"`rl2f replay {run}` lists them.")
+        raise DataError(
+            "The run has no such dialogue.", value=dialogue, fix=f"`{rl2f_command('replay', run)}` lists them."
+        )
     environment = _environment(run)
     for _, event in selected:
         show_dialogue(event, environment)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.completion import complete_run
 from app.common import console
-from rl2f_core.errors import DataError
+from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.file_io import write_atomically
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of evaluated runs, of any seeds.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN…", help="Folders of evaluated runs, of any seeds.", autocompletion=complete_run),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Also write the Markdown to this file, and the figure beside it (PNG).")
     ] = None,
@@ -48,6 +52,8 @@ def _read(run: Path) -> EvaluationReport:
     try:
         return EvaluationReport.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise DataError("The run has no evaluation.", value=str(run), fix=f"rl2f eval {run}") from error
+        raise DataError("The run has no evaluation.", value=str(run), fix=rl2f_command("eval", run)) from error
     except ValueError as error:
-        raise DataError("The evaluation's report cannot be read.", value=str(path), fix=f"rl2f eval {run}") from error
+        raise DataError(
+            "The evaluation's report cannot be read.", value=str(path), fix=rl2f_command("eval", run)
+        ) from error

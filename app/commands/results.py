@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from app.commands.completion import complete_run
 from app.common.console import err, out
 
 app = typer.Typer(no_args_is_help=True, help="Publish the results of finished runs.", rich_markup_mode=None)
@@ -19,7 +20,9 @@ def group() -> None:
 
 @app.command("collect")
 def collect(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of finished runs.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Folders of finished runs.", autocompletion=complete_run)
+    ],
     target: Annotated[Path, typer.Option("--out", help="Folder of the results; several runs go to OUT/seed-N.")],
 ) -> None:
     """Copy report, configuration, environment, times and training metrics of finished runs to a results folder.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.completion import complete_run_or_number
 from app.commands.options import Root, find_run, parse_checkpoint
 from app.commands.serve import display_name, listen, read_secret, run_server
 from app.common.console import err
@@ -30,6 +31,7 @@ def serve_model(
             metavar="RUN@STEP…",
             help="RUN is a run's folder or its number in the workspace; STEP is 24 or, if stages share it, rl2f@24. "
             "RUN alone selects all its checkpoints.",
+            autocompletion=complete_run_or_number,
         ),
     ],
     base: Annotated[bool, typer.Option("--base", help="Also serve the base model.")] = False,

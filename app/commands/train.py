@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.completion import complete_config
 from app.commands.options import Out, Resume, Sets, Targets
 from app.common.console import err, out
 from app.common.terminal_progress import TerminalProgress
@@ -23,10 +25,10 @@ from rl2f_core.distributed.process_group import (
     launched_world_size,
     shutdown_distributed,
 )
-from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.errors import ConfigError, RL2FError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
-from rl2f_core.run.execute import execute
+from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.signals import InterruptHandler
 
 if TYPE_CHECKING:
@@ -37,7 +39,10 @@ RESUME_COMMANDS = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="YAML file or preset; not needed with --resume.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="YAML file or preset; not needed with --resume.", autocompletion=complete_config),
+    ] = None,
     sets: Sets = None,
     out: Out = None,
     resume: Resume = None,
@@ -51,13 +56,19 @@ def train(
             raise ConfigError(
                 "The configuration file is not the one of the run to resume.",
                 value=str(config),
-                fix=f"rl2f train --resume {resume}",
+                fix=rl2f_command("train", "--resume", resume),
             )
     elif config is None:
         raise ConfigError("A configuration file is needed.", fix="rl2f train CONFIG, or rl2f train --resume DIR.")
     else:
-        run_dir = create(load_config(config, sets or []), out)
+        execute_new(load_config(config, sets or []), out)
+        return
     execute_in(run_dir)
+
+
+def execute_new(config: BaseRun, out: Path | None) -> None:
+    """Create a run's folder, see `create`, and execute the run; a start that fails leaves no run in the folder."""
+    execute_in(create(config, out), is_new=True)
 
 
 def create(config: BaseRun, out: Path | None) -> RunDir:
@@ -90,25 +101,26 @@ def with_overrides(config: BaseRun, sets: list[str] | None) -> BaseRun:
     return parse_config(data)
 
 
-def execute_in(run_dir: RunDir) -> None:
+def execute_in(run_dir: RunDir, *, is_new: bool = False) -> None:
     """Execute the run in its folder with progress and Ctrl-C, then print its reports and the next commands."""
     config = run_dir.config()
     kind = str(getattr(config, "kind", "train"))
-    resume = f"rl2f {RESUME_COMMANDS.get(kind, 'train')} --resume {run_dir.path}"
+    resume = rl2f_command(RESUME_COMMANDS.get(kind, "train"), "--resume", run_dir.path)
     stop = InterruptHandler()
     try:
-        if not _join_group(config).is_main_process:
-            _execute_as_worker(config, run_dir, stop)
-            return
-        err().print(f"Run {run_dir.path} (seed {config.seed})", markup=False)
-        with stop, TerminalProgress() as progress:
-            result = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
+        with removed_if_not_started(run_dir) if is_new else nullcontext():
+            if not _join_group(config).is_main_process:
+                _execute_as_worker(config, run_dir, stop)
+                return
+            err().print(f"Run {run_dir.path} (seed {config.seed})", markup=False)
+            with stop, TerminalProgress() as progress:
+                result = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
         shutdown_distributed()
     except KeyboardInterrupt:
         err().print(f"\nStopped immediately. Resume with: {resume}", markup=False)
         raise typer.Exit(130) from None
     except RL2FError as error:
-        if not is_remote_error(error):
+        if run_dir.config_path.is_file() and not is_remote_error(error):
             err().print(f"The run's folder is {run_dir.path}", markup=False)
         raise
     if result.status == "stopped":
@@ -150,9 +162,9 @@ def _print_next_steps(run_dir: RunDir, kind: str) -> None:
     if kind == "preflight":
         lines.append(f"Report: {run_dir.path / 'preflight.txt'}")
     else:
-        lines.append(f"Read the dialogues: rl2f replay {run_dir.path}")
+        lines.append(f"Read the dialogues: {rl2f_command('replay', run_dir.path)}")
     if kind == "train":
-        lines.append(f"Compare checkpoints again: rl2f eval {run_dir.path}")
+        lines.append(f"Compare checkpoints again: {rl2f_command('eval', run_dir.path)}")
     for line in lines:
         err().print(line, markup=False)
 
@@ -181,7 +193,7 @@ def evaluate(
         return
     names = [name.strip() for name in on.split(",") if name.strip()]
     config = eval_config([as_target(target) for target in targets or []], names)
-    execute_in(create(with_overrides(config, sets), out))
+    execute_new(with_overrides(config, sets), out)
 
 
 def as_target(text: str) -> Target:
@@ -194,7 +206,9 @@ def as_target(text: str) -> Target:
 
 
 def preflight(
-    config: Annotated[Path, typer.Argument(help="YAML file or preset of a training run.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML file or preset of a training run.", autocompletion=complete_config)
+    ],
     sets: Sets = None,
     out: Out = None,
     dry: Annotated[
@@ -207,7 +221,7 @@ def preflight(
         _dry_run(loaded, out)
         return
     name = f"preflight {loaded.name}"[:100]
-    execute_in(create(parse_config({**loaded.model_dump(mode="json"), "kind": "preflight", "name": name}), out))
+    execute_new(parse_config({**loaded.model_dump(mode="json"), "kind": "preflight", "name": name}), out)
 
 
 def _dry_run(config: BaseRun, folder: Path | None) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 from pydantic import Field
 
 from app.common.context import Context
+from app.common.urls import audit_url
 from app.endpoints.endpoint import endpoint
 from app.endpoints.transcript import columns
 from app.endpoints.types import ShortText
@@ -26,6 +27,8 @@ class AuditRow(TypedDict):
     outcome: str
     """ok, failed or refused."""
     detail: str
+    url: str | None
+    """Address of the run, dialogue or chat; None if the entry names none."""
 
 
 class AuditEndpoints:
@@ -48,4 +51,7 @@ class AuditEndpoints:
             search: Only entries that contain this text.
             limit: Maximum number of entries.
         """
-        return [columns(row, AuditRow) for row in audit_log.recent(self._context.db, limit, search=search)]
+        return [
+            columns(row, AuditRow, url=audit_url(row.arguments, row.detail))
+            for row in audit_log.recent(self._context.db, limit, search=search)
+        ]

@@ -207,10 +207,10 @@ class DetectorEndpoints:
             min_precision: Minimum of the measured precision.
             benchmark: `handwritten` or `generated`.
         """
-        from rl2f_core.leaks.benchmark.comparison import latest, recommend
+        from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, latest, recommend
 
         recorded = benchmark_scores.recorded()
-        check_known("benchmark", benchmark, {each.benchmark for each in recorded})
+        check_known("benchmark", benchmark, {*BENCHMARKS, *(each.benchmark for each in recorded)})
         results = latest(recorded, benchmark)
         found = recommend(
             results,

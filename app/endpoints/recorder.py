@@ -14,12 +14,15 @@ from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError
 from jobs.db.queries import audit_log
-from rl2f_core.errors import ConfigError, DataError, RL2FError
+from rl2f_core.errors import RL2FError
 
 CALLER: ContextVar[str] = ContextVar("caller", default="browser")
 """Who calls endpoints in this context: `browser`, or `token NAME`."""
 NAME = re.compile(r"[\w@.:+-]{0,31}")
 """Texts that are recorded, such as names of checkpoints and presets. Tokens and keys of services are longer."""
+IDENTITIES = ("event_id", "annotator", "author")
+"""Arguments that say what was labeled and by whom; they are recorded up to `MAX_IDENTITY_CHARS` characters."""
+MAX_IDENTITY_CHARS = 200
 _log = logging.getLogger(__name__)
 
 
@@ -36,17 +39,17 @@ def recorded(
 ) -> Iterator[Action]:
     """Record a call of an endpoint when the block ends; `args` includes `self`.
 
-    The result's `run`, if any, becomes the detail. An entry that cannot be written is logged and does not undo the
-    action.
+    The result's `run` or undone label becomes the detail. An entry that cannot be written is logged and does not undo
+    the action.
     """
     caller, action = CALLER.get(), Action()
     entry = audit_log.entry(caller, function.__name__, summarize_call(function, args, kwargs))
     try:
         yield action
-        if isinstance(action.result, dict) and "run" in action.result:
-            entry.detail = f"run {action.result['run']}"
+        if isinstance(action.result, dict):
+            entry.detail = _describe_result(action.result)
     except Exception as error:
-        entry.outcome, entry.detail = "failed", _reason(error)
+        entry.outcome, entry.detail = "failed", _reason(error, entry.arguments)[: audit_log.MAX_CHARS]
         raise
     finally:
         write_entry(db, entry)
@@ -69,7 +72,9 @@ def summarize_call(function: Callable[..., object], args: Sequence[object], kwar
     except TypeError:  # the validation reports it
         return ""
     return ", ".join(
-        f"{name}={_summarize(value)}" for name, value in given.items() if name != "self" and value is not None
+        f"{name}={value if name in IDENTITIES and _is_identity(value) else _summarize(value)}"
+        for name, value in given.items()
+        if name != "self" and value is not None
     )
 
 
@@ -86,8 +91,25 @@ def _summarize(value: object) -> str:
     return f"{len(value)} items" if isinstance(value, list | tuple) else type(value).__name__
 
 
-def _reason(error: Exception) -> str:
-    """Return the cause of a failure; messages about configurations, data and unexpected errors may quote values."""
-    if isinstance(error, RL2FError) and not isinstance(error, ConfigError | DataError):
-        return error.what
-    return type(error).__name__
+def _is_identity(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_IDENTITY_CHARS and value.isprintable()
+
+
+def _describe_result(result: Mapping[str, object]) -> str:
+    """Return the run of a result, or the label that was undone."""
+    undone = result.get("removed")
+    if isinstance(undone, Mapping):
+        return ", ".join(f"{name}={undone[name]}" for name in ("run", "event_id", "turn", "label"))
+    return f"run {result['run']}" if "run" in result else ""
+
+
+def _reason(error: Exception, arguments: str) -> str:
+    """Return the text of a deliberate error without words that may be secret; of other errors only the type."""
+    if not isinstance(error, RL2FError):
+        return type(error).__name__
+
+    def shown(match: re.Match[str]) -> str:
+        word = match[0]
+        return word if NAME.fullmatch(word) or word in arguments else f"{len(word)} characters"
+
+    return re.sub(r"[^\s'\"`,;()[\]{}…]+", shown, str(error))

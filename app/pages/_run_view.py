@@ -11,6 +11,7 @@ from app.components.nodes import Attribute, Element, Node, action, badge, el, em
 from app.endpoints.run import RelatedRun, RunCheckpoint, RunColumns, RunDetails, RunLog, RunNote, RunStage
 from app.endpoints.runs import RunRow
 from app.pages._run_tabs import RunTab, tab_links
+from rl2f_core.errors import rl2f_command
 from rl2f_core.types import JsonObject
 
 ACTIVE = ("queued", "starting", "running", "stopping")
@@ -269,7 +270,7 @@ def _export_menu(run: int, row: RunCheckpoint, read_only: bool) -> Element:
 
 def _serve_menu(run: int, row: RunCheckpoint) -> Element:
     """Return the menu with the command that serves a checkpoint; a click copies it."""
-    name, command = row["name"], f"rl2f serve-model {run}@{row['name']}"
+    name, command = row["name"], rl2f_command("serve-model", f"{run}@{row['name']}")
     title = "Copy this command. It serves the checkpoint to OpenAI clients."
     return el(
         "details.rl-menu",

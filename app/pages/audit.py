@@ -7,16 +7,16 @@ import time
 import gradio as gr
 
 from app.components.address import Replacement
-from app.components.nodes import el
+from app.components.evaluation_view import scroll_table, table_header
+from app.components.nodes import Element, el
 from app.components.view import View
+from app.endpoints.audit import AuditRow
 from app.endpoints.studio import Studio
 from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
-from rl2f_core.types import JsonObject
 
 PATH, TITLE, ORDER = "audit", "Audit log", 90
 COLUMNS = ("time", "caller", "action", "arguments", "outcome", "detail")
-WIDTHS: list[str | int] = ["12%", "12%", "14%", "28%", "8%", "26%"]
 DESCRIPTION = (
     "The newest 1,000 actions in the browser and of programs with a token, and those that were refused. "
     "Queries are not recorded. Of texts and configurations, only lengths and keys are stored."
@@ -29,32 +29,27 @@ def build(studio: Studio) -> None:
     View(el("div", el("h1.rl-title", TITLE), el("p.rl-muted", DESCRIPTION)))
     hint = "Filter by token, endpoint, argument or outcome"
     search = gr.Textbox(label="Filter", placeholder=hint, show_label=False, container=False, max_lines=1)
-    table = gr.Dataframe(
-        headers=list(COLUMNS),
-        datatype="str",
-        interactive=False,
-        wrap=True,
-        column_widths=WIDTHS,
-        buttons=[],
-        label="Actions",
-        show_label=False,
-        elem_id="audit-log",
-    )
+    table = View(elem_id="audit-log")
 
-    def rows(text: str) -> list[list[str]]:
-        listed: list[JsonObject] = [{**row} for row in studio.audit.list_actions(text)]
-        for row in listed:
-            row["time"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
-        return [[row[name] for name in COLUMNS] for row in listed]
+    def rows(text: str) -> Element:
+        return scroll_table(table_header(COLUMNS), map(_row, studio.audit.list_actions(text)), "rl-table")
 
     @handler
-    def open_page(query: dict[str, str]) -> tuple[str, list[list[str]]]:
+    def open_page(query: dict[str, str]) -> tuple[str, Element]:
         text = query.get("search", "")
         return text, rows(text)
 
     @handler
-    def filter_rows(text: str) -> tuple[Replacement, list[list[str]]]:
+    def filter_rows(text: str) -> tuple[Replacement, Element]:
         return Replacement(search=text), rows(text)
 
     address.input(open_page, address, [search, table], **FAST)
     search.change(filter_rows, search, [address, table], **LATEST)
+
+
+def _row(row: AuditRow) -> Element:
+    """Return an entry, whose action links to its run, dialogue or chat."""
+    action = el("a", row["action"], href=row["url"]) if row["url"] else row["action"]
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
+    texts = (when, row["caller"], action, row["arguments"], row["outcome"], row["detail"])
+    return el("tr", *(el("td", text) for text in texts))

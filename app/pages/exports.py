@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 
 import gradio as gr
 from gradio.components import Component
@@ -16,7 +15,7 @@ from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._exports_view import count_text, export_list
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.errors import ConfigError, RL2FError, rl2f_command
 from rl2f_core.types import JsonObject
 
 PATH = "exports"
@@ -272,11 +271,11 @@ def command_line(form: JsonObject) -> str:
     """Return the command `rl2f export` that makes the same files."""
     settings = export_settings(form)
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", settings["name"])
-    words = ["rl2f", "export", *map(str, form["runs"]), "--out", folder]
+    words = ["export", *map(str, form["runs"]), "--out", folder]
     for name, default in DEFAULTS.items():
         value, option = form[name], OPTIONS.get(name, f"--{name.replace('_', '-')}")
         if value == default or name in ("runs", "name"):
             continue
         for each in value if isinstance(value, list) else [value]:
             words += [option] if each is True else [option, str(each)]
-    return " ".join(shlex.quote(word) for word in words)
+    return rl2f_command(*words)

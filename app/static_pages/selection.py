@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rl2f_core.errors import DataError
+from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
 from rl2f_core.types import DEMONSTRATION
@@ -27,7 +27,7 @@ def chosen_dialogues(run_dir: RunDir, limit: int, ids: Sequence[str] = ()) -> li
         chosen = {event.id: event for event in _dialogues(run_dir) if {event.id, event.dialogue.id} & set(ids)}
         found = {name for event in chosen.values() for name in (event.id, event.dialogue.id)}
         if missing := [name for name in ids if name not in found]:
-            raise DataError("The run has no such dialogue.", value=missing, fix=f"rl2f replay {run_dir.path}")
+            raise DataError("The run has no such dialogue.", value=missing, fix=rl2f_command("replay", run_dir.path))
         return list(chosen.values())
     units: dict[Unit, list[str]] = {}
     for event in _dialogues(run_dir):

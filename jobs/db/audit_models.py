@@ -16,8 +16,8 @@ class AuditEntry(SQLModel, table=True):
     action: str = Field(index=True)
     """Name of the endpoint, or `create_token`, `revoke_token`."""
     arguments: str = Field(default="", sa_column=Column(Text, nullable=False))
-    """Numbers and words of at most 32 characters; of longer texts and configurations, only lengths and keys."""
+    """Numbers, names, and words of at most 32 characters; of longer texts and configurations, only lengths and keys."""
     outcome: str
     """ok, failed or refused."""
     detail: str = Field(default="", sa_column=Column(Text, nullable=False))
-    """The new run, or the reason of a failure or refusal."""
+    """The new run, the undone label, or the error of a failure or refusal."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jobs.export.example_run import check_private, machine_paths
 from rl2f_core.config.loading import dump_yaml, parse_config
-from rl2f_core.errors import DataError, RunError
+from rl2f_core.errors import DataError, RunError, rl2f_command
 from rl2f_core.file_io import write_atomically
 from rl2f_core.paths import ROOT
 from rl2f_core.run.directory import RunDir
@@ -53,11 +53,15 @@ def collect(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
 def _files(source: RunDir, target: Path) -> dict[str, bytes]:
     """Return the content of a result folder by file name."""
     if source.last_status() != "succeeded":
-        raise RunError("The run is not finished.", value=str(source.path), fix=f"rl2f train --resume {source.path}")
+        raise RunError(
+            "The run is not finished.",
+            value=str(source.path),
+            fix=rl2f_command("train", "--resume", source.path),
+        )
     folders = [source.path / name for name in REPORT_FOLDERS]
     folder = next((folder for folder in folders if (folder / "report.json").is_file()), None)
     if folder is None:
-        raise DataError("The run has no report.", value=str(source.path), fix=f"rl2f eval {source.path}")
+        raise DataError("The run has no report.", value=str(source.path), fix=rl2f_command("eval", source.path))
     environment, training = _recorded(source, target)
     files = {
         "config.yaml": _portable_config(source).encode(),
@@ -93,7 +97,7 @@ def _recorded(source: RunDir, target: Path) -> tuple[JsonObject, JsonObject]:
     folder = target.resolve()
     name = folder.relative_to(ROOT).as_posix() if folder.is_relative_to(ROOT) else folder.name
     environment = {
-        "command": f"rl2f train {name}/config.yaml",
+        "command": rl2f_command("train", f"{name}/config.yaml"),
         "commit": meta.get("git"),
         "seed": meta.get("seed"),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(meta["created"])),

@@ -18,6 +18,8 @@ class BackendChoice(NamedTuple):
 
     config: ComponentConfig
     reason: str
+    is_notable: bool = False
+    """Whether the choice is printed at the start: there is CUDA, so that another backend may be faster."""
 
 
 @register("backend")
@@ -55,7 +57,7 @@ def choose_backend(device: str, vllm: str | None) -> BackendChoice:
         name, reason = "hf", "on a CPU it generates with adapters several times as fast as vLLM"
     else:
         name, reason = "hf", f"vLLM does not run on {device}"
-    return BackendChoice(registry.get("backend", name).Config(), reason)
+    return BackendChoice(registry.get("backend", name).Config(), reason, is_notable=device == "cuda")
 
 
 def installed_vllm() -> str | None:

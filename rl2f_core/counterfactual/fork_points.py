@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rl2f_core.environments.base import Environment
-from rl2f_core.errors import DataError
+from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
 from rl2f_core.teachers.base import RecordedHint
@@ -63,7 +63,9 @@ def find_dialogue(run_dir: RunDir, event: str) -> DialogueEvent:
     for candidate in _dialogues(run_dir, needle):
         if candidate.id == event:
             return candidate
-    raise DataError("The run has no such dialogue.", value=event, fix=f"`rl2f replay {run_dir.path}` lists them.")
+    raise DataError(
+        "The run has no such dialogue.", value=event, fix=f"`{rl2f_command('replay', run_dir.path)}` lists them."
+    )
 
 
 def hinted_turns(run_dir: RunDir, phase: str, checkpoint: str | None = None) -> list[ForkPoint]:

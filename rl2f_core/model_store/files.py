@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from rl2f_core.errors import ModelError
+from rl2f_core.errors import ModelError, rl2f_command
 from rl2f_core.file_io import write_atomically
 from rl2f_core.types import JsonObject
 
@@ -92,7 +92,9 @@ def check_manifest(folder: Path, name: str, full: bool) -> JsonObject:
     """
     manifest = read_manifest(folder)
     if manifest is None:
-        raise ModelError(f"{name} has no readable manifest.", value=str(folder), fix=f"rl2f models get {name} --force")
+        raise ModelError(
+            f"{name} has no readable manifest.", value=str(folder), fix=rl2f_command("models", "get", name, "--force")
+        )
     recorded, current = manifest["files"], stamps(folder)
     bad = sorted(set(recorded) - set(current))
     for relative, entry in recorded.items():
@@ -103,7 +105,7 @@ def check_manifest(folder: Path, name: str, full: bool) -> JsonObject:
         raise ModelError(
             f"The files of {name} have changed since the download: checksum mismatch in {', '.join(bad)}.",
             value=str(folder),
-            fix=f"rl2f models get {name} --force",
+            fix=rl2f_command("models", "get", name, "--force"),
         )
     return manifest
 

@@ -33,12 +33,13 @@ def build_environment(config: ComponentConfig) -> Environment:
 def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Progress | None = None) -> Backend:
     """Build the backend of a run and its rollout workers, if any.
 
-    The `meta.json` of `run_dir` and a message to `progress` record the choice of the backend and its reason.
+    The `meta.json` of `run_dir` records the choice of the backend and its reason; a message to `progress` does if there
+    is CUDA.
     """
     choice = resolve_backend(config.backend, config.model)
     if run_dir is not None and current_group().is_main_process:
         _record_backend(run_dir, {"type": choice.config.type, "reason": choice.reason})
-    if progress is not None:
+    if progress is not None and choice.is_notable:
         progress.message(f"Backend {choice.config.type}: {choice.reason}.")
     backend = registry.get("backend", choice.config.type)(choice.config, config.model)
     return with_ray_workers(backend, config) if config.resources.rollout_workers else backend

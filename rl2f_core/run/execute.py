@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 
 from rl2f_core import registry
 from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.named_variables import check_variables
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import ProcessGroup, current_group, init_distributed, launched_world_size
 from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.run.alerts import Alerts
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import EventSink, Status, StatusEvent
+from rl2f_core.run.events import EventSink, LogEvent, Status, StatusEvent, read_events
 from rl2f_core.run.journal import Journal
 from rl2f_core.run.observers import ObservedSink, Observer
 from rl2f_core.run.progress import Progress, ShouldStop
@@ -32,9 +34,10 @@ def execute(
         stop: Called between steps; True in any process ends the run after a commit, with status `stopped`.
         progress: Receives phase, count and messages.
 
-    Raises `ConfigError` if the run kind does not support a multi-process launch, or if the package of its tracker is
-    missing.
+    Raises `ConfigError` if an environment variable that the configuration names is not set, if the run kind does not
+    support a multi-process launch, or if the package of its tracker is missing.
     """
+    check_variables(config.model_dump(mode="json"))
     kind = registry.get("run_kind", config.kind)()
     ranks = _process_group(config)
     run_dir = RunDir(run_dir.path, ranks)
@@ -72,6 +75,24 @@ def execute(
             return status("succeeded" if finished else "stopped")
         finally:
             observed.close(log=not journal.flush_pending)
+
+
+@contextlib.contextmanager
+def removed_if_not_started(run_dir: RunDir) -> Iterator[None]:
+    """Remove the files of a new run if an error ends the block before anything but status and log was stored."""
+    try:
+        yield
+    except Exception:
+        events = read_events(run_dir.events_path) if run_dir.events_path.is_file() else ()
+        is_stored = any(not isinstance(event, StatusEvent | LogEvent) for event in events)
+        if current_group().is_main_process and not is_stored and not (run_dir.state / "CURRENT").exists():
+            files = (run_dir.config_path, run_dir.meta_path, run_dir.events_path, run_dir.heartbeat_path)
+            for path in (*files, run_dir.path / "lock"):
+                path.unlink(missing_ok=True)
+            for folder in (run_dir.state, run_dir.path):
+                with contextlib.suppress(OSError):  # missing, or with other files
+                    folder.rmdir()
+        raise
 
 
 def _process_group(config: BaseRun) -> ProcessGroup:

@@ -19,7 +19,7 @@ from rl2f_core.evaluation.report import EvaluatedTasks, build_report
 from rl2f_core.rollout.build import build_backend, build_environment
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
-from rl2f_core.run.execute import execute
+from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.progress import Progress
 from rl2f_core.types import Dialogue, JsonObject
 
@@ -103,7 +103,8 @@ def dry_run(config: BaseRun, run_path: Path, progress: Progress | None = None) -
         raise ConfigError("A dry run needs a training run.", value=getattr(config, "kind", None))
     small = shrink_config(config)
     run_dir = RunDir.create(run_path, small)
-    execute(small, run_dir, JsonlSink(run_dir.events_path), lambda: False, progress)
+    with removed_if_not_started(run_dir):
+        execute(small, run_dir, JsonlSink(run_dir.events_path), lambda: False, progress)
     events = list(read_events(run_dir.events_path, strict=True))
     lines = _first_prompt(config)
     for event in events:

@@ -12,15 +12,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from app.commands.completion import complete_run_or_number
 from app.commands.leaks import benchmark, check, report, train
 from app.commands.options import AsJson, Detectors, Root, migrated
 from app.commands.train import folder_for
 from app.common.console import err, model_text, out, table
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core.config.loading import parse_config
+from rl2f_core.errors import rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink
-from rl2f_core.run.execute import execute
+from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.signals import InterruptHandler
 from rl2f_core.types import JsonObject
 
@@ -52,7 +54,14 @@ app.command("train")(train.train)
 
 @app.command(DEFAULT)
 def rescore(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or the number of a run of the workspace.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's folder, or the number of a run of the workspace.",
+            autocompletion=complete_run_or_number,
+        ),
+    ],
     detector: Detectors = "exact,equivalent",
     penalty: Annotated[
         float | None, typer.Option(min=0, help="Leak penalty used to recompute rewards (default: the run's).")
@@ -87,10 +96,11 @@ def rescore(
         "model": None if model is None else {"name": model},
     })  # fmt: skip
     run_dir = RunDir.create(folder, config)
-    with InterruptHandler() as stop, TerminalProgress() as progress:
+    with removed_if_not_started(run_dir), InterruptHandler() as stop, TerminalProgress() as progress:
         result = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
     if result.status == "stopped":
-        err().print(f"Stopped; nothing was stored. Start again: rl2f leaks {run} --detector {detector}", markup=False)
+        again = rl2f_command("leaks", run, "--detector", detector)
+        err().print(f"Stopped; nothing was stored. Start again: {again}", markup=False)
         raise typer.Exit(130)
     summary = json.loads((run_dir.path / SUMMARY).read_text(encoding="utf-8"))
     changes = _sign_changes(run_dir.path / CHANGES, limit)
@@ -102,7 +112,7 @@ def rescore(
     if siblings is not None and out is None:
         _import(run_dir.path, workspace)
     else:
-        err().print(f"Read the dialogues: rl2f replay {target}", markup=False)
+        err().print(f"Read the dialogues: {rl2f_command('replay', target)}", markup=False)
 
 
 def _find_in_workspace(number: int, workspace: Path | None) -> tuple[Path, Path]:

@@ -16,11 +16,11 @@ from app.commands.train import folder_for
 from app.common.console import err, out, table
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core.config.loading import apply_override, parse_config
-from rl2f_core.errors import ConfigError
+from rl2f_core.errors import ConfigError, rl2f_command
 from rl2f_core.file_io import write_atomically
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink
-from rl2f_core.run.execute import execute
+from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.signals import InterruptHandler
 from rl2f_core.types import JsonObject
 
@@ -90,7 +90,9 @@ def train(
     else:
         show(stored)
     err().print(f"Detector: {folder}", markup=False)
-    err().print(f"Score it: rl2f leaks benchmark --detectors exact,equivalent,classifier:path={folder}", markup=False)
+    cascade = f"exact,equivalent,classifier:path={folder}"
+    score = rl2f_command("leaks", "benchmark", "--detectors", cascade)
+    err().print(f"Score it: {score}", markup=False)
 
 
 def _execute(data: JsonObject, workspace: Path | None, *, in_workspace: bool) -> tuple[DetectorFile, Path]:
@@ -105,7 +107,7 @@ def _execute(data: JsonObject, workspace: Path | None, *, in_workspace: bool) ->
     else:
         runs = Path("runs")
     run_dir = RunDir.create(folder_for(f"train-detector-{data['detector']}", runs), config)
-    with InterruptHandler() as stop, TerminalProgress() as progress:
+    with removed_if_not_started(run_dir), InterruptHandler() as stop, TerminalProgress() as progress:
         result = execute(config, run_dir, JsonlSink(run_dir.events_path), stop, progress)
     if result.status == "stopped":
         err().print("Stopped; no detector was stored.", markup=False)

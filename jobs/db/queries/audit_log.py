@@ -34,8 +34,8 @@ def add(db: Database, new: AuditEntry) -> None:
 
 
 def recent(db: Database, limit: int = 100, *, search: str = "") -> list[AuditEntry]:
-    """Return the newest entries first; with `search`, those with it in one of their texts."""
-    query = select(AuditEntry).order_by(col(AuditEntry.id).desc()).limit(limit)
+    """Return the newest entries first by the time of the call; with `search`, those with it in one of their texts."""
+    query = select(AuditEntry).order_by(col(AuditEntry.time).desc(), col(AuditEntry.id).desc()).limit(limit)
     if search:
         columns = (AuditEntry.caller, AuditEntry.action, AuditEntry.arguments, AuditEntry.outcome, AuditEntry.detail)
         found = [col(column).icontains(search, autoescape=True) for column in columns]

@@ -16,7 +16,7 @@ from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreError
 from jobs.db.models import ApiToken
 from jobs.db.queries import audit_log
-from rl2f_core.errors import DataError
+from rl2f_core.errors import DataError, rl2f_command
 
 PREFIX = "rl2f_"
 MAX_NAME_CHARS = 100
@@ -51,7 +51,7 @@ def create(db: Database, scopes: Iterable[str], name: str = "") -> tuple[ApiToke
             raise DataError(
                 "Another token has this name.",
                 value=name,
-                fix=f"Choose another name, or revoke the other token: rl2f token revoke {name}",
+                fix=f"Choose another name, or revoke the other token: {rl2f_command('token', 'revoke', name)}",
             )
         name = name or next(n for i in range(1, len(used) + 2) if (n := f"token-{i}") not in used)
         row = ApiToken(name=name, digest=_digest(token), scopes=" ".join(scopes), created=time.time())

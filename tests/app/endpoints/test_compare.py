@@ -52,7 +52,7 @@ def test_runs_are_compared_with_their_configuration_differences(
     assert found["runs"][0]["color"] != found["runs"][1]["color"]
     assert by_key(found["config"]) == {"run": {"name": ["small", "other"], "seed": ["0", "1"]}}
     assert "reward" in [entry["name"] for entry in found["metrics"]]
-    chart = compare.compare_charts([1, 2], ["reward", "no_such"])
+    chart = compare.compare_charts([1, 2], ["reward", "loss/kl"])
     assert len(chart) == 1 and len([t for t in chart[0]["figure"]["data"] if t["meta"] == "line"]) == 2
     merged = compare.compare_charts([1, 2], ["reward"], merge_seeds=True)[0]
     assert [t["name"] for t in merged["figure"]["data"] if t["meta"] == "line"] == ["small ×2"]

@@ -53,7 +53,7 @@ def test_the_report_has_estimates_with_intervals_by_group(endpoints: DetectorEnd
     assert found["disagreement_count"] == len(found["disagreements"])
     assert all(each["with_detector"] for each in found["disagreements"])
     assert endpoints.detector_report(truth.run.id)["report"]["total"] == report["total"]
-    assert endpoints.detector_report(environment="nowhere")["report"]["total"]["estimates"]["size"] == 0
+    assert endpoints.detector_report(environment="maze")["report"]["total"]["estimates"]["size"] == 0
     assert [source["name"] for source in endpoints.list_finding_sources()] == ["run"]
     json.dumps(found)
 

@@ -90,7 +90,7 @@ def test_a_row_has_outcomes_reward_advantage_leak_state_and_labels(
         ({"search": "no idea", "step_from": 3}, ["3/0/2", "3/1/2"]),
         ({"search": "write that", "step_to": 1}, ["1/0/3", "1/1/3"]),
         ({"task": "secret_code/train/rl2f/1/0", "solved": "2"}, ["1/0/1", "1/0/3"]),
-        ({"environment": "nowhere"}, []),
+        ({"environment": "maze"}, []),
         ({"error": True}, []),
         ({"order": "hint_value"}, []),
     ],
