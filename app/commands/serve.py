@@ -46,6 +46,15 @@ def serve(
     mcp: Annotated[
         bool, typer.Option("--mcp", help="Serve the endpoints as MCP tools at /mcp, for programs with a token.")
     ] = False,
+    mcp_tools: Annotated[
+        str,
+        typer.Option(
+            envvar="RL2F_MCP_TOOLS",
+            metavar="NAMES",
+            help="Tools of --mcp, separated by commas: default (30 tools), all, or of a subject: runs, run, compare, "
+            "dialogues, labels, detectors, training, fork, chat, launch, own_data, exports, audit.",
+        ),
+    ] = "default",
     chat_idle_seconds: Annotated[
         float,
         typer.Option(
@@ -93,7 +102,10 @@ def serve(
             f"Its data is in {context.workspace.root}",
             f"Start a run: {url}/new?preset=quickstart  (Ctrl-C stops the server)",
         )
-        run_server(create_app(context, host, port, password, allow_host or (), mcp=mcp), listener, messages)
+        toolsets = [name for each in mcp_tools.split(",") if (name := each.strip())] or ["default"]
+        run_server(
+            create_app(context, host, port, password, allow_host or (), mcp=toolsets if mcp else ()), listener, messages
+        )
     err().print("The server has stopped. Active runs continue.", markup=False)
 
 

@@ -10,6 +10,7 @@ import typer
 from app.common.jsonl_filter import build_environment, error_record, filter_lines, read_object, require_text
 from rl2f_core import registry
 from rl2f_core.config.loading import apply_override
+from rl2f_core.config.named_variables import check_variables
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def verify(
     data = registry.expand_type("environment", {"type": environment})
     for override in sets or []:
         data = apply_override(data, override)
+    check_variables({"environment": data})
     verifier = build_environment(data, fix="Correct --set.")
     filter_lines(file, lambda lines: verify_lines(verifier, lines))
 

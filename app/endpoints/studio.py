@@ -51,6 +51,9 @@ class Studio:
 
     def endpoints(self) -> Iterator[tuple[str, Scope, Callable[..., object]]]:
         """Yield name, scope and function of every endpoint; names are unique."""
-        for group in vars(self).values():
-            if group is not self.context:
-                yield from endpoints_of(group)
+        for group in self.groups().values():
+            yield from endpoints_of(group)
+
+    def groups(self) -> dict[str, object]:
+        """Return the groups of endpoints by subject."""
+        return {name: group for name, group in vars(self).items() if name != "context"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -38,7 +38,7 @@ def create_app(
     password: str | None = None,
     names: Iterable[str] = (),
     site_pages: list[PageInfo] | None = None,
-    mcp: bool = False,
+    mcp: Sequence[str] = (),
 ) -> FastAPI:
     """Create the app of one workspace.
 
@@ -48,7 +48,7 @@ def create_app(
         password: Required on every route.
         names: Additional host names of the server.
         site_pages: The pages (default: all). Without pages only files are served.
-        mcp: Serve the endpoints as MCP tools at `/mcp`.
+        mcp: Toolsets that are served at `/mcp`, e.g. `default`; none by default.
 
     Raises `ServerError` if the address is not loopback and there is no password, or if `mcp` is not installed.
     """
@@ -56,7 +56,7 @@ def create_app(
     if site_pages is None:
         configure_gradio(context.workspace.root / "cache")  # before the pages import Gradio
         site_pages = pages()
-    tools = McpServer(context) if mcp else None
+    tools = McpServer(context, mcp) if mcp else None
     lifespan = tools.lifespan if tools else None
     app = FastAPI(title="RL2F Studio", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     _handle_errors(app)
@@ -74,7 +74,7 @@ def create_app(
         port=port,
         password=password,
         names=tuple(names),
-        programs=ProgramAccess(context.db, published, mcp=mcp),
+        programs=ProgramAccess(context.db, published, mcp=bool(mcp)),
     )
     return app
 

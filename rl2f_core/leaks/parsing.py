@@ -13,6 +13,7 @@ from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.loading import apply_override, format_validation_error
+from rl2f_core.config.named_variables import check_variables
 from rl2f_core.errors import ConfigError
 
 _SETTING = re.compile(r":(?=[A-Za-z_][\w.]*=)")
@@ -30,7 +31,7 @@ def parse_detectors(text: str) -> tuple[ComponentConfig, ...]:
             or the path of a YAML or JSON file with a list of detectors, a mapping with `detectors`, or a run's
             configuration.
 
-    Raises `ConfigError` if invalid.
+    Raises `ConfigError` if invalid, or if an environment variable that a detector names is not set.
     """
     path = Path(text)
     if path.suffix in (".yaml", ".yml", ".json"):
@@ -45,9 +46,11 @@ def _validate(detectors: object) -> tuple[ComponentConfig, ...]:
     if not isinstance(detectors, list | tuple) or not detectors:
         raise ConfigError("No detector is named.", value=detectors, known=registry.names("leak_detector"), fix=SYNTAX)
     try:
-        return LeaksConfig(detectors=tuple(detectors)).detectors
+        parsed = LeaksConfig(detectors=tuple(detectors)).detectors
     except ValidationError as error:
         raise ConfigError(format_validation_error(error, LeaksConfig), fix=SYNTAX) from error
+    check_variables({"detectors": [each.model_dump() for each in parsed]})
+    return parsed
 
 
 def _parse_settings(part: str) -> dict[str, Any]:

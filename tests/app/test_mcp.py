@@ -91,7 +91,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     write_run(workspace.folder("leaky"), leaky_events())
     reindex(db, workspace)
     context = Context(workspace, db, Queue(db, workspace))
-    with serving_app(lambda port: server.create_app(context, "127.0.0.1", port, site_pages=[], mcp=True)) as url:
+    with serving_app(lambda port: server.create_app(context, "127.0.0.1", port, site_pages=[], mcp=["all"])) as url:
         yield Site(db, url)
     db.close()
 
@@ -201,7 +201,7 @@ def test_without_the_package_the_error_names_the_extra(context: Context, monkeyp
 
     monkeypatch.setitem(sys.modules, "mcp_types", None)  # as with version 1
     with pytest.raises(ServerError, match=r"pip install 'rl2f\[mcp\]'"):
-        create_app(context, site_pages=[], mcp=True)
+        create_app(context, site_pages=[], mcp=["all"])
 
 
 @pytest.mark.slow

@@ -1,0 +1,564 @@
+"""Doors for programs: MCP, `gradio_client`, plain HTTP, the audit log and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import yaml
+from export_builders import leaky_events, write_run
+from jobs_helpers import counting, counting_kinds
+from thread_calls import call_in_thread
+from typer.testing import CliRunner
+from web_server import serving_app
+
+from app.cli import app
+from app.common.context import Context
+from app.endpoints.studio import Studio
+from jobs.db.audit_models import AuditEntry
+from jobs.db.engine import Database
+from jobs.db.queries import audit_log, tokens
+from jobs.ingest.ingester import reindex
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
+from rl2f_core.config.loading import parse_config
+from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.paths import EXAMPLE_RUNS
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import JsonlSink
+from rl2f_core.run.execute import execute
+
+LIMIT = 8000
+"""Bytes of an answer."""
+EVENT = "dialogue:evaluation:base:hints:secret_code/test/0/0"
+ARGUMENTS: dict[str, Any] = {
+    "run": 1, "run_id": 1, "run_ids": [1], "event_id": EVENT, "turn": 0, "target": "next", "stage": "rl2f", "step": 1,
+    "names": ["reward"], "trigger": "cron", "when": "0 2 * * *", "yaml": "kind: train", "data": {"kind": "train"},
+    "checkpoints": ["base"], "arms": [{"hint": "empty"}], "text": "Look again.", "chat": 1, "file": "x.csv",
+    "folder": "x", "name": "quickstart",
+}  # fmt: skip
+"""Values of required arguments."""
+Call = Callable[..., Awaitable[Any]]
+
+
+class Site(NamedTuple):
+    """A running server over the example workspace."""
+
+    context: Context
+    url: str
+
+    def token(self, *scopes: str, name: str = "") -> str:
+        return tokens.create(self.context.db, scopes, name)[1]
+
+    def talk(self, program: Callable[[Any], Awaitable[Any]], token: str = "") -> Any:
+        """Return the result of `program(client)` with the official MCP client."""
+        httpx2, mcp = pytest.importorskip("httpx2"), pytest.importorskip("mcp")
+        from mcp.client.streamable_http import streamable_http_client
+
+        headers = {"Authorization": f"Bearer {token or self.token('read')}"}
+
+        async def talk() -> Any:
+            async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+                async with mcp.Client(streamable_http_client(f"{self.url}/mcp", http_client=http)) as client:
+                    return await program(client)
+
+        return call_in_thread(asyncio.run, talk())
+
+    def client(self, token: str | None) -> Any:
+        """Return the official client of Gradio."""
+        from gradio_client import Client
+
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return Client(self.url, headers=headers, verbose=False, analytics_enabled=False)
+
+    def post(self, path: str, body: object, token: str = "") -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token or self.token('read')}"}
+        return httpx.post(f"{self.url}/gradio_api/{path}", json=body, headers=headers, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+    """The example workspace; nothing executes queued runs."""
+    workspace = Workspace(tmp_path_factory.mktemp("clients") / "workspace").create()
+    db = Database(workspace.database_url())
+    db.migrate()
+    shutil.copytree(EXAMPLE_RUNS / "quickstart", workspace.folder("quickstart"))
+    reindex(db, workspace)
+    yield Context(workspace, db, Queue(db, workspace))
+    db.close()
+
+
+@pytest.fixture(scope="module")
+def studio(context: Context) -> Studio:
+    """Its endpoints."""
+    return Studio(context)
+
+
+@pytest.fixture(scope="module")
+def site(context: Context) -> Iterator[Site]:
+    """A server with all endpoints and tools, and an empty page."""
+    pytest.importorskip("mcp")
+    from app.web.gradio_app import configure_gradio
+    from app.web.page_registry import PageInfo
+    from app.web.server import create_app
+
+    configure_gradio(context.workspace.root / "cache")
+    empty = ModuleType("empty")
+    empty.build = lambda studio: None  # type: ignore[attr-defined]
+    pages = [PageInfo("", "Empty", empty)]
+    with serving_app(lambda port: create_app(context, "127.0.0.1", port, site_pages=pages, mcp=["all"])) as url:  # type: ignore[arg-type]
+        yield Site(context, url)
+
+
+# -- MCP: tools, size of answers, paging -----------------------------------------------------------------------------
+def test_mcp_offers_at_most_30_tools_by_default_that_answer_within_8_kb(context: Context) -> None:
+    pytest.importorskip("mcp")
+    from app.web.server import create_app
+
+    async def look(client: Any) -> Any:
+        tools = (await client.list_tools()).tools
+        return tools, await client.call_tool("list_chats", {}), await _sizes(client, tools[:31])
+
+    with serving_app(lambda port: create_app(context, "127.0.0.1", port, site_pages=[], mcp=["default"])) as url:  # type: ignore[arg-type]
+        site = Site(context, url)
+        tools, other, sizes = site.talk(look, site.token("read", "run", "label"))
+    assert 20 <= len(tools) <= 30 and {"list_runs", "launch_run", "label_hint"} <= {tool.name for tool in tools}
+    assert other.is_error and "--mcp-tools default,chat" in other.content[0].text
+    assert {name: size for name, size in sizes.items() if size > LIMIT} == {}
+
+
+def test_mcp_toolsets_are_selected_by_an_option_and_an_unknown_one_is_refused(context: Context) -> None:
+    pytest.importorskip("mcp")
+    from app.web.server import create_app
+
+    with pytest.raises(RL2FError) as refused:
+        create_app(context, site_pages=[], mcp=["chatt"])  # type: ignore[arg-type]
+    assert "'chatt'" in str(refused.value) and "chat, launch" in str(refused.value)
+    assert "--mcp-tools" in CliRunner().invoke(app, ["serve", "--help"]).output
+
+
+def _size(result: Any) -> int:
+    return sum(len(block.text.encode()) for block in result.content)
+
+
+async def _sizes(client: Any, tools: Sequence[Any]) -> dict[str, int]:
+    """Return the size of an answer of each tool that changes nothing."""
+    sizes = {}
+    for tool in tools:
+        if tool.annotations.read_only_hint:
+            arguments = {name: ARGUMENTS.get(name) for name in tool.input_schema.get("required", [])}
+            sizes[tool.name] = _size(await client.call_tool(tool.name, arguments))
+    return sizes
+
+
+@pytest.mark.slow
+def test_mcp_every_reading_tool_answers_within_8_kb_on_the_example_workspace(site: Site) -> None:
+    async def call_all(client: Any) -> dict[str, int]:
+        return await _sizes(client, (await client.list_tools()).tools)
+
+    sizes = site.talk(call_all)
+    assert len(sizes) > 60 and {name: size for name, size in sizes.items() if size > LIMIT} == {}
+
+
+async def _read_whole(client: Any, tool: str, arguments: dict[str, Any]) -> object:
+    """Return a result that is read in parts, each of at most 8 kB."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error and _size(result) <= LIMIT
+    whole: Any = [json.loads(result.content[0].text)]  # in a list, so that every part has a parent
+    todo = [json.loads(block.text) for block in result.content[1:]]
+    while todo:
+        note = todo.pop()
+        for omitted in note["omitted"]:
+            more = await client.call_tool("read_result", {"result": note["result"], **_place(omitted)})
+            assert not more.is_error and _size(more) <= LIMIT
+            parent, key = whole, 0
+            for name in omitted["part"].split("/")[1:]:
+                name = name.replace("~1", "/").replace("~0", "~")
+                parent, key = parent[key], int(name) if isinstance(parent[key], list) else name
+            text = more.content[0].text
+            if isinstance(parent[key], str):
+                parent[key] += text
+            elif isinstance(parent[key], list):
+                parent[key] += json.loads(text)
+            else:
+                parent[key] |= json.loads(text)
+            todo += [json.loads(block.text) for block in more.content[1:]]
+    return whole[0]
+
+
+def _place(omitted: dict[str, Any]) -> dict[str, Any]:
+    return {"part": omitted["part"], "offset": omitted["offset"]}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("list_presets", {}),
+        ("run_form", {"kind": "train"}),
+        ("run_evaluation", {"run_id": 1}),
+        ("list_dialogues", {"limit": 60}),
+    ],
+    ids=["list_presets", "run_form", "run_evaluation", "list_dialogues"],
+)
+def test_mcp_paging_reaches_the_whole_result(site: Site, studio: Studio, tool: str, arguments: dict[str, Any]) -> None:
+    whole = site.talk(lambda client: _read_whole(client, tool, arguments))
+    direct = next(function for name, _, function in studio.endpoints() if name == tool)(**arguments)
+    assert whole == json.loads(json.dumps(direct, default=str))
+
+
+def test_mcp_a_long_result_is_read_only_by_the_token_that_called_the_tool(site: Site) -> None:
+    async def call(client: Any) -> Any:
+        return json.loads((await client.call_tool("list_presets", {})).content[1].text)
+
+    note = site.talk(call)
+    steal = site.talk(lambda client: client.call_tool("read_result", {"result": note["result"], "offset": 1}))
+    assert steal.is_error and "not stored" in steal.content[0].text
+
+
+# -- enumerations ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("endpoint", "arguments", "known"),
+    [
+        ("list_dialogues", {"filter": {"phase": "evaluatoin"}}, "'evaluation'"),
+        ("list_dialogues", {"filter": {"run": 1, "stage": "rl3f"}}, "rl2f, warmup"),
+        ("list_dialogues", {"filter": {"stage": "rl3f"}}, "rl2f, warmup"),
+        ("list_dialogues", {"filter": {"condition": "hintz"}}, "hints"),
+        ("list_dialogues", {"filter": {"run": 1, "checkpoint": "rl2f@99"}}, "rl2f@24"),
+        ("list_dialogues", {"filter": {"environment": "maz"}}, "maze"),
+        ("list_dialogues", {"filter": {"level": "99 letters"}}, "2 letters"),
+        ("adjacent_dialogue", {"run": 1, "event_id": EVENT, "target": "next", "filter": {"phase": "test"}}, "'train'"),
+        ("adjacent_dialogue", {"run": 1, "event_id": EVENT, "target": "next", "filter": {"stage": "x"}}, "rl2f"),
+        ("list_runs", {"kind": "trian"}, "train"),
+        ("list_runs", {"environment": "maz"}, "maze"),
+        ("list_runs", {"method": "rl3f"}, "rl2f"),
+        ("run_charts", {"run_id": 1, "names": ["rewrad"]}, "reward"),
+        ("run_histogram", {"run_id": 1, "stage": "rl3f", "step": 1}, "rl2f"),
+        ("compare_charts", {"run_ids": [1], "names": ["rewrad"]}, "reward"),
+        ("compare_evaluations", {"run_ids": [1], "base": "1:rl2f@99"}, "1:rl2f@24"),
+        ("next_hints_to_label", {"queue": {"environment": "maz"}}, "maze"),
+        ("labeling_progress", {"queue": {"source": "77"}}, "run"),
+        ("detector_report", {"environment": "maz"}, "maze"),
+        ("unlock_test_set", {"annotator": "x", "environment": "maz"}, "maze"),
+        ("recommend_detectors", {"benchmark": "handwriten"}, "handwritten"),
+        ("count_export", {"run_ids": [1], "filter": {"stage": "rl3f"}}, "rl2f"),
+        ("count_export", {"run_ids": [1], "filter": {"condition": "hintz"}}, "hints"),
+        ("start_export", {"run_ids": [1], "settings": {"annotator": "nobody"}}, "none"),
+        ("start_export", {"run_ids": [1], "settings": {"filter": {"checkpoint": "rl2f@99"}}}, "rl2f@24"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_an_unknown_value_of_an_enumeration_is_refused_with_the_known_ones(
+    studio: Studio, endpoint: str, arguments: dict[str, Any], known: str
+) -> None:
+    with pytest.raises(RL2FError) as refused:
+        next(function for name, _, function in studio.endpoints() if name == endpoint)(**arguments)
+    assert known in str(refused.value)
+
+
+def test_a_known_value_without_dialogues_is_an_empty_page(studio: Studio) -> None:
+    assert studio.dialogues.list_dialogues({"run": 1, "stage": "rl2f", "step_from": 900})["rows"] == []
+    assert studio.dialogues.list_dialogues({"run": 1, "condition": "no_oracle"})["rows"] == []
+
+
+def test_mcp_and_gradio_refuse_an_unknown_phase(site: Site) -> None:
+    filter = {"phase": "evaluatoin"}
+    refused = site.talk(lambda client: client.call_tool("list_dialogues", {"filter": filter}))
+    assert refused.is_error and "'evaluation'" in refused.content[0].text
+    with pytest.raises(Exception, match="'evaluation'"):
+        site.client(site.token("read")).predict(filter=filter, api_name="/list_dialogues")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (["replay", "RUN", "--phase", "evaluatoin"], "'evaluation'"),
+        (["replay", "RUN", "--condition", "hintz"], "contentless"),
+        (["export", "1", "--out", "OUT", "--annotator", "nobody", "--workspace", "WORKSPACE"], "Unknown annotator"),
+        (["export", "RUN", "--out", "OUT", "--annotator", "nobody"], "no human labels"),
+        (["leaks", "report", "--environment", "maz", "--workspace", "WORKSPACE"], "maze"),
+        (["leaks", "benchmark", "--benchmark", "handwriten"], "teacher_written"),
+    ],
+    ids=["phase", "condition", "annotator", "annotator of a folder", "environment", "benchmark"],
+)
+def test_a_command_refuses_an_unknown_value(context: Context, tmp_path: Path, arguments: list[str], known: str) -> None:
+    values = {"RUN": EXAMPLE_RUNS / "quickstart", "OUT": tmp_path / "out", "WORKSPACE": context.workspace.root}
+    done = CliRunner().invoke(app, [str(values.get(each, each)) for each in arguments])
+    assert done.exit_code == 2 and known in done.output and not (tmp_path / "out").exists()
+
+
+# -- gradio_client and plain HTTP ------------------------------------------------------------------------------------
+def test_gradio_client_shows_why_a_token_is_refused(site: Site) -> None:
+    with pytest.raises(Exception, match="API token is unknown or was revoked"):
+        site.client("rl2f_" + "x" * 43)
+    with pytest.raises(Exception, match="neither the cookie of this studio nor an API token"):
+        site.client(None)
+
+
+def test_gradio_client_shows_a_missing_scope_and_a_revoked_token(site: Site) -> None:
+    client = site.client(site.token("read", name="reader"))
+    with pytest.raises(Exception, match="pause_queue needs the scope run; the token 'reader' permits: read"):
+        client.predict(api_name="/pause_queue")
+    tokens.revoke(site.context.db, "reader")
+    with pytest.raises(Exception, match="unknown or was revoked"):
+        client.predict(api_name="/queue_status")
+
+
+def test_gradio_client_shows_that_a_call_is_too_large(site: Site) -> None:
+    with pytest.raises(Exception, match="too large: at most 2 MB"):
+        site.client(site.token("read")).predict(search="x" * 2_100_000, api_name="/list_runs")
+
+
+def test_other_clients_receive_the_status_of_a_refusal(site: Site) -> None:
+    assert site.post("queue/join", {"data": [], "fn_index": 0, "session_hash": "s"}, "rl2f_x").status_code == 401
+    assert httpx.get(f"{site.url}/config", headers={"Authorization": "Bearer rl2f_x"}).status_code == 401
+    assert site.post("run/pause_queue", {"data": []}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        ("run/get_run", {"data": [99]}, 404, "There is no run 99"),
+        ("run/get_run", {"data": ["one"]}, 400, "argument run_id"),
+        ("run/get_run", {"data": []}, 400, "needs run_id"),
+        ("run/get_run", {"data": [1, 2]}, 400, "has no argument 2"),
+        ("run/get_run", {}, 400, "not a list"),
+        ("run/list_dialogues", {"data": [{"phase": "evaluatoin"}]}, 400, "'evaluation'"),
+        ("run/get_preset", {"data": ["quickstrat"]}, 404, "quickstart"),
+        ("call/get_run", {"data": []}, 400, "needs run_id"),
+        ("call/v2/get_run", {}, 400, "needs run_id"),
+        ("call/v2/get_run", {"runid": 1}, 400, "has no argument 'runid'"),
+    ],
+    ids=["missing object", "wrong type", "no argument", "too many arguments", "no data", "enumeration", "preset",
+         "call", "call/v2", "unknown name"],
+)  # fmt: skip
+def test_an_input_error_has_status_4xx_and_a_text(site: Site, path: str, body: object, status: int, text: str) -> None:
+    response = site.post(path, body)
+    assert response.status_code == status and text in response.json()["error"]
+
+
+def test_arguments_with_defaults_may_be_left_out(site: Site) -> None:
+    assert site.post("run/list_runs", {"data": []}).json()["data"][0]["total"] == 1
+
+
+# -- the audit log ---------------------------------------------------------------------------------------------------
+@pytest.fixture
+def empty(workspace: Workspace, db: Database) -> Studio:
+    """The endpoints of a workspace with one labeled run and an empty log."""
+    write_run(workspace.folder("leaky"), leaky_events())
+    reindex(db, workspace)
+    return Studio(Context(workspace, db, Queue(db, workspace)))
+
+
+def test_the_audit_log_says_which_hint_was_labeled_by_whom_and_what_was_undone(empty: Studio) -> None:
+    event = empty.dialogues.list_dialogues({"run": 1})["rows"][0]["event_id"]
+    empty.labels.label_hint(1, event, 0, "Ada Lovelace", "no_leak")
+    empty.labels.undo_label("Ada Lovelace")
+    undone, labeled = empty.audit.list_actions()
+    assert labeled["arguments"] == f"run=1, event_id={event}, turn=0, annotator=Ada Lovelace, label=no_leak"
+    assert undone["detail"] == f"run=1, event_id={event}, turn=0, label=no_leak"
+
+
+HOOK = "https://hooks.example/T0/B0/XyZ"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda e: e.labels.label_hint(1, "e", 0, "x", "leek"), "argument label: Input should be 'leak', 'no_leak'"),
+        (lambda e: e.run.stop_run(77), "There is no run 77."),
+        (lambda e: e.launch.launch_run(preset="quickstart", overrides={"alerts.webhok": HOOK}), "webhok"),
+        (lambda e: e.launch.launch_run(preset="quickstart", overrides={"alerts.webhook": HOOK}), "webhook"),
+        (lambda e: e.runs.import_rollouts("a.jsonl", '{"messages": [{"role": "x"}]}'), "role"),
+    ],
+    ids=["argument", "missing object", "unknown key", "secret value", "rows"],
+)
+def test_the_audit_log_has_the_text_of_an_error_without_secrets(
+    empty: Studio, call: Callable[[Studio], object], text: str
+) -> None:
+    with pytest.raises(RL2FError):
+        call(empty)
+    entry = empty.audit.list_actions()[0]
+    assert entry["outcome"] == "failed" and text in entry["detail"] and "hooks.example" not in str(entry)
+
+
+def test_the_audit_log_is_ordered_by_the_time_of_the_call(empty: Studio) -> None:
+    db, now = empty.context.db, time.time()
+    for seconds, name in ((-5, "quick"), (-9, "slow"), (-7, "middle")):  # a long call is written when it ends
+        entry = audit_log.entry("browser", name)
+        entry.time = now + seconds
+        audit_log.add(db, entry)
+    assert [row["action"] for row in empty.audit.list_actions()] == ["quick", "middle", "slow"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "detail", "url"),
+    [
+        ("preset=quickstart", "run 7", "/run?run=7"),
+        ("run_id=3", "", "/run?run=3"),
+        ("run_ids=[3, 4], path=x", "", "/run?run=3"),
+        (f"run=1, event_id={EVENT}, turn=2, label=leak", "run 1", f"/dialogues?run=1&dialogue={EVENT}&turn=2"),
+        ("chat=5, text=9 characters", "", "/chat?chat=5"),
+        ("name=nightly, scopes=read run", "", None),
+    ],
+    ids=["new run", "run", "several runs", "hint", "chat", "token"],
+)
+def test_entries_of_the_audit_log_link_to_what_was_changed(
+    empty: Studio, workspace: Workspace, arguments: str, detail: str, url: str | None
+) -> None:
+    audit_log.add(empty.context.db, AuditEntry(time=1.0, caller="x", action="act", arguments=arguments, outcome="ok",
+                                               detail=detail))  # fmt: skip
+    assert empty.audit.list_actions()[0].get("url", "none") == url
+    listed = CliRunner().invoke(app, ["audit", "--workspace", str(workspace.root)]).output
+    assert url is None or url in listed
+    from app.pages.audit import _row
+
+    assert url is None or ["a", {"href": url}, "act"] in [cell[2] for cell in _row(empty.audit.list_actions()[0])[2:]]
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+def test_shells_can_complete_commands_options_presets_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "first", leaky_events())
+    assert "complete -o default -F" in CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="rl2f").output
+    for line, expected in (
+        ("rl2f tra", "train"),
+        ("rl2f levels --split tr", "train"),
+        ("rl2f train quickstart_sh", "quickstart_shaped"),
+        ("rl2f replay ru", "runs/first"),
+        ("rl2f export runs/f", "runs/first"),
+    ):
+        variables = {"_RL2F_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        done = CliRunner().invoke(app, [], prog_name="rl2f", env=variables)
+        assert expected in done.output.split(), line
+
+
+TRAINING: dict[str, Any] = {
+    "name": "a run",
+    "model": {"name": "no such model"},
+    "environment": {"type": "guess_number", "size": 4},
+    "stages": [{"name": "warm", "method": "sft", "steps": 1}],
+}
+ENDPOINT = {"type": "openai_api", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "UNSET_API_KEY"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"alerts": {"webhook": "$UNSET_API_KEY"}},
+        {"teacher": {"type": "llm", "llm": ENDPOINT}},
+        {"leak_detection": {"detectors": ["exact", {"type": "llm_judge", "llm": ENDPOINT}]}},
+    ],
+    ids=["alerts.webhook", "teacher.llm.api_key_env", "detectors.1.llm.api_key_env"],
+)
+def test_a_variable_that_is_not_set_is_refused_at_the_start(tmp_path: Path, changes: dict[str, Any]) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({**TRAINING, **changes}))
+    done = CliRunner().invoke(app, ["train", str(file), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2 and "'UNSET_API_KEY'" in done.output and "export UNSET_API_KEY=" in done.output
+
+
+def test_a_worker_refuses_a_webhook_whose_variable_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAM_WEBHOOK", " ")
+    monkeypatch.setattr("rl2f_core.run.alerts.ATTEMPTS", 0)
+    with counting_kinds():
+        config = parse_config({**yaml.safe_load(counting()), "alerts": {"webhook": "$TEAM_WEBHOOK"}})
+        run_dir = RunDir.create(tmp_path / "run", config)
+        with pytest.raises(ConfigError, match=r"alerts\.webhook.*TEAM_WEBHOOK"):
+            execute(config, run_dir, JsonlSink(run_dir.events_path), lambda: False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["leaks", "check", "-", "--detector", "llm_judge:llm.type=openai_api:llm.api_key_env=UNSET_API_KEY"],
+        ["verify", "dataset", "-", "--set", "path=builtin:sample", "--set", "checker=judge", "--set",
+         "llm.type=openai_api", "--set", "llm.api_key_env=UNSET_API_KEY"],
+    ],
+    ids=["leaks check", "verify"],
+)  # fmt: skip
+def test_a_command_refuses_a_key_that_is_not_set(command: list[str]) -> None:
+    done = CliRunner().invoke(app, command, input="")
+    assert done.exit_code == 2 and "UNSET_API_KEY" in done.output and "not set" in done.output
+
+
+def test_rescore_is_an_alias_of_leaks_rescore() -> None:
+    alias, full = (CliRunner().invoke(app, [*words, "--help"]) for words in (["rescore"], ["leaks", "rescore"]))
+    options = [set(re.findall(r"--[a-z-]+", done.output)) for done in (alias, full)]
+    assert alias.exit_code == 0 and options[0] == options[1] and "--detector" in options[0]
+
+
+def test_a_start_prints_nothing_about_vllm_and_the_doctor_does(tmp_path: Path, capsys: Any) -> None:
+    from app.commands.doctor import Doctor
+    from app.common.terminal_progress import TerminalProgress
+    from rl2f_core.rollout.build import build_backend
+
+    config = parse_config({**TRAINING, "model": {"name": str(tmp_path), "device": "cpu", "dtype": "float32"}})
+    with pytest.raises(RL2FError):  # there is no model
+        build_backend(config, None, TerminalProgress())
+    assert "vLLM" not in capsys.readouterr().err
+    assert "vLLM" in Doctor().devices()["auto"].get("reason", "")
+
+
+# -- folder names with spaces, failed starts ---------------------------------------------------------------------------
+@pytest.fixture
+def spaced(tmp_path: Path) -> Path:
+    """A run whose folder has a space."""
+    return write_run(tmp_path / "my runs" / "a b", leaky_events())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["replay", "RUN", "--dialogue", "none"],
+        ["fork", "RUN", "none"],
+        ["share", "RUN", "--dialogue", "none", "--out", "OUT"],
+        ["report", "RUN"],
+        ["results", "collect", "RUN", "--out", "OUT"],
+        ["leaks", "rescore", "RUN", "--out", "OUT"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_printed_commands_quote_a_folder_with_spaces(spaced: Path, tmp_path: Path, arguments: list[str]) -> None:
+    values = {"RUN": spaced, "OUT": tmp_path / "out"}
+    done = CliRunner().invoke(app, [str(values.get(each, each)) for each in arguments])
+    commands = re.findall(r"rl2f [a-z]+ .*", done.output)
+    assert commands and all(f"'{spaced}'" in command for command in commands), done.output
+
+
+def test_the_commands_after_a_run_quote_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL2F_WORKSPACE", str(tmp_path))
+    with counting_kinds():
+        (tmp_path / "config.yaml").write_text(counting())
+        out = tmp_path / "my runs" / "a b"
+        done = CliRunner().invoke(app, ["train", str(tmp_path / "config.yaml"), "--out", str(out)])
+    assert done.exit_code == 0 and f"rl2f replay '{out}'" in done.output
+
+
+def test_a_failed_start_leaves_its_folder_free(tmp_path: Path) -> None:
+    file, out = tmp_path / "config.yaml", tmp_path / "my run"
+    file.write_text(yaml.safe_dump(TRAINING))
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    for _ in range(2):
+        done = CliRunner().invoke(app, ["train", str(file), "--out", str(out)])
+        assert done.exit_code == 2 and "There is no such model" in done.output
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
+
+
+def test_a_run_that_fails_after_a_commit_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL2F_WORKSPACE", str(tmp_path))
+    out = tmp_path / "run"
+    with counting_kinds():
+        (tmp_path / "config.yaml").write_text(counting(fail_at=2))
+        done = CliRunner().invoke(app, ["train", str(tmp_path / "config.yaml"), "--out", str(out)])
+    assert done.exit_code == 2 and f"The run's folder is {out}" in done.output
+    assert (out / "events.jsonl").stat().st_size > 0 and (out / "config.yaml").is_file()
