@@ -21,12 +21,13 @@ def test_the_page_shows_actions_as_text_and_filters_them(
     audit_log.add(queue.db, audit_log.entry(f"token {NAME}", "launch_run", "preset=quickstart", detail="run 7"))
     page = visit("/audit")
     table = page.locator("#audit-log")
-    cell = lambda text: table.get_by_role("gridcell", name=text, exact=True)  # noqa: E731
+    cell = lambda text: table.get_by_role("cell", name=text, exact=True)  # noqa: E731
     expect(cell(f"token {NAME}")).to_be_visible()
     expect(cell("create_token")).to_be_visible()
     assert table.locator("img").count() == 0
     if path := os.environ.get("RL2F_SCREENSHOTS"):
         page.screenshot(path=f"{path}/audit.png")
+    expect(table.get_by_role("link", name="launch_run")).to_have_attribute("href", "/run?run=7")
     page.get_by_label("Filter").fill("quickstart")
     expect(cell("create_token")).to_have_count(0)
     expect(cell("run 7")).to_be_visible()

@@ -337,6 +337,7 @@ def test_doctor_reports_what_is_there_and_a_command_for_what_is_not() -> None:
     report = json.loads(done.stdout)
     assert report["packages"]["torch"]["installed"].startswith(report["packages"]["torch"]["wanted"].lstrip("="))
     assert report["devices"]["found"][-1]["device"] == "cpu" and report["devices"]["auto"]["matmul_gflops"] > 0
+    assert {"backend", "reason"} <= report["devices"]["auto"].keys()
     assert report["memory"]["total"] > 1e9 and report["disk"]["cache"]["free"] > 0
     assert {"smollm2-135m", "tiny-random"} <= {entry["name"] for entry in report["models"]}
     assert all(finding["what"] and finding["fix"] for finding in report["findings"])

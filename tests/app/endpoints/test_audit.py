@@ -75,10 +75,11 @@ def test_a_failure_is_recorded_with_its_reason_and_without_given_values(studio: 
     with pytest.raises(RL2FError, match="private"):
         studio.runs.import_rollouts("a.jsonl", '{"messages": [{"role": "private"}]}')
     stop, launch, pause, rows = log(studio)
-    assert rows[3:] == ("failed", "ImportRowsError")
+    assert rows[3] == "failed" and "role" in rows[4]
     assert stop[1:4] == ("stop_run", "run_id=77", "failed") and "no run" in stop[4].lower()
-    assert launch[2:] == ("preset=quickstart, overrides={alerts.webhok}", "failed", "ConfigError")
-    assert pause[1:] == ("pause_queue", "", "failed", "ArgumentError")
+    assert launch[2:4] == ("preset=quickstart, overrides={alerts.webhok}", "failed") and "alerts.webhok" in launch[4]
+    assert pause[1:4] == ("pause_queue", "", "failed") and "31 characters" in pause[4]
+    assert HOOK not in str(log(studio))
 
 
 def test_an_unexpected_error_is_recorded_by_its_type_only(context: Context, studio: Studio) -> None:
