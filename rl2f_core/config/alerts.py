@@ -13,8 +13,8 @@ class AlertsConfig(BaseConfig):
     """Messages about a run, sent to a webhook, a command, or both; without them, none is sent."""
 
     webhook: str | None = Field(None, json_schema_extra=ENDPOINT_REF)
-    """URL that receives each alert as a POST of JSON; `$NAME` is the URL in the environment variable NAME, which must be
-    set when the run starts."""
+    """URL that receives each alert as a POST of JSON; `$NAME` is the URL in the environment variable NAME, which must
+    be set when the run starts."""
     command: tuple[str, ...] = Field((), json_schema_extra=COMMAND_REF)
     """Program and arguments, run without a shell; `{text}` is the message, and the input is the alert as JSON."""
     failed: bool = True

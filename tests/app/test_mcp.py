@@ -247,7 +247,19 @@ def _serve(folder: Path) -> Iterator[Site]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     code = "from app.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--mcp", "--mcp-tools", "default,labels", "--port", str(port), "--workspace", str(workspace.root)]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "serve",
+        "--mcp",
+        "--mcp-tools",
+        "default,labels",
+        "--port",
+        str(port),
+        "--workspace",
+        str(workspace.root),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     log = folder / "log.txt"
     with open(log, "wb") as output:
