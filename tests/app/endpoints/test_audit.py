@@ -123,7 +123,7 @@ def test_a_stream_is_recorded_once_at_its_end_for_the_caller_that_started_it(con
     abandoned.close()
     assert log(studio) == [
         ("token nightly", "stream", "chat=1", "ok", ""),
-        ("browser", "stream", "chat=-1", "failed", "There is no such chat."),
+        ("browser", "stream", "chat=-1", "failed", "There is no such chat. Got: '31 characters'."),
         ("browser", "stream", "chat=3", "ok", ""),
     ]
 
