@@ -23,8 +23,6 @@ DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of `/v1/completions` in OpenAI's API."""
 DEFAULT_CHAT_TOKENS = 1024
 """Maximum new tokens of a chat completion without `max_tokens`, if the context has room for them."""
-GREEDY_TEMPERATURE = 1e-5
-"""Replaces a temperature of 0."""
 IGNORED = frozenset(
     {"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"}
 )

@@ -28,7 +28,6 @@ from starlette.routing import Route
 
 from app.model_server.protocol import (
     DEFAULT_CHAT_TOKENS,
-    GREEDY_TEMPERATURE,
     ApiError,
     ChatRequest,
     CompletionRequest,
@@ -269,12 +268,11 @@ class ModelServer:
     def _sampling(
         self, request: ChatRequest | CompletionRequest, max_tokens: int, top: int | None, *, score_prompt: bool = False
     ) -> SamplingParams:
-        temperature = max(request.temperature, GREEDY_TEMPERATURE)
         if top is None:
-            return SamplingParams(max_tokens, temperature, request.top_p)
+            return SamplingParams(max_tokens, request.temperature, request.top_p)
         from rl2f_core.backends.hf.token_scores import ScoredSampling
 
-        return ScoredSampling(max_tokens, temperature, request.top_p, top, score_prompt)
+        return ScoredSampling(max_tokens, request.temperature, request.top_p, top, score_prompt)
 
     def _start(
         self, request: ChatRequest | CompletionRequest, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams

@@ -22,6 +22,7 @@ from rl2f_core.backends import concurrency
 from rl2f_core.chat.tokenizer import ChatTokenizer
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
+from rl2f_core.config.schedules import GREEDY_LIMIT
 from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.types import FinishReason
 
@@ -47,6 +48,11 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether each token is the most likely one, on ties the lowest id, with logprob 0."""
+        return self.temperature <= GREEDY_LIMIT
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -56,7 +62,7 @@ class Generation:
     logprobs: tuple[float, ...]
     stop: FinishReason
     choice_logprobs: tuple[float, ...] = ()
-    """Logprob of each choice of the prompt, if each has one token; otherwise empty."""
+    """Logprob of each choice of the prompt, if each has one token and none is greedy; otherwise empty."""
 
 
 def allowed_next(choices: Sequence[Sequence[int]], sampled: Sequence[int]) -> list[int]:

@@ -1,6 +1,6 @@
 """Backend without a model for tests and dry runs: it replies with fixed texts or a script.
 
-Of a prompt's choices it takes the one that is the reply, or else a random one.
+Of a prompt's choices it takes the one that is the reply, otherwise a random one, or the first if sampling is greedy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Script = Callable[[str, random.Random], str]
 
 @register("backend")
 class FakeBackend(Backend):
-    """Replies with fixed texts or a script; every logprob is −1."""
+    """Replies with fixed texts or a script; every logprob is −1, or 0 if sampling is greedy."""
 
     class Config(ComponentConfig):
         """A backend without a model."""
@@ -52,8 +52,9 @@ class FakeBackend(Backend):
         for prompt in prompts:
             text = self._text(prompt.token_ids)
             self.seen.append(text)
+            seed = 0 if sampling.is_greedy else prompt.seed
             if self.script is not None:
-                reply = self.script(text, random.Random(prompt.seed))
+                reply = self.script(text, random.Random(seed))
             else:
                 turn = text.count("<|im_start|>assistant") - 1
                 reply = self.config.replies[min(turn, len(self.config.replies) - 1)]
@@ -62,10 +63,11 @@ class FakeBackend(Backend):
             stop = FinishReason.EOS if len(tokens) <= sampling.max_new_tokens else FinishReason.LENGTH
             if prompt.choices:
                 named = tuple(tokens[:-1])
-                tokens = list(named if named in prompt.choices else random.Random(prompt.seed).choice(prompt.choices))
+                other = min(prompt.choices) if sampling.is_greedy else random.Random(seed).choice(prompt.choices)
+                tokens = list(named if named in prompt.choices else other)
                 stop = FinishReason.EOS
             tokens = tokens[: sampling.max_new_tokens]
-            generations.append(Generation(tuple(tokens), (-1.0,) * len(tokens), stop))
+            generations.append(Generation(tuple(tokens), (0.0 if sampling.is_greedy else -1.0,) * len(tokens), stop))
         return generations
 
     def _text(self, token_ids: Sequence[int]) -> str:

@@ -31,8 +31,8 @@ class EvaluationConfig(BaseConfig):
     """Dialogues per task and condition; several help if the split has few problems."""
     max_turns: int | None = Field(None, ge=1)
     """Maximum number of turns; None is that of training."""
-    temperature: float | None = Field(None, gt=0)
-    """Sampling temperature; None is that of training."""
+    temperature: float | None = Field(None, ge=0, le=10)
+    """Sampling temperature; 0 is greedy, None is that of training."""
     split: Literal["validation", "test"] = "test"
     """Split of the tasks."""
     conditions: tuple[Condition, ...] = Field(

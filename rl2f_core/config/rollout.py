@@ -37,8 +37,8 @@ class RolloutConfig(BaseConfig):
     """Maximum number of attempts per dialogue, T."""
     max_new_tokens: int = Field(24, ge=1, json_schema_extra=BASIC_FIELD)
     """Maximum tokens of one attempt."""
-    temperature: float = Field(1.0, gt=0, le=10)
-    """Sampling temperature; logprobs are taken at this temperature."""
+    temperature: float = Field(1.0, ge=0, le=10)
+    """Sampling temperature; logprobs are taken at this temperature. 0 is greedy, and not allowed in training."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Nucleus sampling; below 1, training is off-policy."""
     max_seq_len: int = Field(1024, ge=16)

@@ -27,6 +27,7 @@ from rl2f_core.config.fields import BASIC_FIELD, BaseConfig, ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.model import LoraConfig, ModelConfig, ResourcesConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
+from rl2f_core.config.schedules import GREEDY_LIMIT
 from rl2f_core.config.stage import ResolvedStage, StageConfig, saves_checkpoint
 from rl2f_core.errors import FieldValueError, located_below
 
@@ -68,6 +69,12 @@ class BaseRun(BaseConfig):
     """Experiment tracker that mirrors metrics, evaluation tables and sampled dialogues."""
     alerts: AlertsConfig = Field(default_factory=AlertsConfig)
     """Alerts by webhook or command."""
+
+    @property
+    def evaluation_temperature(self) -> float:
+        """Sampling temperature of evaluations."""
+        given = self.evaluation.temperature
+        return self.rollout.temperature if given is None else given
 
     @model_validator(mode="after")
     def _check_context_length(self) -> BaseRun:
@@ -165,6 +172,16 @@ class RunConfig(BaseRun):
         names = list(sizes)
         before = names[: names.index(stage.tasks_from or stage.name)]
         return self.seed * SEED_STRIDE + sum(sizes[name] for name in before)
+
+    @model_validator(mode="after")
+    def _check_temperature(self) -> RunConfig:
+        if self.rollout.temperature <= GREEDY_LIMIT:
+            raise FieldValueError(
+                f"rollout.temperature: {self.rollout.temperature:g} is greedy, and training needs sampled attempts; "
+                f"set a value greater than {GREEDY_LIMIT}, and for a greedy evaluation evaluation.temperature: 0",
+                *("rollout", "temperature"),
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_reflector(self) -> RunConfig:

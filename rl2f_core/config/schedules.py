@@ -15,7 +15,9 @@ from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
 
 T = TypeVar("T", int, float)
-Temperature = Annotated[float, Field(gt=0, le=10)]
+GREEDY_LIMIT = 0.01
+"""Temperatures up to this are greedy: they select the most likely token. vLLM samples at no lower temperature."""
+Temperature = Annotated[float, Field(gt=GREEDY_LIMIT, le=10)]
 GroupSize = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rl2f_core.modeling.attention import CausalLM
     from rl2f_core.training.learner import Learner
 
-GREEDY = 1e-4
+GREEDY = 0.0
 """Sampling temperature that selects the most likely token."""
 QUESTIONS = (
     "Write the numbers from one to twenty in words.",

@@ -47,8 +47,7 @@ from rl2f_core.types import LeakReport, Message
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
 
-SINGLE_VOTE_TEMPERATURE = 0.01
-"""Practically greedy; samplers divide by the temperature, so it cannot be 0."""
+SINGLE_VOTE_TEMPERATURE = 0.0
 MULTI_VOTE_TEMPERATURE = 0.7
 """High enough for several votes to differ."""
 MAX_TEXT_CHARS = 4000
@@ -93,8 +92,8 @@ class LLMJudgeDetector(LeakDetector):
         (verdict) or answer_format (contrastive); None is the default."""
         votes: int = Field(1, ge=1, le=99)
         """Number of votes; the majority decides, and a tie is no leak."""
-        temperature: float | None = Field(None, gt=0, le=2)
-        """Sampling temperature of the judge; None is 0.01 for one vote and 0.7 for several."""
+        temperature: float | None = Field(None, ge=0, le=2)
+        """Sampling temperature of the judge; None is 0 (greedy) for one vote and 0.7 for several."""
         max_new_tokens: int = Field(120, ge=8)
         """Maximum number of tokens of one reply."""
         on_unverified_quote: Literal["clean", "flag", "error"] = "clean"
@@ -106,9 +105,8 @@ class LLMJudgeDetector(LeakDetector):
         super().__init__(config, environment, models)
         self.judge = registry.get("llm", config.llm.type)(config.llm, models)
         self.prompt = load(config.prompt or str(PROMPTS / "judges" / TEMPLATES[config.mode]))
-        self.temperature = config.temperature or (
-            SINGLE_VOTE_TEMPERATURE if config.votes == 1 else MULTI_VOTE_TEMPERATURE
-        )
+        default = SINGLE_VOTE_TEMPERATURE if config.votes == 1 else MULTI_VOTE_TEMPERATURE
+        self.temperature = default if config.temperature is None else config.temperature
         self._by = f"{self.judge.name}, {self.prompt.version}"
 
     def check(self, query: LeakQuery) -> LeakReport:

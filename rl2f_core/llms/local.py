@@ -20,8 +20,6 @@ from rl2f_core.types import FinishReason, Usage
 
 MAX_BATCH = 64
 """Conversations per batch."""
-MIN_TEMPERATURE = 1e-3
-"""Replacement for temperature 0: greedy for any seed."""
 
 
 @register("llm")
@@ -60,9 +58,7 @@ class LocalModel(ChatModel):
         """Generate messages; a conversation that exceeds the context returns an error."""
         backend = self.models.backend(self.config.model)
         adapter = self.models.adapter(self.config.adapter, self.config.model)
-        return complete_local(
-            backend, adapter, requests, SamplingParams(max_new_tokens, max(temperature, MIN_TEMPERATURE))
-        )
+        return complete_local(backend, adapter, requests, SamplingParams(max_new_tokens, temperature))
 
 
 def complete_local(

@@ -79,7 +79,8 @@ class RolloutEngine:
             temperature: Sampling temperature; None is the configuration's.
             on_progress: Called with (finished dialogues, all dialogues) of this process after verdicts or hints.
         """
-        sampling = SamplingParams(self.config.max_new_tokens, temperature or self.config.temperature, self.config.top_p)
+        temperature = self.config.temperature if temperature is None else temperature
+        sampling = SamplingParams(self.config.max_new_tokens, temperature, self.config.top_p)
         turns = max_turns or self.config.max_turns
         student = StudentPolicy(adapter, policy)
 

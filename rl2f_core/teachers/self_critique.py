@@ -17,7 +17,7 @@ from rl2f_core.config.fields import PROMPT_REF, ComponentConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
 from rl2f_core.llms.base import ChatRequest, Completion
-from rl2f_core.llms.local import MIN_TEMPERATURE, complete_local
+from rl2f_core.llms.local import complete_local
 from rl2f_core.teachers import prompt_templates
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.teachers.llm import attempts, request_seed
@@ -79,7 +79,7 @@ class SelfCritiqueTeacher(Teacher):
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
         """Return one critique per request, by the adapter of its attempt."""
         config = self.config
-        sampling = SamplingParams(config.max_new_tokens, max(config.temperature, MIN_TEMPERATURE))
+        sampling = SamplingParams(config.max_new_tokens, config.temperature)
         completions: dict[int, Completion] = {}
         for adapter in dict.fromkeys(request.adapter for request in requests):
             indices = [i for i, request in enumerate(requests) if request.adapter == adapter]

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from export_builders import write_run
 from model_runs import write_model_run
+from model_server_helpers import served, serving
 from tokenizers import Tokenizer, pre_tokenizers
 from typer.testing import CliRunner
 
 from app.cli import app
 from app.model_server.served_models import find_models
 from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints
+from jobs.chat.model_process.inference import InferenceEngine, Job
+from jobs.chat.model_process.protocol import ChatCompletionRequest, ChatSampling, Completion, InputMessage, ModelSource
 from jobs.db.engine import Database
 from jobs.export.model.exporter import export_model
 from jobs.export.model.gguf_file import write_gguf
 from jobs.ingest.ingester import import_run
 from jobs.workspace import Workspace
-from rl2f_core.errors import ModelError
+from rl2f_core.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.backends.vllm.protocol import generation_params
+from rl2f_core.config.loading import parse_config
+from rl2f_core.config.run import BaseRun
+from rl2f_core.counterfactual.config import inherit_settings
+from rl2f_core.errors import ConfigError, ModelError
+from rl2f_core.llms.base import ChatRequest
+from rl2f_core.llms.local import LocalModel
 from rl2f_core.model_store import download
 from rl2f_core.model_store.files import write_manifest
 from rl2f_core.model_store.store import get_model
+from rl2f_core.rollout.build import build_engine
+from rl2f_core.rollout.request import RolloutRequest
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run_kinds.eval import eval_config
 
@@ -211,3 +226,168 @@ def test_an_old_run_finds_its_version_where_only_the_new_one_is(old_model: Path,
     assert get_model("smollm2-135m").checksum != checksum
     shutil.rmtree(old_model)
     assert get_model(run.config().model.name).checksum == checksum
+
+
+# -- temperature 0 ---------------------------------------------------------------------------------------------------
+EQUAL, LATER = 40, (41, 300)
+"""Tokens that are always equally likely, and more likely than all others."""
+COLD = [0.0, 1e-5, 1e-3, 0.01]
+
+
+@pytest.fixture(scope="module")
+def ties(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose next token is always one of three with exactly equal logits.
+
+    All hidden states are equal, and a logit is one product, so no rounding depends on the processor.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("models") / "ties"
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    weights = {name: torch.ones_like(weight) for name, weight in model.state_dict().items()}
+    for name in weights:
+        if "o_proj" in name or "down_proj" in name or "lm_head" in name:
+            weights[name].zero_()
+    weights["lm_head.weight"][[EQUAL, *LATER], 0] = 4.0
+    model.load_state_dict(weights)
+    model.save_pretrained(folder)
+    return folder
+
+
+def hf(ties: Path) -> Any:
+    from rl2f_core.backends.hf.backend import HFBackend
+    from rl2f_core.config.model import ModelConfig
+
+    return HFBackend(HFBackend.Config(), ModelConfig(name=str(ties), dtype="float32", device="cpu"))
+
+
+@pytest.mark.parametrize("temperature", COLD)
+def test_a_cold_hf_backend_takes_the_lowest_of_equally_likely_tokens(ties: Path, temperature: float) -> None:
+    prompts = [GenerationRequest((50, 51, 52), seed) for seed in range(12)]
+    sampled = hf(ties).generate(prompts, SamplingParams(5, temperature, 0.9))
+    assert {generation.token_ids for generation in sampled} == {(EQUAL,) * 5}
+    assert {generation.logprobs for generation in sampled} == {(0.0,) * 5}
+
+
+def test_a_cold_hf_backend_takes_the_lowest_of_equally_likely_choices(ties: Path) -> None:
+    prompts = [GenerationRequest((50, 51), seed, choices=((300,), (41,), (7,))) for seed in range(8)]
+    assert {generation.token_ids for generation in hf(ties).generate(prompts, SamplingParams(1, 0.0))} == {(41,)}
+
+
+@pytest.mark.parametrize("temperature", COLD)
+def test_a_cold_vllm_request_is_greedy(temperature: float) -> None:
+    params = generation_params(SamplingParams(8, temperature, 0.5), 7, 2, ())
+    assert (params["temperature"], params["top_p"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("choices", [(), ((66,), (65,))], ids=["text", "choices"])
+def test_a_cold_fake_backend_depends_on_no_seed(choices: tuple[tuple[int, ...], ...]) -> None:
+    backend = FakeBackend(script=lambda text, rng: str(rng.random()))
+    prompts = [GenerationRequest((65,), seed, choices=choices) for seed in range(8)]
+    replies = {generation.token_ids for generation in backend.generate(prompts, SamplingParams(20, 0.0))}
+    assert len(replies) == 1 and (not choices or replies == {(65,)})
+
+
+@pytest.mark.parametrize("size", [384, 49152])
+def test_a_nucleus_of_one_token_has_the_lowest_of_equally_likely_ones(size: int) -> None:
+    import torch
+
+    from rl2f_core.backends.hf.decoder import sample_tokens
+
+    uniform = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    assert sample_tokens(torch.zeros(3, size), uniform, 1e-9)[0].tolist() == [0, 0, 0]
+
+
+def test_the_most_likely_tokens_are_listed_by_id_if_they_are_equally_likely() -> None:
+    import torch
+
+    from rl2f_core.backends.hf.token_scores import ScoredSampling, score_tokens
+
+    (score,) = score_tokens(torch.zeros(1, 100), [5], [ScoredSampling(1, top_logprobs=3)])
+    assert [token for token, _ in score.top] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("more", [{}, {"seed": 7}, {"n": 3}, {"top_p": 0.5}], ids=["no-seed", "seed", "n", "top_p"])
+def test_the_model_server_answers_equal_greedy_requests_equally(
+    ties: Path, greedy_server: Any, more: dict[str, Any]
+) -> None:
+    body = {"model": "ties", "prompt": [50, 51], "max_tokens": 6, "temperature": 0, "return_token_ids": True, **more}
+    replies = [greedy_server.post("/v1/completions", json=body).json()["choices"] for _ in range(4)]
+    assert {tuple(choice["token_ids"]) for choices in replies for choice in choices} == {(EQUAL,) * 6}
+
+
+def test_the_model_server_names_the_greedy_token_as_the_most_likely_one(ties: Path, greedy_server: Any) -> None:
+    body = {"model": "ties", "prompt": [50], "max_tokens": 2, "temperature": 0, "logprobs": 1}
+    logprobs = greedy_server.post("/v1/completions", json=body).json()["choices"][0]["logprobs"]
+    assert [list(top) for top in logprobs["top_logprobs"]] == [[token] for token in logprobs["tokens"]]
+
+
+@pytest.fixture(scope="module")
+def greedy_server(ties: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    run = write_model_run(tmp_path_factory.mktemp("runs") / "ties-run", ties, ["rl@2"])
+    with serving(served(run, ["2"])) as (_, client):
+        yield client
+
+
+def test_a_greedy_chat_depends_on_no_seed(ties: Path) -> None:
+    sampling = ChatSampling(temperature=0)
+    source = ModelSource(base=str(ties), dtype="float32", device="cpu")
+    engine, replies = InferenceEngine(), []
+    for seed in range(6):
+        request = ChatCompletionRequest(
+            model="ties", messages=(InputMessage(role="user", content="Hello."),), max_tokens=4, seed=seed,
+            temperature=sampling.temperature, return_token_ids=True,
+        )  # fmt: skip
+        events: list[Any] = []
+        engine.arrived.put(Job(request, source, events.append))
+        engine.run(0.0)
+        chosen = [choice for event in events if isinstance(event, Completion) for choice in event.choices]
+        replies.append([token for choice in chosen for token in choice.token_ids or ()])
+    assert replies == [[EQUAL] * 4] * 6
+
+
+def test_a_local_model_at_temperature_0_depends_on_no_seed(ties: Path) -> None:
+    pool = ModelPool(hf(ties))
+    llm = LocalModel(LocalModel.Config(), pool)
+    chats = [ChatRequest(({"role": "user", "content": "Hello."},), seed) for seed in range(6)]
+    texts = {reply.text for reply in llm.complete(chats, max_new_tokens=4, temperature=0.0)}
+    assert texts == {pool.student.tokenizer.decode([EQUAL] * 4).strip()}
+
+
+GREEDY_RUN: dict[str, Any] = {"evaluation": {"num_tasks": 3, "temperature": 0, "conditions": ["resample"]}}
+
+
+def test_an_evaluation_at_temperature_0_is_greedy(ties: Path, tmp_path: Path) -> None:
+    model = {"name": str(ties), "dtype": "float32", "device": "cpu"}
+    config: Any = RunDir(write_run(tmp_path / "run", [], model=model, **GREEDY_RUN)).config()
+    engine = build_engine(config, hf(ties))
+    task = engine.environment.task("test", 0)
+    requests = [RolloutRequest(task, f"g{seed}", "g", seed, seed) for seed in range(6)]
+    rollouts = engine.run(requests, max_turns=1, temperature=config.evaluation.temperature)
+    assert {turn.token_ids for rollout in rollouts for turn in rollout.dialogue.turns} == {(EQUAL,) * 8}
+
+
+def test_a_fork_of_a_greedy_evaluation_is_greedy(tiny: Path, tmp_path: Path) -> None:
+    run = RunDir(write_run(tmp_path / "run", [], model={"name": str(tiny)}, **GREEDY_RUN))
+    assert BaseRun.model_validate(inherit_settings(run, "evaluation", "rl", 1)).rollout.temperature == 0
+
+
+def test_the_modelfile_of_a_run_with_greedy_evaluation_is_greedy(tiny: Path, tmp_path: Path) -> None:
+    folder = write_model_run(tmp_path / "run", tiny, ["rl@2"])
+    run = RunDir(folder)
+    changed = run.config_path.read_text().replace("  temperature: null\n", "  temperature: 0\n", 1)
+    run.config_path.write_text(changed)
+    export_model(folder, "rl@2", tmp_path / "out", format="gguf-f32")
+    assert "PARAMETER temperature 0\n" in (tmp_path / "out" / "Modelfile").read_text()
+
+
+@pytest.mark.parametrize("temperature", [0, 0.01])
+def test_training_without_random_attempts_is_refused(temperature: float) -> None:
+    stage = {"name": "rl", "method": "rl2f", "steps": 1, "tasks_per_step": 1, "group_size": 2}
+    data = {"environment": "secret_code", "stages": [stage], "rollout": {"temperature": temperature}}
+    with pytest.raises(ConfigError, match=r"rollout\.temperature.*evaluation\.temperature: 0"):
+        parse_config(data)

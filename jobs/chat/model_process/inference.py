@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from jobs.chat.model_process import memory
 from jobs.chat.model_process.protocol import (
-    GREEDY_TEMPERATURE,
     MAX_CHECKPOINTS,
     ChatCompletionRequest,
     Choice,
@@ -354,7 +353,7 @@ class InferenceEngine:
             self._max_threads = use_idle_cores(self.backend.device, self._max_threads)
         key = request.prompt_cache_key
         self._keep_cache(key)
-        sampling = SamplingParams(request.max_tokens, max(request.temperature, GREEDY_TEMPERATURE), request.top_p)
+        sampling = SamplingParams(request.max_tokens, request.temperature, request.top_p)
         adapter = request.model if job.source.adapter is not None else None
         (pending,) = self.backend.submit([GenerationRequest(tuple(tokens), seed, key)], sampling, adapter)
         self.running.append(job)

@@ -28,8 +28,6 @@ MAX_CHECKPOINTS = 4
 CHECKPOINT_REF = r"base|[1-9][0-9]{0,11}:[A-Za-z0-9][A-Za-z0-9_-]{0,63}@[0-9]{1,9}"
 """`base` or `RUN:stage@step`."""
 DEFAULT_TEMPERATURE = 0.7
-GREEDY_TEMPERATURE = 1e-5
-"""Replaces a temperature of 0."""
 DEFAULT_MAX_TOKENS = 256
 TOKEN_VARIABLE = "RL2F_MODEL_PROCESS_TOKEN"
 """Environment variable with the bearer token of the model process."""
@@ -53,8 +51,8 @@ class ChatSampling(Strict):
 
     max_new_tokens: TokenLimit = DEFAULT_MAX_TOKENS
     """Tokens of one answer."""
-    temperature: float = Field(DEFAULT_TEMPERATURE, ge=0.01, le=10)
-    """0.01 takes the likeliest token."""
+    temperature: float = Field(DEFAULT_TEMPERATURE, ge=0, le=10)
+    """0 selects the most likely token."""
     top_p: TopP = 1.0
     """Nucleus sampling."""
     seed: int = Field(0, ge=0, lt=2**31)

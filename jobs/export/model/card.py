@@ -159,10 +159,9 @@ def untested(export: ModelExport, report: EvaluationReport | None) -> list[str]:
         possible = [name for name in CONDITIONS if reflects or not name.startswith("reflection_")]
         if missing := [name for name in possible if name not in report.conditions]:
             lines.append(f"Conditions without results: {', '.join(missing)}.")
-        temperature = config.evaluation.temperature or config.rollout.temperature
         lines.append(
-            f"The results hold for {report.name}, temperature {temperature:g} and at most {report.turns} attempts. "
-            "Other tasks, levels, languages, prompts and sampling parameters were not tested."
+            f"The results hold for {report.name}, temperature {config.evaluation_temperature:g} and at most "
+            f"{report.turns} attempts. Other tasks, levels, languages, prompts and sampling parameters were not tested."
         )
         if quantization(export.format):
             lines.append(

@@ -164,8 +164,7 @@ def _write_merged(export: ModelExport, base: Path, adapter: Path, folder: Path) 
     file = f"{export.name}.{kind}.gguf"
     write_gguf(model, base, folder / file, kind, export.name)
     config = export.config
-    temperature = config.evaluation.temperature or config.rollout.temperature
-    text = modelfile(file, base, export.system, temperature, config.rollout.top_p)
+    text = modelfile(file, base, export.system, config.evaluation_temperature, config.rollout.top_p)
     write_atomically(folder / "Modelfile", text)
 
 

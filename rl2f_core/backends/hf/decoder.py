@@ -250,19 +250,23 @@ class ContinuousBatchingDecoder:
         """Sample the next token of each sequence."""
         groups: dict[tuple[float, float], list[int]] = defaultdict(list)
         for i, sequence in enumerate(sequences):
-            groups[sequence.sampling.temperature, sequence.sampling.top_p].append(i)
+            sampling = sequence.sampling
+            groups[(0.0, 1.0) if sampling.is_greedy else (sampling.temperature, sampling.top_p)].append(i)
         for (temperature, top_p), indices in groups.items():
             for start in range(0, len(indices), LOGITS_CHUNK):
                 chunk = indices[start : start + LOGITS_CHUNK]
                 logits_BV = logprobs.compute_logits(self.model, hidden_BH[chunk])
                 scored = [j for j, i in enumerate(chunk) if isinstance(sequences[i].sampling, ScoredSampling)]
                 scored_SV = logits_BV[scored]
-                logits_BV = logits_BV / temperature if temperature != 1 else logits_BV
+                logits_BV = logits_BV / temperature if temperature not in (0, 1) else logits_BV
                 logits_BV.index_fill_(1, self.banned, MASK_VALUE)
                 logits_BV = _restrict_to_choices(logits_BV, [sequences[i] for i in chunk])
-                uniform = [sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk]
-                uniform_B = torch.tensor(uniform, dtype=torch.float64).to(self.device)
-                token_B, logp_B = sample_tokens(logits_BV, uniform_B, top_p)
+                if temperature == 0:
+                    token_B, logp_B = logits_BV.argmax(1), torch.zeros(len(chunk))  # the lowest id on ties
+                else:
+                    uniform = [sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk]
+                    uniform_B = torch.tensor(uniform, dtype=torch.float64).to(self.device)
+                    token_B, logp_B = sample_tokens(logits_BV, uniform_B, top_p)
                 self._score_sampled([sequences[chunk[j]] for j in scored], scored_SV, token_B[scored].tolist())
                 for i, token, logp in zip(chunk, token_B.tolist(), logp_B.tolist(), strict=True):
                     self._append_token(sequences[i], token, logp)
@@ -304,7 +308,7 @@ def _restrict_to_choices(logits_BV: torch.Tensor, sequences: Sequence[RunningSeq
     logits_BV = logprobs.restrict(logits_BV, allowed_BK)
     for row_V, sequence in zip(logits_BV, sequences, strict=True):
         choices = sequence.prompt.choices
-        if choices and all(len(choice) == 1 for choice in choices):
+        if choices and not sequence.sampling.is_greedy and all(len(choice) == 1 for choice in choices):
             logp_V = row_V.log_softmax(0)
             sequence.choice_logprobs = tuple(logp_V[[choice[0] for choice in choices]].tolist())
     return logits_BV
@@ -320,7 +324,7 @@ def sample_tokens(
     """
     p_BV = full_BV = logits_BV.softmax(1)
     if top_p < 1:
-        sorted_BV, order_BV = p_BV.sort(1, descending=True)
+        sorted_BV, order_BV = p_BV.sort(dim=1, descending=True, stable=True)
         nucleus_BV = sorted_BV.cumsum(1) - sorted_BV < top_p
         p_BV = torch.zeros_like(p_BV).scatter(1, order_BV, sorted_BV * nucleus_BV)
     rows, size = p_BV.shape

@@ -41,6 +41,12 @@ def score_tokens(
     counts = [sampling.top_logprobs if isinstance(sampling, ScoredSampling) else 0 for sampling in samplings]
     target_N1 = torch.tensor(token_ids, dtype=torch.long, device=logp_NV.device)[:, None]
     logp_N = logp_NV.gather(1, target_N1).squeeze(1).tolist()
-    top = logp_NV.topk(min(max(counts), logp_NV.shape[1]), 1)
-    rows = zip(logp_N, top.indices.tolist(), top.values.tolist(), counts, strict=True)
-    return [TokenScore(logp, tuple(zip(ids[:k], values[:k], strict=True))) for logp, ids, values, k in rows]
+    tops = [_most_likely(logp_V, min(k, len(logp_V))) if k else () for logp_V, k in zip(logp_NV, counts, strict=True)]
+    return [TokenScore(logp, top) for logp, top in zip(logp_N, tops, strict=True)]
+
+
+def _most_likely(logp_V: torch.Tensor, k: int) -> tuple[tuple[int, float], ...]:
+    """Return the k most likely tokens with their logprobs, of equal ones the lowest ids."""
+    ids = (logp_V >= logp_V.topk(k).values[-1]).nonzero().squeeze(1)
+    values, order = logp_V[ids].sort(dim=0, descending=True, stable=True)
+    return tuple(zip(ids[order[:k]].tolist(), values[:k].tolist(), strict=True))

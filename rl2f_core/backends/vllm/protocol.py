@@ -4,7 +4,7 @@ The server returns *processed* logprobs: after the logit bias and the temperatur
 logprobs of `Generation`, except in two cases that vLLM imposes:
 
 - If `top_p` is below 1, they are normalized over the nucleus.
-- Below `MIN_TEMPERATURE`, sampling is greedy and every logprob is 0, the limit for a temperature of 0.
+- Greedy sampling is requested as temperature 0, and every logprob is 0. vLLM takes the lowest id on ties as well.
 
 Banned tokens get a logit bias of −100 nats before the temperature, the lowest that a server accepts. This leaves a
 factor of e⁻¹⁰⁰, which is 0 in float32. A list of allowed ids would be exact, but vLLM's model runner on GPUs takes at
@@ -23,8 +23,6 @@ from rl2f_core.errors import ConfigError, RL2FError, RunError, shorten
 from rl2f_core.types import FinishReason, JsonObject
 
 BANNED_BIAS = -100.0
-MIN_TEMPERATURE = 0.01
-"""Lowest temperature at which vLLM samples; it silently raises lower ones to this."""
 MAX_LOGIT_BIAS_TOKENS = 1024
 """Tokens per request that vLLM's second model runner, its default on GPUs, can bias."""
 MAX_ALTERNATIVES = 20
@@ -78,10 +76,9 @@ def generation_params(sampling: SamplingParams, seed: int, eos_token_id: int, ba
     All parameters for which a server could have another default are set. Generation stops at the end token of the
     message, which is part of the output. `ignore_eos` disables the model's own EOS token; it is banned if it differs.
     """
-    greedy = sampling.temperature < MIN_TEMPERATURE
     return {
-        "temperature": 0.0 if greedy else sampling.temperature,
-        "top_p": 1.0 if greedy else sampling.top_p,
+        "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
+        "top_p": 1.0 if sampling.is_greedy else sampling.top_p,
         **_NEUTRAL,
         "seed": seed & ((1 << _SEED_BITS) - 1),
         "max_tokens": sampling.max_new_tokens,
@@ -162,11 +159,10 @@ def to_generation(
     if any(math.isnan(logprob) for logprob in output.logprobs):
         raise RunError("vLLM returned NaN as a logprob.", value=output.logprobs,
                        fix="Set model.dtype to bfloat16 or float32; float16 may overflow.")  # fmt: skip
-    greedy = sampling.temperature < MIN_TEMPERATURE
-    logprobs = tuple(0.0 if greedy else min(0.0, logprob) for logprob in output.logprobs)
+    logprobs = tuple(0.0 if sampling.is_greedy else min(0.0, logprob) for logprob in output.logprobs)
     ended = bool(output.tokens) and (output.tokens[-1] == eos_token_id or output.tokens in choices)
     finish = FinishReason.EOS if ended else FinishReason.LENGTH
-    known = bool(choices) and not greedy and all(choice[0] in output.alternatives for choice in choices)
+    known = bool(choices) and not sampling.is_greedy and all(choice[0] in output.alternatives for choice in choices)
     chosen = tuple(min(0.0, output.alternatives[choice[0]]) for choice in choices) if known else ()
     return Generation(output.tokens, logprobs, finish, chosen)
 

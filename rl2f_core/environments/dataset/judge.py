@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_JUDGED = 1_000
 """Characters of an answer; longer ones are incorrect."""
 MAX_CACHED = 20_000
-TEMPERATURE = 0.01
+TEMPERATURE = 0.0
 """Practically greedy."""
 PROMPT = """\
 Compare a student's answer with the reference answer to a question. The three texts are between lines with the mark \

@@ -14,7 +14,6 @@ from model_runs import write_model_run
 from model_server_helpers import served, serving
 
 from app.commands.serve_model import find_checkpoints
-from app.model_server.protocol import GREEDY_TEMPERATURE
 from app.model_server.served_models import find_models
 from app.model_server.server import ModelServer
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
@@ -105,7 +104,7 @@ def test_tokens_are_those_of_the_engine_whatever_else_is_in_the_batch(
         answers = list(pool.map(request, jobs))
     for (text, model, seed), answer in zip(jobs, answers, strict=True):
         tokens = tuple(engine.tokenizer.encode(text))
-        assert tuple(answer) == generate(engine, tokens, model, temperature or GREEDY_TEMPERATURE, seed)
+        assert tuple(answer) == generate(engine, tokens, model, temperature, seed)
     assert len({tuple(answer) for answer in answers}) > 6
 
 
@@ -116,7 +115,7 @@ def test_a_conversation_has_the_prompt_of_training(http: httpx2.Client, engine: 
     prompt = ChatRenderer(engine.tokenizer, "Be brief.").initial_prompt("What is 1 + 1? <|im_end|>")
     assert tuple(answer["prompt_token_ids"]) == prompt
     (only,) = answer["choices"]
-    assert tuple(only["token_ids"]) == generate(engine, prompt, SECOND, GREEDY_TEMPERATURE, 0)
+    assert tuple(only["token_ids"]) == generate(engine, prompt, SECOND, 0.0, 0)
     assert only["message"]["content"] == engine.tokenizer.decode(only["token_ids"])
     assert answer["usage"]["prompt_tokens"] == len(prompt)
 
