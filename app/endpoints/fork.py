@@ -26,9 +26,10 @@ from rl2f_core.counterfactual.arms import HINTS, Arm, ArmHint
 from rl2f_core.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
 from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
 from rl2f_core.counterfactual.report import CounterfactualReport
-from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.evaluation.formatting import verdict_text
 from rl2f_core.model_store.conversion import conversion_name
+from rl2f_core.model_store.store import is_loadable
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -343,7 +344,16 @@ class ForkEndpoints:
         return found
 
     def _checkpoints(self, owner: Run) -> dict[str, _Checkpoint]:
-        """Return the checkpoints of a run's base model by label, the run's own ones first."""
+        """Return the checkpoints of a run's base model by label, the run's own ones first.
+
+        Raises `RunError` if the base model is not known, as that of an imported run.
+        """
+        if not is_loadable(owner.model):
+            raise RunError(
+                f"The dialogues of run {owner.id} cannot be continued, because its base model is not known here.",
+                value=owner.model,
+                fix="Fork a dialogue of a training run.",
+            )
         db, workspace = self._context.db, self._context.workspace
         found = {"base": _Checkpoint("base", None, owner.model)}
         trained = runs.page(db, runs.RunFilter(kind="train"), limit=MAX_TRAINED_RUNS).rows

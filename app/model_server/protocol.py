@@ -7,7 +7,7 @@ response, as in vLLM. A parameter that this server does not support is an error 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError, model_validator
 from pydantic_core import from_json
@@ -82,7 +82,22 @@ class ApiError(RL2FError):
         return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
 
 
-class StreamOptions(BaseModel):
+class Part(BaseModel):
+    """A part of a request. A field that this server does not know is an error unless it is empty."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    @model_validator(mode="after")
+    def _refuse_unknown(self) -> Self:
+        unknown = [
+            name[:100] for name, value in (self.model_extra or {}).items() if value not in (None, False, "", [], {})
+        ]
+        if unknown:
+            raise ValueError(f"this server does not support {', '.join(unknown)}")
+        return self
+
+
+class StreamOptions(Part):
     """Options of a stream."""
 
     include_usage: bool = False
@@ -119,22 +134,27 @@ class Request(BaseModel):
         return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
 
 
-def _as_text(value: object) -> object:
-    """Join the text parts of a message."""
-    if isinstance(value, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in value):
-        return "".join(str(part.get("text", "")) for part in value)
-    return "" if value is None else value
+class TextPart(Part):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
 
 
-class ChatMessage(BaseModel):
+def _as_parts(value: object) -> object:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value or ()
+
+
+class ChatMessage(Part):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_as_text)] = ""
+    content: Annotated[tuple[TextPart, ...], BeforeValidator(_as_parts)] = ()
 
     def as_message(self) -> Message:
         """Return the message for a chat template."""
-        return Message(role="system" if self.role == "developer" else self.role, content=self.content)
+        text = "".join(part.text for part in self.content)
+        return Message(role="system" if self.role == "developer" else self.role, content=text)
 
 
 class ChatRequest(Request):
@@ -146,6 +166,14 @@ class ChatRequest(Request):
     """The newer name of `max_tokens`."""
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        if self.max_tokens and self.max_completion_tokens not in (None, self.max_tokens):
+            raise ValueError("max_tokens and max_completion_tokens differ; set one of them")
+        return self
 
 
 class CompletionRequest(Request):
@@ -178,7 +206,9 @@ def parse_request(data: bytes, kind: type[AnyRequest]) -> AnyRequest:
         first = error.errors(include_url=False)[0]
         param = str(first["loc"][0]) if first["loc"] else None
         place = ".".join(map(str, first["loc"])) or "the body"
-        raise ApiError(f"Invalid value of {place}: {first['msg']}.", param=param) from error
+        raise ApiError(
+            f"Invalid value of {place}: {first['msg'].removeprefix('Value error, ')}.", param=param
+        ) from error
     except ValueError as error:
         raise ApiError("The body is not valid JSON.") from error
     for name, value in (request.model_extra or {}).items():

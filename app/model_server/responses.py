@@ -36,6 +36,8 @@ class ResponseBuilder:
     created: int = field(default_factory=lambda: int(time.time()))
     num_sampled: int = 0
     """Sampled tokens of all choices so far."""
+    ends: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    """Length of the text of each choice so far, and the tokens of its unfinished last character."""
 
     def chunk(self, output: Output, *, is_first: bool) -> JsonObject:
         """Return a stream chunk with one output; `is_first` marks the first one of its choice."""
@@ -126,10 +128,14 @@ class ResponseBuilder:
             token_ids = [*self._prompt(output), *token_ids]
             scores = [None, *output.prompt_scores, *scores]
         tokens = [self.decode([token]) for token in token_ids]
-        offsets, end = [], 0
-        for text in tokens:
+        offsets: list[int] = []
+        end, pending = self.ends.get(output.index, (0, []))
+        for token in token_ids:
             offsets.append(end)
-            end += len(text)
+            pending.append(token)
+            if not (text := self.decode(pending)).endswith("\ufffd"):
+                end, pending = end + len(text), []
+        self.ends[output.index] = end, pending
         return {
             "tokens": tokens,
             "token_logprobs": [None if score is None else max(score.logprob, MIN_LOGPROB) for score in scores],

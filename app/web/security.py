@@ -193,6 +193,11 @@ class Security:
             fix = "Open it by the address it printed at the start, or name it with rl2f serve --allow-host."
             return 421, f"This server does not answer to the name {host[:100]!r}.", fix
         if not _is_same_site(headers, scope["method"] in SAFE_METHODS):
+            origin = headers.get("origin", "").partition("://")[2]
+            if host_name(origin) == host_name(host):
+                fix = "Behind a proxy, forward the Host with its port; in nginx: proxy_set_header Host $http_host;"
+                what = f"The request came from another site: its Origin is {origin[:100]!r}, the Host {host[:100]!r}."
+                return 403, what, fix
             return 403, "The request came from another site.", "Open the studio itself and do it there."
         return None
 

@@ -19,6 +19,7 @@ from jobs.chat.model_process.protocol import (
 from jobs.db.queries import runs
 from rl2f_core.errors import ConfigError, RunError, UnknownNameError
 from rl2f_core.model_store.conversion import conversion_name
+from rl2f_core.model_store.store import is_loadable, list_models
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -79,21 +80,19 @@ class RunCheckpoints:
 
 
 def run_choices(db: Database, workspace: Workspace) -> list[RunCheckpoints]:
-    """Return the newest training runs with checkpoints, newest first."""
+    """Return the newest training runs with checkpoints and a loadable base model, newest first."""
     choices = []
     for run in runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows:
         names = [c.name for c in runs.checkpoints(db, run.id or 0) if _folder(workspace, run, c) is not None]
-        if names:
+        if names and is_loadable(run.model):
             choices.append(RunCheckpoints(run.id or 0, run.name, run.model, run.environment, names))
     return choices
 
 
 def known_models(db: Database) -> list[str]:
-    """Return the names of the downloaded models and of the models of all runs."""
-    from rl2f_core.model_store.store import list_models
-
+    """Return the names of the downloaded models and of the loadable models of all runs."""
     downloaded = [entry.name for entry in list_models() if entry.path is not None]
-    return list(dict.fromkeys([*downloaded, *(name for name in runs.facets(db)["models"] if name)]))
+    return list(dict.fromkeys([*downloaded, *filter(is_loadable, runs.facets(db)["models"])]))
 
 
 ResolvedCheckpoints = dict[str, tuple[str, ModelSource]]

@@ -6,7 +6,7 @@ tokens are never encoded again, because encoding decoded text may give other tok
 
 from __future__ import annotations
 
-from rl2f_core.chat.tokenizer import ChatTokenizer, escape_special_tokens
+from rl2f_core.chat.tokenizer import TEMPLATE_FIX, ChatTokenizer, escape_special_tokens
 from rl2f_core.errors import ModelError
 from rl2f_core.types import Message
 
@@ -31,6 +31,10 @@ class ChatRenderer:
         initial = tokenizer.apply_chat_template(
             [*self._head(), {"role": "user", "content": _PROBLEM}], add_generation_prompt=True
         )
+        if _PROBLEM not in initial or self.system.strip() not in initial:
+            raise ModelError(
+                f"The chat template omits the {'system' if _PROBLEM in initial else 'user'} message.", fix=TEMPLATE_FIX
+            )
         if not text.startswith(initial + _ATTEMPT) or text.count(_HINT) != 1:
             raise ModelError(
                 "The chat template rewrites earlier messages when the dialogue continues, so its tokens do not only "

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from rl2f_core.errors import ModelError
 from rl2f_core.types import Message
 
+TEMPLATE_FIX = "Correct chat_template.jinja in the model's folder, or use a model with a template such as ChatML."
+
 
 class ChatTokenizer(Protocol):
     """Tokenizer with a chat template."""
@@ -60,7 +62,14 @@ class HFChatTokenizer:
             [{"role": "user", "content": "x"}, {"role": "assistant", "content": content}], add_generation_prompt=False
         )
         special = set(self.hf.all_special_ids) | {i for i, t in self.hf.added_tokens_decoder.items() if t.special}
-        for token in self.encode(text[text.rindex(content) + len(content) :]):
+        _, shown, rest = text.rpartition(content)
+        if not shown:
+            raise ModelError(
+                "The chat template omits or changes the text of an assistant message.",
+                value=self.hf.name_or_path,
+                fix=TEMPLATE_FIX,
+            )
+        for token in self.encode(rest):
             if token in special:
                 return token
         raise ModelError(
@@ -70,17 +79,24 @@ class HFChatTokenizer:
         )
 
     def apply_chat_template(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        from jinja2.exceptions import TemplateError
+        from jinja2.exceptions import TemplateSyntaxError
 
         try:
             return self.hf.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
             )
-        except TemplateError as error:
+        except TemplateSyntaxError as error:
             raise ModelError(
-                f"The chat template does not support the dialogue: {error}.",
-                value=[message["role"] for message in messages],
-                fix="Use a template with system, user and assistant messages, such as ChatML.",
+                f"The model's chat template is not valid: line {error.lineno}: {error.message}",
+                value=self.hf.name_or_path,
+                fix=TEMPLATE_FIX,
+            ) from error
+        except Exception as error:  # a template is a program of the model
+            roles = ", ".join(message["role"] for message in messages)
+            raise ModelError(
+                f"The model's chat template failed on messages with the roles {roles}: {str(error).rstrip('.')}.",
+                value=self.hf.name_or_path,
+                fix=TEMPLATE_FIX,
             ) from error
 
     def encode(self, text: str) -> list[int]:

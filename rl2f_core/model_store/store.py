@@ -147,6 +147,11 @@ def _entry(folder: Path, name: str, description: str, license: str) -> ModelEntr
     return ModelEntry(name, description, license, folder, size, manifest["checksum"])
 
 
+def is_loadable(name: str) -> bool:
+    """Return whether a name is that of a built-in model, an existing folder, or possibly of a model on the hub."""
+    return name in built_in() or bool(_HUB_ID.fullmatch(name)) or bool(name and Path(name).expanduser().is_dir())
+
+
 def get_model(
     name: str, *, verify: bool = False, force: bool = False, on_message: OnMessage = lambda text: None
 ) -> ModelFolder:

@@ -12,27 +12,42 @@ import pytest
 from export_builders import write_run
 from model_runs import write_model_run
 from model_server_helpers import served, serving
+from starlette.testclient import TestClient
 from tokenizers import Tokenizer, pre_tokenizers
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.common.context import Context
+from app.endpoints.chat import ChatEndpoints
+from app.endpoints.fork import ForkEndpoints
+from app.model_server.protocol import CompletionRequest
+from app.model_server.responses import ResponseBuilder
+from app.model_server.scheduler import Output
 from app.model_server.served_models import find_models
+from app.web.server import create_app
 from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints
 from jobs.chat.model_process.inference import InferenceEngine, Job
 from jobs.chat.model_process.protocol import ChatCompletionRequest, ChatSampling, Completion, InputMessage, ModelSource
 from jobs.db.engine import Database
+from jobs.db.queries import dialogues, runs
+from jobs.db.queries.dialogues import DialogueFilter
 from jobs.export.model.exporter import export_model
 from jobs.export.model.gguf_file import write_gguf
+from jobs.imports.importer import import_file
 from jobs.ingest.ingester import import_run
+from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.backends.hf.token_scores import TokenScore
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.backends.vllm.protocol import generation_params
+from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.chat.tokenizer import ByteTokenizer, HFChatTokenizer
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import BaseRun
 from rl2f_core.counterfactual.config import inherit_settings
-from rl2f_core.errors import ConfigError, ModelError
+from rl2f_core.errors import ConfigError, ModelError, RL2FError
 from rl2f_core.llms.base import ChatRequest
 from rl2f_core.llms.local import LocalModel
 from rl2f_core.model_store import download
@@ -391,3 +406,150 @@ def test_training_without_random_attempts_is_refused(temperature: float) -> None
     data = {"environment": "secret_code", "stages": [stage], "rollout": {"temperature": temperature}}
     with pytest.raises(ConfigError, match=r"rollout\.temperature.*evaluation\.temperature: 0"):
         parse_config(data)
+
+
+# -- the OpenAI protocol ---------------------------------------------------------------------------------------------
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+def chat(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": "ties", "messages": [*messages, {"role": "user", "content": "Go on."}], "max_tokens": 2, **more}
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (chat({"role": "assistant", "content": "", "tool_calls": [CALL]}), "tool_calls"),
+        (chat({"role": "assistant", "content": None, "function_call": CALL["function"]}), "function_call"),
+        (chat({"role": "assistant", "refusal": "I cannot."}), "refusal"),
+        (chat({"role": "assistant", "audio": {"id": "a"}}), "audio"),
+        (chat({"role": "user", "content": "Hi.", "name": "Zoey"}), "name"),
+        (chat({"role": "assistant", "content": "So", "prefix": True}), "prefix"),
+        (chat({"role": "user", "content": [{"type": "text"}]}), "text"),
+        (chat({"role": "user", "content": [{"type": "text", "text": 5}]}), "text"),
+        (chat({"role": "user", "content": [{"type": "text", "text": "x", "image": "y"}]}), "image"),
+        (chat(stream=True, stream_options={"continuous_usage_stats": True}), "continuous_usage_stats"),
+        (chat(top_logprobs=2), "top_logprobs"),
+        (chat(max_completion_tokens=1), "max_completion_tokens"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_field_that_would_be_dropped_is_refused(greedy_server: Any, body: dict[str, Any], names: str) -> None:
+    response = greedy_server.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400 and names in response.json()["error"]["message"]
+
+
+def test_an_assistant_message_of_the_official_client_is_accepted(greedy_server: Any) -> None:
+    empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}
+    body = chat({"role": "user", "content": [{"type": "text", "text": "Hi."}]},
+                {"role": "assistant", "content": "Hello.", **empty})  # fmt: skip
+    assert greedy_server.post("/v1/chat/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_text_offsets_are_positions_in_the_text(stream: bool) -> None:
+    """The parts of two characters of several tokens, one in the echoed prompt and one across two chunks."""
+    tokenizer = ByteTokenizer()
+    prompt, sampled = tokenizer.encode("aé😀b"), tokenizer.encode("cü😀")
+    request = CompletionRequest(model="m", prompt=prompt, echo=True, logprobs=0, stream=stream)
+    builder = ResponseBuilder(request, [tuple(prompt)], tokenizer.decode)
+    score = TokenScore(-1.0, ())
+    parts = [sampled[:2], sampled[2:5], sampled[5:]] if stream else [sampled]
+    outputs = [
+        Output(0, "", tuple(part), (score,) * len(part), (score,) * (len(prompt) - 1) if i == 0 else (), None)
+        for i, part in enumerate(parts)
+    ]
+    if stream:
+        choices = [builder.chunk(out, is_first=i == 0)["choices"][0] for i, out in enumerate(outputs)]
+    else:
+        choices = builder.whole(outputs)["choices"]
+    offsets = [offset for choice in choices for offset in choice["logprobs"]["text_offset"]]
+    assert offsets == [0, 1, 1, 2, 2, 2, 2, 3, 4, 5, 5, 6, 6, 6, 6]
+
+
+# -- chat templates --------------------------------------------------------------------------------------------------
+TURNS = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+TEMPLATES = {
+    "invalid": ("\n{% for m in messages %}", "not valid: line 2"),
+    "unknown-filter": ("{{ messages|nofilter }}", "not valid: line 1"),
+    "type-error": ("{{ 1 + 'a' }}", "failed on messages with the roles user, assistant: unsupported operand"),
+    "division": ("{{ 1 / 0 }}", "failed.*division by zero"),
+    "raises": ("{{ raise_exception('No system message.') }}", "failed.*No system message"),
+    "omits-attempts": (TURNS.replace("m['content']", "('' if m['role'] == 'assistant' else m['content'])") + OPEN,
+                       "omits or changes the text of an assistant message"),
+    "changes-attempts": (TURNS.replace("m['content']", "m['content']|upper") + OPEN, "omits or changes the text"),
+    "omits-system": (TURNS.replace("m['content']", "('' if m['role'] == 'system' else m['content'])") + OPEN,
+                     "omits the system message"),
+    "omits-user": (TURNS.replace("m['content']", "('' if m['role'] == 'user' else m['content'])") + OPEN,
+                   "omits the user message"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "reason"), TEMPLATES.values(), ids=TEMPLATES)
+def test_a_chat_template_that_fails_is_named(tiny: Path, tmp_path: Path, template: str, reason: str) -> None:
+    from transformers import AutoTokenizer
+
+    shutil.copytree(tiny, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match=reason):
+        ChatRenderer(HFChatTokenizer(AutoTokenizer.from_pretrained(tmp_path / "model")), "Be brief.")
+
+
+# -- runs without a base model ---------------------------------------------------------------------------------------
+@pytest.fixture
+def imported(context: Context, tmp_path: Path) -> int:
+    rows = [{"input": "user\nWhat is 2 + 2?\nassistant\n", "output": "4", "score": 1.0, "step": 1, "gts": "4"}]
+    (tmp_path / "rollouts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return import_file(context.db, context.workspace, tmp_path / "rollouts.jsonl").id or 0
+
+
+@pytest.fixture
+def context(workspace: Workspace, db: Database) -> Context:
+    return Context(workspace, db, Queue(db, workspace))
+
+
+def test_an_imported_run_without_a_known_model_is_not_offered_in_chat(context: Context, imported: int) -> None:
+    model = runs.get(context.db, imported).model
+    assert model not in ChatEndpoints(context).list_chat_models()["models"]
+    with pytest.raises(RL2FError, match=f"not known to the workspace.*{model}"):
+        resolve_checkpoints(context.db, context.workspace, ChatSettings(model=model))
+
+
+def test_a_checkpoint_whose_base_model_is_gone_is_not_offered_in_chat(
+    context: Context, tiny: Path, tmp_path: Path
+) -> None:
+    base = shutil.copytree(tiny, tmp_path / "base")
+    write_model_run(context.workspace.runs / "r", base, ["rl@2"])
+    import_run(context.db, context.workspace, "r")
+    assert ChatEndpoints(context).list_chat_models()["runs"]
+    shutil.rmtree(base)
+    assert ChatEndpoints(context).list_chat_models() == {"models": [], "runs": []}
+
+
+@pytest.mark.parametrize("use", ["fork", "serve-model", "export", "eval"])
+def test_what_needs_the_model_of_an_imported_run_says_why_it_is_refused(
+    context: Context, imported: int, tmp_path: Path, use: str
+) -> None:
+    folder = context.workspace.folder(runs.get(context.db, imported).folder)
+    event = dialogues.page(context.db, DialogueFilter(run=imported)).rows[0].event_id
+    uses: dict[str, Callable[[], object]] = {
+        "fork": lambda: ForkEndpoints(context).fork_choices(imported, event),
+        "serve-model": lambda: find_models([(folder, "1")], base=True),
+        "export": lambda: export_model(folder, "1", tmp_path / "out"),
+        "eval": lambda: eval_config([(folder, None)]),
+    }
+    with pytest.raises(RL2FError, match=r"base model is not known|Only training runs have checkpoints"):
+        uses[use]()
+
+
+# -- behind a proxy --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [("127.0.0.1", "http://127.0.0.1:8080"), ("localhost", "https://localhost:8443")],
+    ids=["nginx-$host", "tls"],
+)
+def test_a_proxy_that_drops_the_port_of_the_host_is_named(context: Context, host: str, origin: str) -> None:
+    app = create_app(context, site_pages=[])
+    response = TestClient(app, base_url=f"http://{host}").get("/static/theme.css", headers={"Origin": origin})
+    assert response.status_code == 403 and "proxy_set_header Host $http_host" in response.json()["error"]
