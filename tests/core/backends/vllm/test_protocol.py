@@ -40,11 +40,11 @@ def test_requests_set_every_parameter_that_may_have_another_default() -> None:
     assert scoring_params() == {"temperature": 0.0, "top_p": 1.0, "max_tokens": 1, "prompt_logprobs": 0, **NEUTRAL}
 
 
-def test_sampling_is_greedy_below_vllms_lowest_temperature() -> None:
-    cold = SamplingParams(7, 0.009, 0.5)
+def test_sampling_is_greedy_up_to_vllms_lowest_temperature() -> None:
+    cold = SamplingParams(7, 0.01, 0.5)
     params = generation_params(cold, 1, 2, ())
     assert (params["temperature"], params["top_p"]) == (0.0, 1.0)
-    assert generation_params(SamplingParams(7, 0.01), 1, 2, ())["temperature"] == 0.01
+    assert generation_params(SamplingParams(7, 0.011), 1, 2, ())["temperature"] == 0.011
     assert to_generation(EngineOutput((5, 6), (-1.0, -2.0)), cold, 2) == Generation(
         (5, 6), (0.0, 0.0), FinishReason.LENGTH
     )
