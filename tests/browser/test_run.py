@@ -278,7 +278,7 @@ def test_a_run_deleted_in_another_tab_and_an_unknown_one_are_one_plain_message(
 def test_the_error_of_an_action_is_shown_and_checkpoints_without_files_have_no_actions(
     server: Any, visit: Callable[..., Any], add_copy: Callable[..., int], console: Any
 ) -> None:
-    console.allow("500")
+    console.allow("status of 4")
     run = add_copy(server, "lost-files", seed=5)
     page = visit(f"/run?run={run}&tab=checkpoints")
     row = page.locator("#run-checkpoints tbody tr").first
