@@ -29,11 +29,12 @@ def check_environment(db: Database, name: str) -> None:
 
 
 def check_run_filter(db: Database, filter: RunFilter) -> None:
-    """Check kind, environment and method of a filter without results."""
+    """Check kind, environment, method and tag of a filter without results."""
     check_environment(db, filter.environment)
     facets = runs.facets(db)
     check_known("kind of run", filter.kind, {*registry.names("run_kind"), *facets["kinds"]})
     check_known("method", filter.method, {*registry.names("method"), *facets["methods"]})
+    check_known("tag", filter.tag, runs.all_tags(db))
 
 
 def check_dialogue_filters(db: Database, filters: Iterable[DialogueFilter]) -> None:

@@ -60,7 +60,7 @@ class DialogueFilters(CheckedDict, total=False):
     """Conditions on dialogues, all optional; see `jobs.db.queries.dialogues.DialogueFilter`."""
 
     run: RunId | None
-    phase: Phase | Literal[""]
+    phase: Literal[Phase, ""]
     stage: Text
     step_from: Step | None
     step_to: Step | None

@@ -22,7 +22,7 @@ from app.pages._events import EACH, FAST, LATEST, QUEUED, EventOptions, Updates,
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from jobs.db.errors import NotFoundError
-from rl2f_core.errors import RL2FError
+from rl2f_core.errors import RL2FError, UnknownNameError
 from rl2f_core.types import JsonObject
 
 PATH = ""
@@ -136,12 +136,15 @@ class _Page:
 
     # -- content ---------------------------------------------------------------------------------------------------
     def find(self, query: Query) -> RunPage:
-        """Return the page of runs that the address names."""
+        """Return the page of runs that the address names; it is empty if no run has a named value any more."""
         form = {**DEFAULTS, **query}
-        return self.runs.list_runs(
-            form["search"], statuses(form), form["kind"], form["environment"], form["method"], form["tag"],
-            cast(RunSort, form["sort"]), query.get("cursor"),
-        )  # fmt: skip
+        try:
+            return self.runs.list_runs(
+                form["search"], statuses(form), form["kind"], form["environment"], form["method"], form["tag"],
+                cast(RunSort, form["sort"]), query.get("cursor"),
+            )  # fmt: skip
+        except UnknownNameError:
+            return {"rows": [], "total": 0, "first": 1, "before": None, "after": None}
 
     def draw(self, page: RunPage, query: Query, chosen: list[int]) -> Updates:
         """Return the table and the pager."""

@@ -129,7 +129,8 @@ def shorten_value(value: Any, max_bytes: int, part: str, offset: int = 0) -> tup
     omitted: list[JsonObject] = []
     for key, item in pairs:
         room = left - len(to_json(str(key))) - 2
-        if _size(item) > room and (taken or room < MIN_SHARE):
+        size = _size(item)
+        if size > room and (room < MIN_SHARE or (taken and size <= max_bytes // 2)):  # it fits into the next part
             break
         short, below = shorten_value(item, room, _pointer(part, key))
         taken.append((key, short))

@@ -232,6 +232,7 @@ def test_mcp_a_long_result_is_read_only_by_the_token_that_called_the_tool(site: 
         ("list_runs", {"kind": "trian"}, "train"),
         ("list_runs", {"environment": "maz"}, "maze"),
         ("list_runs", {"method": "rl3f"}, "rl2f"),
+        ("list_runs", {"tag": "goood"}, "none"),
         ("run_charts", {"run_id": 1, "names": ["rewrad"]}, "reward"),
         ("run_histogram", {"run_id": 1, "stage": "rl3f", "step": 1}, "rl2f"),
         ("compare_charts", {"run_ids": [1], "names": ["rewrad"]}, "reward"),
