@@ -36,7 +36,7 @@ class RL2FError(Exception):
     def __str__(self) -> str:
         parts = [self.what]
         if self.value is not None:
-            parts.append(f"Got: {shorten(repr(self.value))}.")
+            parts.append(f"Got: {shorten_repr(self.value)}.")
         if self.known is not None:
             parts.append(f"Known: {', '.join(self.known) or 'none'}.")
         if self.fix:
@@ -52,6 +52,14 @@ def shorten(text: str, limit: int = 200) -> str:
 def rl2f_command(*words: object) -> str:
     """Return a command line of `rl2f` to copy into a shell, e.g. for the fix of an error."""
     return shlex.join(["rl2f", *map(str, words)])
+
+
+def shorten_repr(value: object, limit: int = 200) -> str:
+    """Return the shortened `repr` of a value; of a number with too many digits for Python, its size."""
+    try:
+        return shorten(repr(value), limit)
+    except ValueError:
+        return f"a number of {value.bit_length():,} bits" if isinstance(value, int) else f"a {type(value).__name__}"
 
 
 class ConfigError(RL2FError, ValueError):

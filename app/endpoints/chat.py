@@ -239,9 +239,9 @@ class ChatEndpoints:
         model: str,
         checkpoints: list[str] | None = None,
         split: Split = "test",
-        index: Annotated[int, Field(ge=0)] | None = None,
+        index: Annotated[int, Field(ge=0, lt=2**31)] | None = None,
         sampling: JsonObject | None = None,
-        max_turns: int | None = None,
+        max_turns: Annotated[int, Field(ge=1, le=64)] | None = None,
         device: Device = "auto",
     ) -> ChatInfo:
         """Start an interactive task; `continue_task_chat` samples the first attempts.
@@ -285,7 +285,7 @@ class ChatEndpoints:
     # -- turns -----------------------------------------------------------------------------------------------------
     @endpoint("run")
     def send_message(
-        self, chat: ChatId, text: str, parent: MessageId | None = None, after: dict[str, int] | None = None
+        self, chat: ChatId, text: str, parent: MessageId | None = None, after: dict[str, MessageId] | None = None
     ) -> Iterator[TurnUpdate]:
         """Send a message, and stream the responses of all checkpoints.
 
@@ -301,7 +301,7 @@ class ChatEndpoints:
     def continue_task_chat(
         self,
         chat: ChatId,
-        after: dict[str, int] | None = None,
+        after: dict[str, MessageId] | None = None,
         hint_by: Literal["scripted", "person"] = "scripted",
         hint: str = "",
     ) -> Iterator[TurnUpdate]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from app.endpoints.recorder import Action, recorded
-from rl2f_core.errors import ConfigError, shorten
+from rl2f_core.errors import ConfigError, shorten_repr
 
 Scope = Literal["read", "run", "label"]
 """What a token permits: read everything; start and change runs, exports and chats; write labels and notes."""
@@ -90,5 +90,5 @@ def _argument_error(function: Callable[..., object], error: ValidationError) -> 
         loc[0] = names[first["loc"][0]]
     what = f"{function.__name__}: argument {'.'.join(loc)}: {first['msg']}."
     known = names[1:] if first["type"] in ("unexpected_keyword_argument", "missing_argument") else None
-    value = None if first["type"] == "missing_argument" else shorten(repr(first["input"]), 100)
+    value = None if first["type"] == "missing_argument" else shorten_repr(first["input"], 100)
     return ArgumentError(what, value=value, known=known, fix="Correct the argument and call it again.")

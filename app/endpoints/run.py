@@ -362,7 +362,11 @@ class RunEndpoints:
 
     @endpoint("read")
     def run_histogram(
-        self, run_id: RunId, stage: ShortText, step: int, bins: Annotated[int, Field(ge=1, le=100)] = 20
+        self,
+        run_id: RunId,
+        stage: ShortText,
+        step: Annotated[int, Field(ge=1, le=2**31 - 1)],
+        bins: Annotated[int, Field(ge=1, le=100)] = 20,
     ) -> RewardHistogram:
         """Return the histogram of a training step's dialogue rewards; each bin names its dialogues.
 

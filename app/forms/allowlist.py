@@ -25,7 +25,7 @@ from jobs.db.queries import runs
 from jobs.workspace import Workspace
 from rl2f_core.environments.dataset.environment import SAMPLE
 from rl2f_core.environments.math import sources
-from rl2f_core.errors import RL2FError, shorten
+from rl2f_core.errors import RL2FError, shorten_repr
 from rl2f_core.leaks.classifier.stored import read_detector, trained_detectors
 from rl2f_core.llms.openai_api import LOOPBACK
 from rl2f_core.model_store.store import built_in, cache_dir, list_models
@@ -299,4 +299,4 @@ def _is_below(path: Path, root: Path) -> bool:
 
 
 def _shown(value: str) -> str:
-    return shorten(repr(value), 80)
+    return shorten_repr(value, 80)

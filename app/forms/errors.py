@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from app.forms.schema import Node, options
-from rl2f_core.errors import shorten
+from rl2f_core.errors import shorten_repr
 
 Path = tuple[str | int, ...]
 MAX_ERRORS = 100
@@ -154,7 +154,7 @@ def _message(item: ErrorDetails, keys: Sequence[str]) -> str:
     kind, context, given = item["type"], item.get("ctx") or {}, item.get("input")
     if kind in _LIMITS:
         bound, relation = _LIMITS[kind]
-        return f"must be {relation} {_plain(context[bound])}, not {shorten(repr(given), 40)}"
+        return f"must be {relation} {_plain(context[bound])}, not {shorten_repr(given, 40)}"
     if kind == "missing":
         return "is required"
     if kind == "extra_forbidden":
@@ -162,18 +162,18 @@ def _message(item: ErrorDetails, keys: Sequence[str]) -> str:
         return "is an unknown key" + (f"; did you mean {near[0]}?" if near else "")
     if kind in ("int_parsing", "int_type", "int_from_float", "float_parsing", "float_type"):
         what = "a whole number" if kind.startswith("int") else "a number"
-        return f"must be {what}, not {shorten(repr(given), 40)}"
+        return f"must be {what}, not {shorten_repr(given, 40)}"
     if kind in ("tuple_type", "list_type"):
-        return f"must be a list, not {shorten(repr(given), 40)}"
+        return f"must be a list, not {shorten_repr(given, 40)}"
     if kind in ("model_type", "dict_type"):
-        return f"needs keys and values, not {shorten(repr(given), 40)}"
+        return f"needs keys and values, not {shorten_repr(given, 40)}"
     if kind == "literal_error":
-        return f"must be {context['expected']}, not {shorten(repr(given), 40)}"
+        return f"must be {context['expected']}, not {shorten_repr(given, 40)}"
     if kind == "too_short":
         return f"needs at least {context['min_length']}"
     message = item["msg"].removeprefix("Value error, ")
     if kind != "value_error" and not isinstance(given, Mapping | list | tuple):
-        message += f" (got {shorten(repr(given), 60)})"
+        message += f" (got {shorten_repr(given, 60)})"
     return message
 
 

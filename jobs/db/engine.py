@@ -215,6 +215,7 @@ class Database:
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            make_private(temporary)
             with contextlib.closing(sqlite3.connect(self.name, timeout=self.timeout)) as source:
                 with contextlib.closing(sqlite3.connect(temporary)) as copy:
                     source.backup(copy)
@@ -267,7 +268,7 @@ def _parse(url: str) -> URL:
 
 
 def _check_file(url: URL, read_only: bool) -> None:
-    """Check that the file is on a local disk, and create its folder."""
+    """Check that the file is on a local disk; create it, readable by its owner only, unless the database is read-only."""
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise StoreError("The database needs a file.", value=str(url), fix="Use sqlite:////PATH.")
     path = Path(url.database)
@@ -280,10 +281,22 @@ def _check_file(url: URL, read_only: bool) -> None:
             value=str(path),
             fix="Set RL2F_WORKSPACE to a folder on a local disk, or RL2F_DATABASE_URL to a PostgreSQL server.",
         )
+    if read_only:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path)  # SQLite creates its other files with the same permissions
     except OSError as error:
-        raise StoreError(f"The database's folder cannot be created: {error.strerror}.", value=str(path)) from error
+        raise StoreError(f"The database's file cannot be opened: {error.strerror}.", value=str(path)) from error
+
+
+def make_private(path: Path) -> None:
+    """Create a database file that only its owner can read; take the permissions of others from an existing one."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # another user owns it
+            if file.stat().st_mode & 0o077:
+                file.chmod(0o600)
 
 
 def file_system(path: Path, mounts: list[tuple[str, str]]) -> str:

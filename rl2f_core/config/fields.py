@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic.config import JsonDict
+from pydantic_core import CoreSchema
 
 BASIC_FIELD: JsonDict = {"basic": True}
 """Field that a form always shows (`Field(..., json_schema_extra=BASIC_FIELD)`); others are collapsed."""
@@ -32,13 +35,38 @@ QUESTIONS_REF: JsonDict = {"known": "questions"}
 PROMPT_REF: JsonDict = {"known": "prompts"}
 """Prompt template; a form accepts the shipped ones."""
 
+MAX_COUNT, MAX_INTEGER = 1_000_000, 2**31 - 1
+"""Bounds of whole numbers without an upper bound of their own: of counts, which have a lower one, and of others."""
+
+
+def _bound_integers(schema: Any) -> None:
+    if isinstance(schema, list):
+        for item in schema:
+            _bound_integers(item)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "int" and not {"le", "lt"} & schema.keys():
+            is_count = bool({"ge", "gt"} & schema.keys())
+            schema |= {"le": MAX_COUNT} if is_count else {"ge": -MAX_INTEGER, "le": MAX_INTEGER}
+        for key in schema.keys() - {"metadata", "cls", "config", "default"}:
+            _bound_integers(schema[key])
+
 
 class BaseConfig(BaseModel):
-    """Base of all configurations: frozen, without unknown keys, with field docstrings as descriptions."""
+    """Base of all configurations: frozen, without unknown keys, with field docstrings as descriptions.
+
+    Whole numbers are bounded (`MAX_COUNT`, `MAX_INTEGER`), so that no configuration exhausts a server's memory.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Add the bounds of whole numbers."""
+        schema = handler(source)
+        _bound_integers(schema)
+        return schema
 
 
 class ComponentConfig(BaseConfig):

@@ -14,7 +14,7 @@ from rl2f_core import registry
 from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, shorten
+from rl2f_core.errors import ConfigError, shorten_repr
 from rl2f_core.paths import CONFIGS
 from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
@@ -61,7 +61,7 @@ def format_validation_error(error: ValidationError, config_type: type[BaseModel]
         if item["type"] == "extra_forbidden":
             message = f"unknown key{_nearest(str(item['loc'][-1]), item['loc'][:-1], config_type)}"
         elif item["type"] != "value_error" and not isinstance(item.get("input"), dict):
-            message += f" (got {shorten(repr(item.get('input')), 60)})"
+            message += f" (got {shorten_repr(item.get('input'), 60)})"
         lines.append(f"{path}: {message}")
     return f"The configuration has {len(lines)} error(s): " + "; ".join(lines) + "."
 
@@ -124,7 +124,7 @@ def apply_override(data: JsonObject, override: str) -> JsonObject:
     try:
         value = load_yaml(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError("The override's value is not YAML.", value=override) from error
+        raise ConfigError(f"The override's value is not YAML: {error}.", value=override) from error
     return set_nested(data, dotted, value, override)
 
 

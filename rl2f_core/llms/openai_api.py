@@ -69,7 +69,7 @@ class OpenAICompatible(ChatModel):
         """Seconds without a byte before a try fails."""
         total_timeout: float = Field(180.0, gt=0)
         """Seconds for one message, including all tries and waits."""
-        max_response_bytes: int = Field(1_000_000, ge=1000)
+        max_response_bytes: int = Field(1_000_000, ge=1000, le=1_000_000_000)
         """Maximum size of a reply in bytes."""
         token_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
         """Name of the endpoint's token limit; newer OpenAI models require the second."""

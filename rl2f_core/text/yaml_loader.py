@@ -15,6 +15,27 @@ MAX_INDICATORS = 2_000
 """Maximum number of characters that can open a level of nesting; libyaml's binding overflows the stack at some 10,000
 levels."""
 MAX_LEVELS = 100
+MAX_NUMBER_CHARACTERS = 100
+"""Longer numbers are refused: YAML converts digits of base 16 and 60 without a limit, which Python cannot print."""
+
+
+def _construct_number(loader: yaml.SafeLoader | yaml.CSafeLoader, node: yaml.ScalarNode) -> int | float:
+    if len(node.value) > MAX_NUMBER_CHARACTERS:
+        problem = f"a number has {len(node.value):,} characters; at most {MAX_NUMBER_CHARACTERS} are taken"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    is_float = node.tag.endswith(":float")
+    return loader.construct_yaml_float(node) if is_float else loader.construct_yaml_int(node)
+
+
+def _with_short_numbers(base: Loader) -> Loader:
+    loader = type("NumberLoader", (base,), {})
+    for kind in ("int", "float"):
+        loader.add_constructor(f"tag:yaml.org,2002:{kind}", _construct_number)
+    return loader
+
+
+PYTHON_LOADER: Loader = _with_short_numbers(yaml.SafeLoader)
+C_LOADER: Loader | None = _with_short_numbers(yaml.CSafeLoader) if hasattr(yaml, "CSafeLoader") else None
 
 
 def with_loader(text: str, parse: Callable[[Loader], T]) -> T:
@@ -23,21 +44,21 @@ def with_loader(text: str, parse: Callable[[Loader], T]) -> T:
     If libyaml is missing, the text could be deeply nested, or `parse` raises, the loader is PyYAML's, whose errors
     quote the text.
     """
-    if hasattr(yaml, "CSafeLoader") and sum(map(text.count, "[{-?:")) <= MAX_INDICATORS:
+    if C_LOADER is not None and sum(map(text.count, "[{-?:")) <= MAX_INDICATORS:
         with contextlib.suppress(Exception):
-            return parse(yaml.CSafeLoader)
-    return parse(yaml.SafeLoader)
+            return parse(C_LOADER)
+    return parse(PYTHON_LOADER)
 
 
 def load_yaml(text: str) -> Any:
-    """Parse a text as `yaml.safe_load` does.
+    """Parse a text as `yaml.safe_load` does, with numbers of at most `MAX_NUMBER_CHARACTERS`.
 
     Raises `yaml.YAMLError` for invalid YAML, with an excerpt of the text, and `RecursionError` for deep nesting.
     """
 
     def parse(loader: Loader) -> object:
         value = yaml.load(text, loader)
-        if loader is not yaml.SafeLoader and not _has_few_levels(value):
+        if loader is not PYTHON_LOADER and not _has_few_levels(value):
             raise RecursionError  # PyYAML decides
         return value
 

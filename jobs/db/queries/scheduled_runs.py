@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -34,12 +34,17 @@ def parse_timezone(name: str) -> ZoneInfo:
         ) from error
 
 
-def trigger_of(schedule: ScheduledRun) -> BaseTrigger:
-    """Return APScheduler's trigger of a schedule; raises `ConfigError` if its time is invalid."""
+def trigger_of(schedule: ScheduledRun, timezone: tzinfo | None = None) -> BaseTrigger:
+    """Return APScheduler's trigger of a schedule; raises `ConfigError` if its time is invalid.
+
+    Args:
+        schedule: The schedule.
+        timezone: Replaces the schedule's time zone.
+    """
     from apscheduler.triggers.cron import CronTrigger
     from apscheduler.triggers.date import DateTrigger
 
-    timezone = parse_timezone(schedule.timezone)
+    timezone = timezone or parse_timezone(schedule.timezone)
     if schedule.trigger == "date":
         try:
             at = datetime.fromisoformat(schedule.when.strip())
@@ -90,14 +95,26 @@ def _day(text: str) -> int:
 
 
 def next_time(schedule: ScheduledRun, after: float) -> float | None:
-    """Return the next due time after `after`; None if there is none or the schedule is disabled."""
+    """Return the next due time after `after`; None if there is none or the schedule is disabled.
+
+    When the clock is changed, a schedule of every hour follows the elapsed time. Other times are due once: a repeated
+    time at its first occurrence, a skipped one by the length of the gap later.
+    """
     if not schedule.enabled:
         return None
+    zone = parse_timezone(schedule.timezone)
     moment = datetime.fromtimestamp(after + 0.001, UTC)  # excludes a cron time equal to `after`
-    due: datetime | None = trigger_of(schedule).get_next_fire_time(
-        None, moment.astimezone(parse_timezone(schedule.timezone))
-    )
-    return None if due is None or due.timestamp() <= after else due.timestamp()
+    if schedule.trigger == "date" or schedule.when.split()[1:2] in (["*"], ["*/1"]):
+        due = trigger_of(schedule).get_next_fire_time(None, moment.astimezone(zone))
+        return None if due is None or due.timestamp() <= after else due.timestamp()
+    local, trigger = moment.astimezone(zone), trigger_of(schedule, UTC)  # times of the clock, as if they were UTC
+    gap = local.utcoffset() - (moment - timedelta(days=1)).astimezone(zone).utcoffset()  # type: ignore[operator]
+    clock = local.replace(tzinfo=UTC, fold=0) - max(gap, timedelta())  # a skipped time may still be due
+    while (due := trigger.get_next_fire_time(None, clock)) is not None:
+        if (time := due.replace(tzinfo=zone).timestamp()) > after:
+            return time
+        clock = due + timedelta(seconds=1)
+    return None
 
 
 def add(
