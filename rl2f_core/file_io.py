@@ -25,10 +25,34 @@ def disk_full_error(path: Path) -> DiskFullError:
     return DiskFullError("The disk is full.", value=str(path), fix="Free space, then resume the run.")
 
 
-def read_json(path: Path) -> JsonObject:
-    """Return the JSON object of a file; empty if the file is missing or damaged."""
+def inside(folder: Path, name: str = "") -> Path:
+    """Return a file or folder of a run directory; raise `DataError` if it is or has a link that leaves the directory.
+
+    Args:
+        folder: The run directory, which may be a link.
+        name: Relative path of the file or folder; empty for the whole directory.
+    """
+    root, path = os.path.realpath(folder), folder / name
+
+    def leaves(file: Path) -> bool:
+        real = os.path.realpath(file)  # unlike `resolve`, without an error for circular links
+        return real != root and not real.startswith(root + os.sep)
+
+    found = [path, *(Path(at, each) for at, folders, files in os.walk(path) for each in (*folders, *files))]
+    for file in found:
+        if (file.is_symlink() or file == path) and leaves(file):
+            raise DataError(
+                "A symbolic link leads out of the run directory.",
+                value=str(file),
+                fix="Replace it by a copy of the file; only the directory as a whole can be a link.",
+            )
+    return path
+
+
+def read_json(path: Path, folder: Path | None = None) -> JsonObject:
+    """Return the JSON object of a file; empty if the file is missing, damaged, or a link that leaves `folder`."""
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads((inside(folder, path.name) if folder else path).read_bytes())
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -83,6 +83,8 @@ def find_checkpoints(texts: Iterable[str], root: Path | None) -> list[tuple[Path
         else:
             run = RunDir.open(find_run(text, root))
             found += [(run.path, name) for name in run.checkpoint_names()]
+            if missing := run.missing_checkpoints():
+                err().print(f"Not served, because their weights are missing: {', '.join(missing)}", markup=False)
     return found
 
 

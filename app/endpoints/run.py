@@ -135,6 +135,8 @@ class RunDetails(TypedDict):
     """A run without its charts and files."""
 
     run: RunColumns
+    problem: str | None
+    """Why files of the run cannot be read, e.g. because its directory has disappeared."""
     actions: list[RunAction]
     queue_paused: bool
     cards: JsonObject
@@ -237,6 +239,7 @@ class RunEndpoints:
             state = {"title": evaluation.title, "complete": evaluation.whole, "cells": len(evaluation.cells)}
         return {
             "run": _columns(run, RunColumns),
+            "problem": self._folder(run).problem(),
             "actions": list(ACTIONS.get(run.status, ())),
             "queue_paused": self._context.queue.paused,
             "cards": summary_cards.cards(data.on_policy_rows(run), evaluation),
@@ -290,8 +293,11 @@ class RunEndpoints:
         added = self._context.queue.add(config, name=name, parent=run_id)
         return {"run": added.id or 0, "name": added.name, "url": page_url("run", run=added.id)}
 
+    def _folder(self, run: Run) -> RunDir:
+        return RunDir(self._context.workspace.folder(run.folder))
+
     def _checkpoints(self, run: Run) -> list[RunCheckpoint]:
-        stored = RunDir(self._context.workspace.folder(run.folder)).checkpoint_names()
+        stored = self._folder(run).checkpoint_names()
         rows = runs.checkpoints(self._context.db, run.id or 0)
         return [{**_columns(row, CheckpointColumns), "has_files": row.name in stored} for row in rows]
 
@@ -393,7 +399,7 @@ class RunEndpoints:
     @endpoint("read")
     def run_environment(self, run_id: RunId) -> JsonObject | None:
         """Return seed, revision, packages and machine of a run; None if they were not recorded."""
-        path = self._context.workspace.folder(runs.get(self._context.db, run_id).folder) / "meta.json"
+        path = self._folder(runs.get(self._context.db, run_id)).inside("meta.json")
         try:
             meta = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -408,7 +414,7 @@ class RunEndpoints:
     def run_log(self, run_id: RunId, offset: ByteOffset | None = None) -> RunLog:
         """Return the output of a run's worker from a byte offset; without one, its end and the newest log messages."""
         run = runs.get(self._context.db, run_id)
-        tail = read_tail(self._context.workspace.folder(run.folder) / LOG, offset)
+        tail = read_tail(self._folder(run).inside(LOG), offset)
         rows = runs.logs(self._context.db, run_id, MAX_LOG_MESSAGES) if offset is None else []
         messages = [{**_columns(row, LogMessage), "text": row.text[:MAX_BYTES]} for row in rows]
         return cast(RunLog, {**asdict(tail), "messages": messages, "status": run.status})

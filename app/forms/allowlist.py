@@ -25,7 +25,8 @@ from jobs.db.queries import runs
 from jobs.workspace import Workspace
 from rl2f_core.environments.dataset.environment import SAMPLE
 from rl2f_core.environments.math import sources
-from rl2f_core.errors import RL2FError, shorten_repr
+from rl2f_core.errors import DataError, RL2FError, shorten_repr
+from rl2f_core.file_io import inside
 from rl2f_core.leaks.classifier.stored import read_detector, trained_detectors
 from rl2f_core.llms.openai_api import LOOPBACK
 from rl2f_core.model_store.store import built_in, cache_dir, list_models
@@ -287,7 +288,10 @@ def _is_artifact(name: str, workspace: Workspace, kind: str, file: str) -> bool:
     if "\0" in name or not path.is_absolute() or not _is_below(path, workspace.runs):
         return False
     parts = path.resolve().relative_to(workspace.runs.resolve()).parts
-    return len(parts) == 3 and parts[1] == kind and (path / file).is_file()
+    try:
+        return len(parts) == 3 and parts[1] == kind and (inside(path.parent.parent, f"{kind}/{path.name}") / file).is_file()
+    except DataError:
+        return False
 
 
 def _is_below(path: Path, root: Path) -> bool:

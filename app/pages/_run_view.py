@@ -153,6 +153,8 @@ def _notices(details: RunDetails, active: bool) -> Iterable[Node]:
         yield el("div.rl-alert", f"Queued. {start} {detail or ''} ", el("a", "See the queue", href="/"))
     if detail and status in ("failed", "interrupted", "stopped"):
         yield el("div.rl-alert", detail, data_kind="error" if status == "failed" else None)
+    if details["problem"]:
+        yield el("div.rl-alert", details["problem"], data_kind="error")
     if run["invalid_lines"]:
         count = run["invalid_lines"]
         text = " of the run's events is invalid and was" if count == 1 else "s of the run's events are invalid and were"

@@ -96,7 +96,7 @@ class Source(ABC):
             getattr(self.config, name, None) for name in ("model", "environment", "teacher", "leak_detection")
         )
         detectors = () if detection is None or self.is_imported else tuple(each.type for each in detection.detectors)
-        meta, rescoring = read_json(self.run_dir.meta_path), self.rescoring
+        meta, rescoring = read_json(self.run_dir.meta_path, self.run_dir.path), self.rescoring
         return {
             "run": self.name,
             "name": getattr(self.config, "name", self._run_name),

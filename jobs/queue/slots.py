@@ -139,7 +139,7 @@ def write_slot(folder: Path, name: str) -> None:
 
 def read_slot(folder: Path) -> str:
     """Return the slot of a run; empty if it has none."""
-    return str(read_json(folder / SLOT_FILE).get("device", ""))
+    return str(read_json(folder / SLOT_FILE, folder).get("device", ""))
 
 
 def slot_env(slots: Slots, name: str) -> Mapping[str, str]:

@@ -53,6 +53,7 @@ class WorkerMonitor:
         self.db, self.workspace, self.executor, self.clock = db, workspace, executor, clock
         self._others: dict[str, Executor] = {}
         self._reading = threading.Lock()
+        self._unreadable: dict[int, str] = {}
         self.unread: set[int] = set()
         """Ended runs whose events are not all in the database."""
 
@@ -172,6 +173,7 @@ class WorkerMonitor:
         record = read_exit(folder, run.sessions)
         if record is None:
             detail = "aborted" if run.detail == ABORTING else _describe_end(run, handle, code)
+            detail += "" if folder.is_dir() else "; the run directory has disappeared"
             record = ExitStatus(run.sessions, "interrupted", detail, self.clock(), code or 0)
             write_exit(folder, record)  # directory and database agree
             if run.detail != ABORTING:
@@ -197,11 +199,14 @@ class WorkerMonitor:
                 while ingest(self.db, self.workspace, run) and (to_the_end or run.id in self.unread) and run.id:
                     run = runs.get(self.db, run.id)
             except (RL2FError, OSError) as error:  # the status must not depend on the events: retried later
-                _log.warning("Events of run %s could not be read: %s", run.id, error)
+                if self._unreadable.get(run.id or 0) != str(error):  # the attempt is repeated every second
+                    _log.warning("Events of run %s could not be read: %s", run.id, error)
+                self._unreadable[run.id or 0] = str(error)
                 if to_the_end and run.id:
                     self.unread.add(run.id)
             else:
                 self.unread.discard(run.id or 0)
+                self._unreadable.pop(run.id or 0, None)
 
 
 def _alert(folder: Path, record: ExitStatus) -> None:

@@ -165,7 +165,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path, session: int) -> JsonObject | None:
-    data = read_json(path)
+    data = read_json(path, path.parent)
     return data if data.get("session") == session else None
 
 

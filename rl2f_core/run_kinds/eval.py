@@ -143,11 +143,14 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def _last_checkpoints(run_dir: RunDir, config: RunConfig) -> list[str]:
-    available = run_dir.checkpoint_names()
+    available, missing = run_dir.checkpoint_names(), run_dir.missing_checkpoints()
     names = []
     for stage in config.stages:
-        of_stage = [n for n in available if n.rpartition("@")[0] == stage.name]
+        of_stage = [n for n in (*available, *missing) if n.rpartition("@")[0] == stage.name]
         names += [max(of_stage, key=lambda n: int(n.rpartition("@")[2]))] if of_stage else []
     if not names:
         raise ConfigError("The run has no checkpoint yet.", value=str(run_dir.path))
+    if lost := [name for name in names if name in missing]:
+        fix = f"Name a checkpoint with weights, e.g. {run_dir.path}:{available[-1]}" if available else "Restore them."
+        raise ConfigError("The weights of the last checkpoints are missing.", value=lost, known=available, fix=fix)
     return names
