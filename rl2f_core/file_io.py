@@ -25,7 +25,7 @@ def disk_full_error(path: Path) -> DiskFullError:
     return DiskFullError("The disk is full.", value=str(path), fix="Free space, then resume the run.")
 
 
-def inside(folder: Path, name: str = "") -> Path:
+def checked_path(folder: Path, name: str = "") -> Path:
     """Return a file or folder of a run directory; raise `DataError` if it is or has a link that leaves the directory.
 
     Args:
@@ -52,7 +52,7 @@ def inside(folder: Path, name: str = "") -> Path:
 def read_json(path: Path, folder: Path | None = None) -> JsonObject:
     """Return the JSON object of a file; empty if the file is missing, damaged, or a link that leaves `folder`."""
     try:
-        data = json.loads((inside(folder, path.name) if folder else path).read_bytes())
+        data = json.loads((checked_path(folder, path.name) if folder else path).read_bytes())
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -399,7 +399,7 @@ class RunEndpoints:
     @endpoint("read")
     def run_environment(self, run_id: RunId) -> JsonObject | None:
         """Return seed, revision, packages and machine of a run; None if they were not recorded."""
-        path = self._folder(runs.get(self._context.db, run_id)).inside("meta.json")
+        path = self._folder(runs.get(self._context.db, run_id)).checked_path("meta.json")
         try:
             meta = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -414,7 +414,7 @@ class RunEndpoints:
     def run_log(self, run_id: RunId, offset: ByteOffset | None = None) -> RunLog:
         """Return the output of a run's worker from a byte offset; without one, its end and the newest log messages."""
         run = runs.get(self._context.db, run_id)
-        tail = read_tail(self._folder(run).inside(LOG), offset)
+        tail = read_tail(self._folder(run).checked_path(LOG), offset)
         rows = runs.logs(self._context.db, run_id, MAX_LOG_MESSAGES) if offset is None else []
         messages = [{**_columns(row, LogMessage), "text": row.text[:MAX_BYTES]} for row in rows]
         return cast(RunLog, {**asdict(tail), "messages": messages, "status": run.status})

@@ -26,7 +26,7 @@ from jobs.workspace import Workspace
 from rl2f_core.environments.dataset.environment import SAMPLE
 from rl2f_core.environments.math import sources
 from rl2f_core.errors import DataError, RL2FError, shorten_repr
-from rl2f_core.file_io import inside
+from rl2f_core.file_io import checked_path
 from rl2f_core.leaks.classifier.stored import read_detector, trained_detectors
 from rl2f_core.llms.openai_api import LOOPBACK
 from rl2f_core.model_store.store import built_in, cache_dir, list_models
@@ -289,9 +289,10 @@ def _is_artifact(name: str, workspace: Workspace, kind: str, file: str) -> bool:
         return False
     parts = path.resolve().relative_to(workspace.runs.resolve()).parts
     try:
-        return len(parts) == 3 and parts[1] == kind and (inside(path.parent.parent, f"{kind}/{path.name}") / file).is_file()
+        folder = checked_path(path.parent.parent, f"{kind}/{path.name}")
     except DataError:
         return False
+    return len(parts) == 3 and parts[1] == kind and (folder / file).is_file()
 
 
 def _is_below(path: Path, root: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from jobs.db.models import ENDED, Run
-from rl2f_core.file_io import inside
+from rl2f_core.file_io import checked_path
 from rl2f_core.metrics.constant_baseline import describe_comparison
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.training.preflight import PreflightReport
@@ -44,13 +44,13 @@ def view(run: Run, folder: Path) -> JsonObject:
     report = _report(folder)
     if report is None:
         return shown
-    text = _read(inside(folder, "preflight.txt")) or report.to_text()
+    text = _read(checked_path(folder, "preflight.txt")) or report.to_text()
     return {**shown, "verdict": _verdict(report, text), "facts": _facts(report), "figure": figure(report), "text": text}
 
 
 def _report(folder: Path) -> PreflightReport | None:
     try:
-        return PreflightReport.model_validate_json(inside(folder, "preflight.json").read_bytes())
+        return PreflightReport.model_validate_json(checked_path(folder, "preflight.json").read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -65,7 +65,7 @@ def _read(path: Path) -> str:
 def _progress(run: Run, folder: Path) -> JsonObject:
     """Return the progress from the worker's file, which is newer than the row."""
     try:
-        held = json.loads(inside(folder, "progress.json").read_bytes())
+        held = json.loads(checked_path(folder, "progress.json").read_bytes())
         return {"phase": str(held["phase"]), "done": float(held["done"]), "total": held["total"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {"phase": run.phase, "done": run.done, "total": run.total}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import secrets
 import time
@@ -37,7 +38,8 @@ from app.model_server.responses import ResponseBuilder
 from app.model_server.scheduler import ChoiceSequence, Output, Scheduler
 from app.model_server.served_models import ServedModels
 from app.model_server.text_stream import TextStream
-from app.web.security import ServerError, host_name, is_loopback
+from app.web.failure_limit import FailureLimit
+from app.web.security import check_secret, host_name, is_loopback
 from rl2f_core.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.chat.tokenizer import HFChatTokenizer, encode_chat
 from rl2f_core.errors import ModelError
@@ -70,14 +72,14 @@ class ServerLimits:
 
 
 def check_access(host: str, api_key: str | None) -> None:
-    """Raise `ServerError` if other machines can reach the server and there is no API key."""
-    if not is_loopback(host) and not api_key:
-        raise ServerError(
-            "The model server can be reached from other machines, so it needs an API key.",
-            value=host,
-            fix="Put one into the environment and name its variable: RL2F_API_KEY=… rl2f serve-model … "
-            f"--host {host} --api-key-env RL2F_API_KEY.",
-        )
+    """Raise `ServerError` if other machines can reach the server and there is no API key, or a short one."""
+    check_secret(
+        host,
+        api_key,
+        "The model server can be reached from other machines, so it needs an API key",
+        "Put one into the environment and name its variable: RL2F_API_KEY=… rl2f serve-model … "
+        f"--host {host} --api-key-env RL2F_API_KEY.",
+    )
 
 
 @dataclass(eq=False)
@@ -129,7 +131,7 @@ class ModelServer:
     ) -> None:
         assert isinstance(backend.tokenizer, HFChatTokenizer)
         self.models, self.backend, self.tokenizer, self.api_key = models, backend, backend.tokenizer, api_key
-        self.limits = limits or ServerLimits()
+        self.limits, self.failures = limits or ServerLimits(), FailureLimit()
         self.max_model_len = min(self.limits.max_model_len, backend.max_model_len)
         self.scheduler = Scheduler(backend, self.limits.max_running, self.limits.max_waiting)
         self.started = int(time.time())
@@ -199,10 +201,16 @@ class ModelServer:
 
     # -- requests ----------------------------------------------------------------------------------------------
     def _check_access(self, http: Request) -> None:
-        """Raise `ApiError` without the API key, or, if there is none, with a foreign Host."""
+        """Raise `ApiError` without the API key, after wrong keys, or, if there is none, with a foreign Host."""
         if self.api_key is not None:
             given = http.headers.get("authorization", "").encode("latin-1")  # as it was sent
+            address = http.client.host if http.client else ""
+            if seconds := math.ceil(self.failures.seconds_left(address)):
+                what = f"There were too many wrong API keys. Try again in {seconds} seconds."
+                raise ApiError(what, status=429, code="too_many_failures", retry_after=seconds)
             if not secrets.compare_digest(given, f"Bearer {self.api_key}".encode()):
+                if given:
+                    self.failures.add(address)
                 raise ApiError("The API key is missing or wrong.", status=401, code="invalid_api_key")
         elif not is_loopback(host_name(http.headers.get("host", ""))):
             raise ApiError("The server accepts only loopback names as Host.", status=421, code="invalid_host")

@@ -20,7 +20,7 @@ from rl2f_core.evaluation.formatting import count_text, interval_text, number, v
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
 from rl2f_core.evaluation.plotting import Plot, figure
 from rl2f_core.evaluation.report import EvaluationReport, findings
-from rl2f_core.file_io import inside
+from rl2f_core.file_io import checked_path
 from rl2f_core.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.metrics.dialogues import OUTCOMES, compared_with, paired_effect_difference, solve_rate_difference
 from rl2f_core.stats.intervals import Interval, correct_families, wilson_clustered
@@ -109,7 +109,7 @@ class Evaluation:
 
 def read_report(folder: Path) -> EvaluationReport | None:
     """Return the report in a run's folder, None if it is missing; raises `DataError` if it cannot be read."""
-    path = inside(folder, "evaluation/report.json")
+    path = checked_path(folder, "evaluation/report.json")
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
 def read_levels(folder: Path) -> LevelsReport | None:
     """Return the report of an evaluation by level in a run's folder; None if it is missing or damaged."""
     try:
-        return LevelsReport.model_validate_json(inside(folder, "evaluation/levels.json").read_bytes())
+        return LevelsReport.model_validate_json(checked_path(folder, "evaluation/levels.json").read_bytes())
     except (OSError, ValueError):
         return None
 

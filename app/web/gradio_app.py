@@ -20,6 +20,7 @@ from app.common.context import Context
 from app.common.http_status import http_status
 from app.endpoints.recorder import CALLER
 from app.endpoints.studio import Studio
+from app.web.call_limits import MAX_QUEUED_EVENTS
 from app.web.page_registry import PageInfo
 from app.web.program_access import PublishedEndpoint, caller_name
 from rl2f_core.errors import RL2FError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 ENDPOINTS_PAGE = "_endpoints"
 """Gradio's page of the published endpoints, so that no other page loads their definitions; it is never served."""
+MAX_PARALLEL_EVENTS = 8
+"""Maximum number of events of one kind that run at once; all queries of programs are one kind."""
 MAX_SESSIONS = 1000
 """Browser tabs and programs whose state is kept; the oldest are dropped."""
 COMPONENT_META = "gradio.component_meta"
@@ -39,6 +42,7 @@ def configure_gradio(cache: Path) -> None:
     """Disable telemetry and set Gradio's cache directory; call it before the first import of Gradio."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
+        GRADIO_ANALYTICS_MAX_EVENTS="1",
         GRADIO_SSR_MODE="False",
         GRADIO_MCP_SERVER="False",
         GRADIO_RUN_HISTORY="False",
@@ -68,7 +72,7 @@ def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[Publ
             page.module.build(studio)
             show_errors(blocks, others)
             _hide_events(blocks, published)
-    blocks.queue(default_concurrency_limit=8, api_open=False)
+    blocks.queue(default_concurrency_limit=MAX_PARALLEL_EVENTS, max_size=MAX_QUEUED_EVENTS, api_open=False)
     return blocks, published
 
 
@@ -80,7 +84,8 @@ def _publish(blocks: gr.Blocks, studio: Studio) -> list[PublishedEndpoint]:
     with blocks.route("Endpoints", ENDPOINTS_PAGE, show_in_navbar=False):
         for name, scope, function in studio.endpoints():
             is_stream = inspect.isgeneratorfunction(function)
-            event = gr.api(_for_programs(function), api_name=name, queue=is_stream)
+            kind = None if is_stream else "programs"
+            event = gr.api(_for_programs(function), api_name=name, queue=is_stream, concurrency_id=kind)
             parameters = inspect.signature(function).parameters.values()
             published.append(PublishedEndpoint(event["id"], name, scope, tuple(parameters)))
     blocks.current_page = ""

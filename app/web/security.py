@@ -7,8 +7,10 @@
   `Sec-Fetch-Site: same-origin`: browsers share cookies between the ports of a host, but not these headers.
 - A program needs an API token (`Authorization: Bearer`), which permits only calls of endpoints; see `program_access`.
   MCP always needs a token.
-- Request bodies are limited. Unused routes of Gradio return 404.
+- Request bodies are limited, and `call_limits` limits the calls of a token. Unused routes of Gradio return 404.
 - Beyond loopback every route requires the password (HTTP Basic, compared in constant time) or a token.
+- Wrong passwords and tokens delay the next attempts (`failure_limit`), but not those of who has the cookie or has used
+  the token before, so that nobody can exclude them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import math
 import os
 import re
 import secrets
@@ -34,19 +37,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.common.http_status import STATUS
 from app.forms.own_data import MAX_FILE_BYTES
+from app.web.call_limits import CallLimits
+from app.web.failure_limit import FailureLimit
 from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
 from jobs.db.models import ApiToken
-from rl2f_core.errors import RL2FError
+from rl2f_core.errors import DataError, RL2FError
+from rl2f_core.file_io import checked_path
 from rl2f_core.types import JsonObject
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LENGTH_HEADERS = (b"content-length", b"transfer-encoding")
-MAX_BODY_BYTES = 2_000_000
+MIN_SECRET_CHARACTERS = 12
+"""Minimum length of a password or key that protects a server beyond loopback."""
+MAX_BODY_BYTES, MAX_READ_BODY_BYTES = 2_000_000, 500_000
+"""Maximum body of a request, and of one with a token that does not permit changes."""
 MAX_UPLOAD_BYTES = MAX_FILE_BYTES + 10_000
 """Maximum body of an uploaded file, which has a boundary and headers of its own."""
 UPLOAD_ROUTE = "/gradio_api/upload"
+FILE_ROUTE = re.compile(r"/gradio_api/file[=/](.+)", re.DOTALL)
 MAX_DRAINED_BYTES = 32_000_000
 """Bytes of a too large body that are still read, so that the browser receives the response, not a broken pipe."""
 CLOSED_ROUTES = re.compile(
@@ -73,15 +83,23 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, password: str | None) -> None:
-    """Raise `ServerError` if other machines can reach the server and there is no password."""
-    if not is_loopback(host) and not password:
-        raise ServerError(
-            "The studio can be reached from other machines, so it needs a password.",
-            value=host,
-            fix="Put one into the environment and name its variable: "
-            f"RL2F_PASSWORD=… rl2f serve --host {host} --password-env RL2F_PASSWORD. "
-            "Or stay on this machine: leave --host away and use an SSH tunnel.",
-        )
+    """Raise `ServerError` if other machines can reach the server and there is no password, or a short one."""
+    check_secret(
+        host,
+        password,
+        "The studio can be reached from other machines, so it needs a password",
+        "Put one into the environment and name its variable: "
+        f"RL2F_PASSWORD=… rl2f serve --host {host} --password-env RL2F_PASSWORD. "
+        "Or stay on this machine: leave --host away and use an SSH tunnel.",
+    )
+
+
+def check_secret(host: str, secret: str | None, what: str, fix: str) -> None:
+    """Raise `ServerError` if other machines can reach a server and its password or key is missing or too short."""
+    length = len((secret or "").strip())
+    if not is_loopback(host) and length < MIN_SECRET_CHARACTERS:
+        what += f" of at least {MIN_SECRET_CHARACTERS} characters"
+        raise ServerError(f"{what}.", value=f"{length} characters at {host}" if length else host, fix=fix)
 
 
 def load_secret(path: Path) -> bytes:
@@ -136,6 +154,8 @@ class Security:
         password: str | None = None,
         names: Iterable[str] = (),
         body_limit: int = MAX_BODY_BYTES,
+        limits: CallLimits | None = None,
+        exports: Path | None = None,
     ) -> None:
         check_binding(host, password)
         self.app = app
@@ -143,8 +163,13 @@ class Security:
         self.password = password
         self.programs = programs
         self.body_limit = body_limit
+        self.limits = limits or CallLimits()
+        self.exports = exports
+        self.failures = FailureLimit()
+        self.used_tokens: set[bytes] = set()
+        """Hashes of tokens that were valid."""
         self.cookie_name = f"rl2f_{port}"
-        self.cookie = hmac.new(secret, b"cookie", hashlib.sha256).hexdigest()
+        self.cookie = hmac.new(secret, b"cookie" + (password or "").encode(), hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or forward it with response headers added and the body size limited."""
@@ -163,18 +188,25 @@ class Security:
             refusal = self._refuse_browser(scope, headers)
         elif refusal is None and bearer is not None:
             token, refusal = await self._admit_program(scope, bearer)
-        if refusal is None:
-            is_upload = scope["path"] == UPLOAD_ROUTE
-            body = await self._read_body(receive, MAX_UPLOAD_BYTES if is_upload else self.body_limit)
-            if isinstance(body, bytes) and scope["method"] == "POST":
-                body = await run_in_threadpool(self.programs.check_call, token, scope["path"], body)
-            if isinstance(body, bytes):
-                scope, receive = _with_body(scope, receive, body)
-            else:
-                refusal = body
+        refusal = refusal or self.limits.refuse(scope, token and token.id) or self._refuse_file(scope["path"])
         if refusal is not None:
             await self._refuse(scope, receive, send, *refusal)
             return
+        async with self.limits.slot(scope, token and token.id):
+            await self._forward(scope, receive, send, token)
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send, token: ApiToken | None) -> None:
+        """Forward a request with its whole body, or refuse the body."""
+        limit = MAX_UPLOAD_BYTES if scope["path"] == UPLOAD_ROUTE else self.body_limit
+        if token is not None and "run" not in token.scopes.split():
+            limit = min(limit, MAX_READ_BODY_BYTES)
+        body = await self._read_body(receive, limit)
+        if isinstance(body, bytes) and scope["method"] == "POST":
+            body = await run_in_threadpool(self.programs.check_call, token, scope["path"], body)
+        if not isinstance(body, bytes):
+            await self._refuse(scope, receive, send, *body)
+            return
+        scope, receive = _with_body(scope, receive, body)
         nonce = secrets.token_urlsafe(16)
         scope.setdefault("state", {}).update(rl2f_nonce=nonce, rl2f_token=token)
 
@@ -186,6 +218,19 @@ class Security:
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+    def _refuse_file(self, path: str) -> Refusal | None:
+        """Refuse a link in the exports that leads out of them, which Gradio would follow."""
+        route = FILE_ROUTE.fullmatch(path)
+        if route is None or self.exports is None:
+            return None
+        file = Path(os.path.abspath(route[1]))
+        try:
+            if file.is_relative_to(self.exports):
+                checked_path(self.exports, str(file.relative_to(self.exports)))
+        except (DataError, ValueError):
+            return 404, "There is no such file.", "See the list of exports."
+        return None
 
     def _refuse_origin(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
         host = headers.get("host", "")
@@ -202,10 +247,16 @@ class Security:
         return None
 
     def _refuse_browser(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
-        if self.password is not None and not self._knows_password(headers):
-            return 401, "This studio requires its password.", "Any user name, and the password it was started with."
         path, safe = unquote(scope["path"]), scope["method"] in SAFE_METHODS
         cookie_ok = hmac.compare_digest(_cookies(headers).get(self.cookie_name, "").encode(), self.cookie.encode())
+        if self.password is not None:
+            is_attempt = "authorization" in headers
+            if is_attempt and not cookie_ok and (refusal := self._refuse_attempt(scope)):
+                return refusal
+            if not self._knows_password(headers):
+                if is_attempt:
+                    self.failures.add(_address(scope))
+                return 401, "This studio requires its password.", "Any user name, and the password it was started with."
         if not cookie_ok and (not safe or COOKIE_ROUTES.match(path)):
             fix = "In a browser, reload the page. In a program, send a token: rl2f token new --help."
             return 403, "The request has neither the cookie of this studio nor an API token.", fix
@@ -218,13 +269,25 @@ class Security:
 
     async def _admit_program(self, scope: Scope, bearer: str) -> tuple[ApiToken | None, Refusal | None]:
         """Return the token of a program, and why its request is refused."""
+        digest = hashlib.sha256(bearer.encode()).digest()
+        if digest not in self.used_tokens and (refusal := self._refuse_attempt(scope)):
+            return None, refusal
         try:
             token = await run_in_threadpool(self.programs.find, bearer)
         except StoreError as error:
             return None, (503, error.what, error.fix or "Try again.")
         if token is None:
+            self.used_tokens.discard(digest)
+            self.failures.add(_address(scope))
             return None, (401, "The API token is unknown or was revoked.", "Create one: rl2f token new --scope read")
+        self.used_tokens.add(digest)
         return token, self.programs.refuse_route(scope["method"], scope["path"])
+
+    def _refuse_attempt(self, scope: Scope) -> Refusal | None:
+        """Return why an address may not try a password or a token now."""
+        if not (seconds := self.failures.seconds_left(_address(scope))):
+            return None
+        return 429, "There were too many wrong passwords or tokens.", f"Try again in {math.ceil(seconds)} seconds."
 
     async def _read_body(self, receive: Receive, max_bytes: int) -> bytes | Refusal:
         """Return the body of a request, or a refusal if it is too large."""
@@ -263,6 +326,8 @@ class Security:
         if status == 401:
             basic = 'Basic realm="RL2F Studio", charset="UTF-8"'
             response.headers["www-authenticate"] = 'Bearer realm="RL2F Studio"' if self.password is None else basic
+        if status == 429:
+            response.headers["retry-after"] = str(max(1, math.ceil(self.failures.seconds_left(_address(scope)))))
         if status == 413:
             response.headers["connection"] = "close"
         if scope["method"] == "HEAD":
@@ -328,6 +393,10 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 def _cookies(headers: dict[str, str]) -> dict[str, str]:
     return cookie_parser(headers.get("cookie", ""))
+
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
 
 
 def _bearer_token(headers: dict[str, str]) -> str | None:

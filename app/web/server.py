@@ -17,6 +17,7 @@ from app.common.context import Context
 from app.common.http_status import http_status
 from app.forms.own_data import MAX_FILE_BYTES
 from app.web import files
+from app.web.call_limits import CallLimits
 from app.web.gradio_app import build, configure_gradio
 from app.web.mcp_server import McpServer
 from app.web.page_registry import STATIC, PageInfo, pages
@@ -65,7 +66,7 @@ def create_app(
     app.mount("/static", StaticFiles(directory=STATIC, packages=[("gradio", "templates/frontend/static")]))
     if tools:
         app.router.routes.append(Route(MCP_ROUTE, tools))
-    published = _add_pages(app, context, site_pages, host, port) if site_pages else []
+    published, limits = _add_pages(app, context, site_pages, host, port) if site_pages else ([], None)
     app.add_middleware(PageResponses)
     app.add_middleware(
         Security,
@@ -75,13 +76,15 @@ def create_app(
         password=password,
         names=tuple(names),
         programs=ProgramAccess(context.db, published, mcp=bool(mcp)),
+        limits=limits,
+        exports=context.workspace.exports,
     )
     return app
 
 
 def _add_pages(
     app: FastAPI, context: Context, site_pages: list[PageInfo], host: str, port: int
-) -> list[PublishedEndpoint]:
+) -> tuple[list[PublishedEndpoint], CallLimits]:
     _end_heartbeats(app)
     warnings.filterwarnings("ignore", message="SSR mode is not supported")
     import gradio as gr  # after `configure_gradio`
@@ -110,7 +113,7 @@ def _add_pages(
     # the queue must run events on the mounted app, not on the one that Gradio created before
     mounted = (getattr(route, "app", None) for route in app.routes)
     blocks.app = next(each for each in mounted if isinstance(each, gr.routes.App))
-    return published
+    return published, CallLimits(blocks)
 
 
 def _end_heartbeats(app: FastAPI) -> None:

@@ -268,7 +268,7 @@ def _parse(url: str) -> URL:
 
 
 def _check_file(url: URL, read_only: bool) -> None:
-    """Check that the file is on a local disk; create it, readable by its owner only, unless the database is read-only."""
+    """Check that the file is on a local disk; create it, readable by its owner only, if it is to be written."""
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise StoreError("The database needs a file.", value=str(url), fix="Use sqlite:////PATH.")
     path = Path(url.database)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobs.db.errors import NotFoundError
 from jobs.workspace import Workspace
-from rl2f_core.file_io import inside
+from rl2f_core.file_io import checked_path
 from rl2f_core.types import JsonObject
 
 MANIFEST, CARD = "manifest.json", "README.md"
@@ -34,7 +34,7 @@ def listed(workspace: Workspace, limit: int = 100) -> list[JsonObject]:
 def read(folder: Path) -> JsonObject | None:
     """Return the manifest of an export; None if it is missing or invalid."""
     try:
-        data = json.loads(inside(folder, MANIFEST).read_text(encoding="utf-8"))
+        data = json.loads(checked_path(folder, MANIFEST).read_text(encoding="utf-8"))
         return data if isinstance(data["formats"], dict) and float(data["created"]) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -24,7 +24,7 @@ from jobs.ingest import event_rows
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import load_config
 from rl2f_core.errors import DataError, RL2FError, RunError
-from rl2f_core.file_io import inside
+from rl2f_core.file_io import checked_path
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, StatusEvent, read_events
 
@@ -61,7 +61,7 @@ def ingest(db: Database, workspace: Workspace, run: Run, limit_bytes: int = 4_00
     """
     assert run.id is not None
     offset = runs.get(db, run.id).events_offset
-    batch = _read(inside(workspace.folder(run.folder), "events.jsonl"), offset, limit_bytes)
+    batch = _read(checked_path(workspace.folder(run.folder), "events.jsonl"), offset, limit_bytes)
     if batch is None:
         return 0
     with db.write() as session:

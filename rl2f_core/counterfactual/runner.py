@@ -21,7 +21,7 @@ from rl2f_core.counterfactual.estimates import Outcome
 from rl2f_core.counterfactual.fork_points import ForkPoint, match_recorded_hints
 from rl2f_core.counterfactual.report import CounterfactualReport, build_report, chart
 from rl2f_core.errors import DataError
-from rl2f_core.file_io import inside, write_atomically
+from rl2f_core.file_io import checked_path, write_atomically
 from rl2f_core.metrics.dialogues import Revision, normalized_answer
 from rl2f_core.rollout.build import (
     build_backend,
@@ -336,7 +336,7 @@ def _hint_value_events(report: CounterfactualReport) -> list[HintValueEvent]:
 
 def read_report(run_path: Path) -> CounterfactualReport | None:
     """Return the report in a run directory, or None. Raises `DataError` if it is damaged."""
-    path = inside(run_path, f"{RESULTS_DIR}/report.json")
+    path = checked_path(run_path, f"{RESULTS_DIR}/report.json")
     try:
         return CounterfactualReport.model_validate_json(path.read_bytes())
     except FileNotFoundError:

@@ -37,7 +37,7 @@ from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.run import BaseRun
 from rl2f_core.distributed.process_group import ProcessGroup
 from rl2f_core.errors import ConfigError, RL2FError, RunError
-from rl2f_core.file_io import inside, read_json, write_atomically
+from rl2f_core.file_io import checked_path, read_json, write_atomically
 from rl2f_core.model_store.conversion import CONVERSION, rename_models
 from rl2f_core.paths import ROOT
 from rl2f_core.run.events import CheckpointEvent, read_events
@@ -77,13 +77,13 @@ class RunDir:
     def open(cls, path: str | Path) -> RunDir:
         """Open an existing run. Raises `RunError` if there is none, and `DataError` if a link leaves its directory."""
         run_dir = cls(path)
-        run_dir.inside()
+        run_dir.checked_path()
         if not run_dir.config_path.is_file():
             raise RunError("The folder contains no run.", value=str(path), fix="Name a folder with a config.yaml.")
         return run_dir
 
-    def inside(self, name: str = "") -> Path:
-        """Return a file or folder of the run, which may be missing; see `file_io.inside`.
+    def checked_path(self, name: str = "") -> Path:
+        """Return a file or folder of the run, which may be missing; see `file_io.checked_path`.
 
         Raises `RunError` if the run directory is missing.
         """
@@ -91,12 +91,12 @@ class RunDir:
             what = "The folder contains no run: it does not exist."
             fix = "Name a folder with a config.yaml; if the folder was removed, restore it or delete the run."
             raise RunError(what, value=str(self.path), fix=fix)
-        return inside(self.path, name)
+        return checked_path(self.path, name)
 
     def problem(self) -> str | None:
         """Return why files of the run cannot be read; None if they can."""
         try:
-            self.inside()
+            self.checked_path()
         except RL2FError as error:
             return str(error)
         return None
@@ -122,7 +122,7 @@ class RunDir:
         folder = self.checkpoints / name
         if folder.parent != self.checkpoints or not (folder / "adapter_model.safetensors").is_file():
             raise ConfigError("There is no such checkpoint.", value=name, known=self.checkpoint_names())
-        return self.inside(f"checkpoints/{name}")
+        return self.checked_path(f"checkpoints/{name}")
 
     def checkpoint_names(self) -> list[str]:
         """List the checkpoints in the order of saving."""

@@ -14,7 +14,7 @@ from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, ComponentConfig
 from rl2f_core.config.loading import load_config, validate_config
 from rl2f_core.config.presets import preset, presets
 from rl2f_core.config.run import BaseRun, RunConfig
-from rl2f_core.errors import ConfigError
+from rl2f_core.errors import ConfigError, rl2f_command
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
@@ -151,6 +151,6 @@ def _last_checkpoints(run_dir: RunDir, config: RunConfig) -> list[str]:
     if not names:
         raise ConfigError("The run has no checkpoint yet.", value=str(run_dir.path))
     if lost := [name for name in names if name in missing]:
-        fix = f"Name a checkpoint with weights, e.g. {run_dir.path}:{available[-1]}" if available else "Restore them."
+        fix = rl2f_command("eval", f"{run_dir.path}:{available[-1]}") if available else "Restore them."
         raise ConfigError("The weights of the last checkpoints are missing.", value=lost, known=available, fix=fix)
     return names
