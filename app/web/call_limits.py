@@ -32,7 +32,7 @@ MAX_PARALLEL_REQUESTS, MAX_WAITING_REQUESTS = 8, 64
 """Requests of one token that are handled at once, and that wait for them."""
 MAX_STREAMS = 64
 """Open streams of results of one token."""
-STREAM = re.compile(r"/gradio_api/(?:queue/data|call/(?:v2/)?[\w-]+/(?P<event>[\w-]+))", re.ASCII)
+STREAM = re.compile(r"/gradio_api/(?:queue/data|call/(?:v2/)?[^/]+/(?P<event>[^/]+))")
 """Routes that return results as a stream."""
 QUEUE_ROUTES = re.compile(r"/gradio_api/(queue/join|call/.+)")
 TOO_MANY = "The token has too many unfinished calls."

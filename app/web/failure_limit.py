@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-FREE_FAILURES, FREE_FAILURES_OF_ALL = 5, 50
+FREE_FAILURES, FREE_FAILURES_OF_ALL = 10, 50
 """Failures without a delay, of one address and of all."""
 MAX_DELAY_SECONDS, MAX_DELAY_SECONDS_OF_ALL = 60.0, 5.0
 """Each further failure doubles the delay, from one second to at most these."""

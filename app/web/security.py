@@ -9,8 +9,8 @@
   MCP always needs a token.
 - Request bodies are limited, and `call_limits` limits the calls of a token. Unused routes of Gradio return 404.
 - Beyond loopback every route requires the password (HTTP Basic, compared in constant time) or a token.
-- Wrong passwords and tokens delay the next attempts (`failure_limit`), but not those of who has the cookie or has used
-  the token before, so that nobody can exclude them.
+- Wrong passwords and tokens delay the next attempts (`failure_limit`). Browsers with the cookie and programs with a valid
+  token are not delayed, so that nobody can exclude them; a token cannot be guessed.
 """
 
 from __future__ import annotations
@@ -166,8 +166,6 @@ class Security:
         self.limits = limits or CallLimits()
         self.exports = exports
         self.failures = FailureLimit()
-        self.used_tokens: set[bytes] = set()
-        """Hashes of tokens that were valid."""
         self.cookie_name = f"rl2f_{port}"
         self.cookie = hmac.new(secret, b"cookie" + (password or "").encode(), hashlib.sha256).hexdigest()
 
@@ -269,18 +267,19 @@ class Security:
 
     async def _admit_program(self, scope: Scope, bearer: str) -> tuple[ApiToken | None, Refusal | None]:
         """Return the token of a program, and why its request is refused."""
-        digest = hashlib.sha256(bearer.encode()).digest()
-        if digest not in self.used_tokens and (refusal := self._refuse_attempt(scope)):
-            return None, refusal
         try:
             token = await run_in_threadpool(self.programs.find, bearer)
         except StoreError as error:
             return None, (503, error.what, error.fix or "Try again.")
         if token is None:
-            self.used_tokens.discard(digest)
-            self.failures.add(_address(scope))
-            return None, (401, "The API token is unknown or was revoked.", "Create one: rl2f token new --scope read")
-        self.used_tokens.add(digest)
+            refusal = self._refuse_attempt(scope)
+            if refusal is None:
+                self.failures.add(_address(scope))
+            return None, refusal or (
+                401,
+                "The API token is unknown or was revoked.",
+                "Create one: rl2f token new --scope read",
+            )
         return token, self.programs.refuse_route(scope["method"], scope["path"])
 
     def _refuse_attempt(self, scope: Scope) -> Refusal | None:

@@ -19,6 +19,7 @@ from app.forms.own_data import MAX_FILE_BYTES
 from app.web import files
 from app.web.call_limits import CallLimits
 from app.web.gradio_app import build, configure_gradio
+from app.web.invalid_events import refuse_invalid_events
 from app.web.mcp_server import McpServer
 from app.web.page_registry import STATIC, PageInfo, pages
 from app.web.program_access import MCP_ROUTE, ProgramAccess, PublishedEndpoint
@@ -113,6 +114,7 @@ def _add_pages(
     # the queue must run events on the mounted app, not on the one that Gradio created before
     mounted = (getattr(route, "app", None) for route in app.routes)
     blocks.app = next(each for each in mounted if isinstance(each, gr.routes.App))
+    refuse_invalid_events(blocks, blocks.app)
     return published, CallLimits(blocks)
 
 

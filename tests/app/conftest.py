@@ -43,7 +43,8 @@ def make_client() -> Callable[..., TestClient]:
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
         if secret:
             secret, programs = load_secret(context.workspace.root / "secret"), ProgramAccess(context.db)
-            guard = Security(app, secret=secret, host=HOST, port=PORT, programs=programs)
+            password = options.get("password")
+            guard = Security(app, secret=secret, host=HOST, port=PORT, programs=programs, password=password)
             client.headers["Sec-Fetch-Site"] = "same-origin"
             client.cookies.set(guard.cookie_name, guard.cookie)
         return client

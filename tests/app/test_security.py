@@ -331,7 +331,9 @@ def test_beyond_loopback_the_app_is_not_made_without_a_password(context: Context
         create_app(context, host, 7860)
     with pytest.raises(ServerError, match="needs a password"):
         check_binding(host, "")
-    check_binding(host, "x")
+    with pytest.raises(ServerError, match="at least 12 characters"):
+        check_binding(host, "x" * 11)
+    check_binding(host, "x" * 12)
     check_binding("127.0.0.1", None)
 
 

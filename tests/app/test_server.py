@@ -168,7 +168,7 @@ def test_a_taken_port_is_told_with_the_next_one() -> None:
     [
         (["--host", "0.0.0.0", "--port", "0"], "needs a password"),
         (["--host", "0.0.0.0", "--port", "0", "--password-env", "RL2F_NO_SUCH"], "empty or not set"),
-        (["--host", "203.0.113.7", "--password-env", "HOME"], "cannot listen"),
+        (["--host", "203.0.113.7", "--password-env", "PATH"], "cannot listen"),
         (["--port", "0", "--executor", "slurm"], "Known: local, ray"),
     ],
 )

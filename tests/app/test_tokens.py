@@ -244,7 +244,7 @@ def test_a_call_with_an_invalid_body_is_refused(site: Site, body: bytes) -> None
 
 
 def test_a_large_body_of_unknown_length_is_refused(site: Site) -> None:
-    headers = {"Authorization": f"Bearer {site.token('read')}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {site.token('run')}", "Content-Type": "application/json"}
     for size in (1, 50):
         pieces = (b" " * (2_100_000 // size) for _ in range(size))
         answer = httpx.post(f"{site.url}/gradio_api/run/list_exports", content=pieces, headers=headers, timeout=60)
