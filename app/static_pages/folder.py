@@ -104,7 +104,7 @@ def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
     stages = config.stages if isinstance(config, RunConfig) else ()
     curves = overview(step_metrics(run_dir), plot_options(config))
     report = run_dir.path / "counterfactual" / "report.md"
-    meta = json.loads(run_dir.meta_path.read_text(encoding="utf-8"))
+    meta = run_dir.meta()
     return {
         "environment": config.environment.type,
         "model": PurePath(config.model.name).name,
@@ -116,7 +116,7 @@ def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
             _shortened(config.model_dump(mode="json", exclude={"alerts"})), sort_keys=False, allow_unicode=True
         ),
         "facts": {
-            "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(meta["created"])),
+            "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(meta["created"])) if "created" in meta else "",
             "seed": config.seed,
             "commit": meta.get("git") or "",
             "python": meta.get("python") or "",

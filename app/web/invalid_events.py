@@ -1,4 +1,4 @@
-"""Events and calls that Gradio or a handler of a page cannot process become status 400 without a traceback in the log."""
+"""Events and calls that Gradio or a page cannot process become status 400 without a traceback in the log."""
 
 from __future__ import annotations
 

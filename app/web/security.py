@@ -9,8 +9,8 @@
   MCP always needs a token.
 - Request bodies are limited, and `call_limits` limits the calls of a token. Unused routes of Gradio return 404.
 - Beyond loopback every route requires the password (HTTP Basic, compared in constant time) or a token.
-- Wrong passwords and tokens delay the next attempts (`failure_limit`). Browsers with the cookie and programs with a valid
-  token are not delayed, so that nobody can exclude them; a token cannot be guessed.
+- Wrong passwords and tokens delay the next attempts (`failure_limit`). Browsers with the cookie and programs with a
+  valid token are not delayed, so that nobody can exclude them; a token cannot be guessed.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def _small_files(source: RunDir, model: str) -> dict[str, bytes]:
     if not isinstance(config, RunConfig):
         raise DataError("Only a training run can be an example.", value=data.get("kind"))
     files = {"config.yaml": dump_yaml(config).encode()}
-    files["meta.json"] = _json(json.loads(source.meta_path.read_text(encoding="utf-8")))
+    files["meta.json"] = _json(source.meta())
     for name in COPIED:
         if (source.path / name).is_file():
             files[name] = (source.path / name).read_bytes()

@@ -78,7 +78,7 @@ def _files(source: RunDir, target: Path) -> dict[str, bytes]:
 
 def _recorded(source: RunDir, target: Path) -> tuple[JsonObject, JsonObject]:
     """Return environment.json and training.json of a run."""
-    meta = json.loads(source.meta_path.read_text(encoding="utf-8"))
+    meta = source.meta()
     sessions: list[StatusEvent] = []  # first event of each session
     ends: list[float] = []
     cpu: list[float | None] = []  # None for a session without a last status: the process was killed
@@ -100,7 +100,7 @@ def _recorded(source: RunDir, target: Path) -> tuple[JsonObject, JsonObject]:
         "command": rl2f_command("train", f"{name}/config.yaml"),
         "commit": meta.get("git"),
         "seed": meta.get("seed"),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(meta["created"])),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(meta["created"])) if "created" in meta else None,
         "python": meta.get("python"),
         "packages": meta.get("packages"),
         "machine": meta.get("machine"),

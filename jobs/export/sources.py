@@ -19,7 +19,6 @@ from jobs.export.rescoring import Rescoring, newest_rescoring
 from jobs.export.settings import Exclusion, ExportFilter
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
-from rl2f_core.file_io import read_json
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
 from rl2f_core.text.yaml_loader import load_yaml
@@ -96,7 +95,7 @@ class Source(ABC):
             getattr(self.config, name, None) for name in ("model", "environment", "teacher", "leak_detection")
         )
         detectors = () if detection is None or self.is_imported else tuple(each.type for each in detection.detectors)
-        meta, rescoring = read_json(self.run_dir.meta_path, self.run_dir.path), self.rescoring
+        meta, rescoring = self.run_dir.meta(), self.rescoring
         return {
             "run": self.name,
             "name": getattr(self.config, "name", self._run_name),

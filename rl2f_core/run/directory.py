@@ -117,6 +117,10 @@ class RunDir:
         """Conversion of the built-in models that the run uses; runs before the second recorded none."""
         return int(read_json(self.meta_path).get("conversion", 1))
 
+    def meta(self) -> JsonObject:
+        """Return the contents of `meta.json`; empty if it is missing or damaged."""
+        return read_json(self.meta_path, self.path)
+
     def checkpoint(self, name: str) -> Path:
         """Return the folder of a checkpoint. Raises `ConfigError` listing the known ones."""
         folder = self.checkpoints / name

@@ -7,6 +7,7 @@ ignore an incomplete last line, and the writer completes it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -195,6 +196,7 @@ Event = Annotated[
     Field(discriminator="type"),
 ]
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
+_log = logging.getLogger(__name__)
 
 
 class EventSink(Protocol):
@@ -274,7 +276,7 @@ class JsonlSink:
 
 
 def read_events(path: str | Path, *, strict: bool = False, having: bytes = b"") -> Iterator[Event]:
-    """Read the events of a file in order, without an incomplete last line.
+    """Read the events of a file in order, without an incomplete last line; log how many lines are invalid.
 
     Args:
         path: The event file.
@@ -287,10 +289,11 @@ def read_events(path: str | Path, *, strict: bool = False, having: bytes = b"") 
         file = open(path, "rb")
     except OSError as error:
         raise DataError("The event file cannot be opened.", value=str(path)) from error
+    invalid: list[str] = []
     with file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
-                return
+                break
             if having not in line:
                 continue
             try:
@@ -298,3 +301,7 @@ def read_events(path: str | Path, *, strict: bool = False, having: bytes = b"") 
             except ValidationError as error:
                 if strict:
                     raise DataError(f"Line {number} of the event file is invalid.", value=str(path)) from error
+                invalid.append(f"line {number}: {error.errors(include_url=False, include_input=False)[0]['msg']}")
+    if invalid:
+        text = "%d lines of %s are damaged, or were written by another version, and are left out. The first is %s."
+        _log.warning(text, len(invalid), path, invalid[0])

@@ -80,7 +80,7 @@ def model_card(export: ModelExport, versions: str = "") -> str:
     environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     environment.filters["plain"] = plain
     report = _report(export)
-    meta = json.loads(export.run.meta_path.read_text(encoding="utf-8")) if export.run.meta_path.is_file() else {}
+    meta = export.run.meta()
     body = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         export=export,
         config=export.config,

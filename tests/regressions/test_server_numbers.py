@@ -1,0 +1,149 @@
+"""Numbers and counts in configurations and endpoints, and schedules when the clock is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import yaml
+from export_builders import CONFIG
+from pydantic.json_schema import models_json_schema
+
+from app.common.context import Context
+from app.endpoints.studio import Studio
+from app.web.mcp_server import input_schema
+from jobs import run_kinds
+from jobs.db.engine import Database
+from jobs.db.models import ScheduledRun
+from jobs.db.queries import scheduled_runs
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
+from rl2f_core import registry
+from rl2f_core.config.loading import load_config, parse_config, parse_yaml
+from rl2f_core.errors import ConfigError
+from rl2f_core.text.yaml_loader import load_yaml
+
+
+@pytest.fixture
+def context(workspace: Workspace, db: Database) -> Context:
+    return Context(workspace, db, Queue(db, workspace))
+
+
+# -- numbers and counts ----------------------------------------------------------------------------------------------
+LONG_NUMBERS = {
+    "4,000 hexadecimal digits": "0x" + "f" * 4000,
+    "4,000 octal digits": "0" + "7" * 4000,
+    "20,000 binary digits": "0b" + "1" * 20_000,
+    "60,000 sexagesimal parts": "1" + ":1" * 60_000,
+    "60,000 sexagesimal parts and a fraction": "1" + ":1" * 60_000 + ".5",
+    "4,200 decimal digits": "1" * 4200,
+}
+
+
+@pytest.mark.parametrize("number", LONG_NUMBERS.values(), ids=LONG_NUMBERS)
+def test_a_number_of_many_digits_is_refused_with_a_reason(context: Context, number: str) -> None:
+    text = f"name: long\nseed: {number}\n"
+    with pytest.raises(ConfigError, match="a number has") as refused:
+        parse_yaml(text)
+    assert len(str(refused.value)) < 2000
+    with pytest.raises(ConfigError, match="a number has"):
+        load_config("quickstart", [f"seed={number}"])
+    checked = Studio(context).launch.check_config(yaml=text)
+    assert not checked["ok"] and "a number has" in json.dumps(checked)
+
+
+@pytest.mark.parametrize("seed", [16**4000, -(10**5000), [10**5000]], ids=["large", "negative", "in a list"])
+def test_a_long_number_of_python_is_refused_with_a_reason(seed: object) -> None:
+    with pytest.raises(ConfigError, match="seed"):
+        parse_config({**CONFIG, "seed": seed})
+    assert str(ConfigError("A value is wrong.", value=seed))
+
+
+def test_numbers_of_usual_notation_are_read() -> None:
+    assert load_yaml("[0x1f, 0b11, 0o17, 1:30, 1e3, 1_000, .5, 1:30.5]") == yaml.safe_load(
+        "[0x1f, 0b11, 0o17, 1:30, 1e3, 1_000, .5, 1:30.5]"
+    )
+
+
+COUNTS = ("evaluation.num_tasks", "evaluation.samples_per_task", "stages.0.steps", "stages.0.tasks_per_step",
+          "stages.0.group_size", "stages.0.minibatches", "stages.0.save_steps", "stages.0.max_group_resamples",
+          "preflight.num_tasks", "rollout.max_new_tokens", "rollout.max_concurrent", "lora.alpha",
+          "leak_detection.max_resamples", "stages.0.learning_rate.0.step")  # fmt: skip
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_count_of_the_configuration_has_an_upper_bound(count: str) -> None:
+    value: object = 10**12
+    if count.endswith(".step"):
+        count, value = "stages.0.learning_rate", [{"step": 0, "value": 0.1}, {"step": 10**12, "value": 0.2}]
+    with pytest.raises(ConfigError, match=f"{count.split('.')[-1]}.*less than or equal"):
+        load_config("quickstart", [f"{count}={json.dumps(value)}"])
+
+
+def unbounded(schema: Any, path: str = "") -> Iterator[str]:
+    if isinstance(schema, dict):
+        if schema.get("type") == "integer" and not {"maximum", "exclusiveMaximum", "enum", "const"} & schema.keys():
+            yield path
+        for key, value in schema.items():
+            yield from unbounded(value, f"{path}/{key}")
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from unbounded(item, path)
+
+
+def test_every_whole_number_of_every_configuration_has_an_upper_bound() -> None:
+    run_kinds.load()
+    classes = [registry.get("run_kind", name).config_class for name in registry.names("run_kind")]
+    kinds = [kind for kind in registry.PACKAGES if kind != "run_kind"]
+    classes += [registry.get(kind, name).Config for kind in kinds for name in registry.names(kind)]
+    _, schema = models_json_schema([(each, "validation") for each in classes])
+    assert list(unbounded(schema)) == []
+
+
+def test_every_whole_number_of_every_endpoint_has_an_upper_bound(context: Context) -> None:
+    functions = {name: function for name, _, function in Studio(context).endpoints()}
+    assert [path for name, each in functions.items() for path in unbounded(input_schema(each), name)] == []
+
+
+# -- schedules when the clock is changed -----------------------------------------------------------------------------
+BERLIN, NEW_YORK, SANTIAGO = "Europe/Berlin", "America/New_York", "America/Santiago"
+TIMES = {
+    "daily at a repeated time": (BERLIN, "30 2 * * *", "2027-10-30T12:00", ["31T02:30+02", "01T02:30+01"]),
+    "daily at a repeated time in America": (NEW_YORK, "30 1 * * *", "2027-11-06T12:00", ["07T01:30-04", "08T01:30-05"]),
+    "weekly at a repeated time": (BERLIN, "30 2 * * sun", "2027-10-30T12:00", ["31T02:30+02", "07T02:30+01"]),
+    "added after the first occurrence": (BERLIN, "30 2 * * *", "2027-10-31T02:45", ["01T02:30+01"]),
+    "several times in a repeated hour": (
+        BERLIN, "*/30 2 * * *", "2027-10-30T12:00", ["31T02:00+02", "31T02:30+02", "01T02:00+01"],
+    ),
+    "every second hour, one repeated": (BERLIN, "0 */2 * * *", "2027-10-31T00:30", ["31T02:00+02", "31T04:00+01"]),
+    "a list of hours, one repeated": (BERLIN, "30 2,3 * * *", "2027-10-31T00:30", ["31T02:30+02", "31T03:30+01"]),
+    "hourly in a repeated hour": (
+        BERLIN, "0 * * * *", "2027-10-31T01:30", ["31T02:00+02", "31T02:00+01", "31T03:00+01"],
+    ),
+    "daily at a skipped time": (BERLIN, "30 2 * * *", "2027-03-27T12:00", ["28T03:30+02", "29T02:30+02"]),
+    "several times in a skipped hour": (
+        BERLIN, "*/30 2 * * *", "2027-03-27T12:00", ["28T03:00+02", "28T03:30+02", "29T02:00+02"],
+    ),
+    "a skipped hour and the next one": (BERLIN, "30 2,3 * * *", "2027-03-27T12:00", ["28T03:30+02", "29T02:30+02"]),
+    "hourly over a skipped hour": (BERLIN, "0 * * * *", "2027-03-28T00:30", ["28T01:00+01", "28T03:00+02"]),
+    "a skipped midnight": (SANTIAGO, "30 0 * * *", "2027-09-04T12:00", ["05T01:30-03", "06T00:30-03"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("zone", "when", "after", "expected"), TIMES.values(), ids=TIMES)
+def test_a_schedule_is_due_once_when_the_clock_is_changed(
+    zone: str, when: str, after: str, expected: list[str]
+) -> None:
+    moment = datetime.fromisoformat(after).replace(tzinfo=ZoneInfo(zone)).timestamp()
+    found = []
+    for _ in expected:
+        plan = ScheduledRun(name="", trigger="cron", when=when, timezone=zone, created=moment)
+        due = scheduled_runs.next_time(plan, moment)
+        assert due is not None
+        moment = due
+        found.append(datetime.fromtimestamp(due, ZoneInfo(zone)).strftime("%dT%H:%M%z")[:-2])
+    assert found == expected
