@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 
 FREE_FAILURES, FREE_FAILURES_OF_ALL = 10, 50
 """Failures without a delay, of one address and of all."""
@@ -19,14 +18,9 @@ ALL = "all"
 
 
 class FailureLimit:
-    """Failures of the last time, by address.
+    """Failures of the last time, by address."""
 
-    Args:
-        clock: Returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """Number of failures, and the time of the last one."""
 
@@ -38,11 +32,11 @@ class FailureLimit:
     def _left(self, key: str, free: int, most: float) -> float:
         count, last = self._failures.get(key, (0, 0.0))
         delay = 0.0 if count <= free else min(most, 2.0 ** min(count - free - 1, 30))
-        return max(0.0, last + delay - self._clock())
+        return max(0.0, last + delay - time.monotonic())
 
     def add(self, address: str) -> None:
         """Record a failure of an address."""
-        now = self._clock()
+        now = time.monotonic()
         for key in (_network(address), ALL):
             count, last = self._failures.pop(key, (0, now))
             self._failures[key] = (1 if now - last > FORGET_SECONDS else count + 1, now)
