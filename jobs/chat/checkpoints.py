@@ -17,7 +17,7 @@ from jobs.chat.model_process.protocol import (
     Strict,
 )
 from jobs.db.queries import runs
-from rl2f_core.errors import ConfigError, RunError, UnknownNameError
+from rl2f_core.errors import ConfigError, RL2FError, RunError, UnknownNameError
 from rl2f_core.model_store.conversion import conversion_name
 from rl2f_core.model_store.store import is_loadable, list_models
 from rl2f_core.run.directory import RunDir
@@ -136,8 +136,8 @@ def resolve_checkpoints(db: Database, workspace: Workspace, settings: ChatSettin
 
 
 def _folder(workspace: Workspace, run: Run, checkpoint: Checkpoint) -> str | None:
-    """Return the checkpoint's directory; None if it is missing or outside the run directory."""
-    root = workspace.folder(run.folder).resolve()
-    folder = (root / checkpoint.path).resolve()
-    is_inside = folder.is_relative_to(root) and workspace.runs.resolve() in root.parents
-    return str(folder) if is_inside and (folder / "adapter_model.safetensors").is_file() else None
+    """Return the checkpoint's directory; None if it is missing or has a link that leaves the run directory."""
+    try:
+        return str(RunDir(workspace.folder(run.folder)).checkpoint(checkpoint.name).resolve())
+    except RL2FError:
+        return None

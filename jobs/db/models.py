@@ -18,8 +18,6 @@ ACTIVE = ("queued", "starting", "running", "stopping")
 ENDED = ("succeeded", "failed", "stopped", "interrupted")
 FULL_TEXT = "dialogue_text"
 """SQLite's full-text table of dialogues; its row ids are the dialogues' ids."""
-UNIQUE_IDS = {"sqlite_autoincrement": True}
-"""Option of tables whose ids are in links and in the audit log: SQLite does not use the id of a deleted row again."""
 
 
 def table_of(model: type[SQLModel]) -> Table:
@@ -52,12 +50,9 @@ def _planted_index() -> Index:
 class Run(SQLModel, table=True):
     """One run of any kind. Only `jobs.queue` changes `status`."""
 
-    __table_args__ = (
-        Index("ix_run_status_position", "status", "position"),
-        Index("ix_run_created", "created"),
-        UNIQUE_IDS,
-    )
+    __table_args__ = (Index("ix_run_status_position", "status", "position"), Index("ix_run_created", "created"))
     id: int | None = Field(default=None, primary_key=True)
+    """Never used again: links and the audit log have it. This holds for notes, chats, schedules and tokens, too."""
     name: str = Field(index=True)
     kind: str = Field(index=True)
     status: str = "queued"
@@ -414,7 +409,7 @@ class RescoredRun(SQLModel, table=True):
 class Note(SQLModel, table=True):
     """A note on a run, a dialogue (`event_id`) or one of its turns."""
 
-    __table_args__ = (Index("ix_note_run_event", "run_id", "event_id"), UNIQUE_IDS)
+    __table_args__ = (Index("ix_note_run_event", "run_id", "event_id"),)
     id: int | None = Field(default=None, primary_key=True)
     run_id: int = Field(foreign_key="run.id")
     event_id: str | None = None
@@ -427,7 +422,6 @@ class Note(SQLModel, table=True):
 class Chat(SQLModel, table=True):
     """A chat with one base model and up to three of its adapters, or an interactive task."""
 
-    __table_args__ = UNIQUE_IDS
     id: int | None = Field(default=None, primary_key=True)
     title: str
     mode: str = "chat"
@@ -443,7 +437,7 @@ class Chat(SQLModel, table=True):
 class ChatMessage(SQLModel, table=True):
     """A message in a tree. An edit is a new child of the same parent, so the original remains."""
 
-    __table_args__ = (Index("ix_chatmessage_chat", "chat_id", "id"), UNIQUE_IDS)
+    __table_args__ = (Index("ix_chatmessage_chat", "chat_id", "id"),)
     id: int | None = Field(default=None, primary_key=True)
     chat_id: int = Field(foreign_key="chat.id")
     parent: int | None = None
@@ -462,7 +456,6 @@ class ChatMessage(SQLModel, table=True):
 class ScheduledRun(SQLModel, table=True):
     """When to create a run."""
 
-    __table_args__ = UNIQUE_IDS
     id: int | None = Field(default=None, primary_key=True)
     name: str
     trigger: str
@@ -498,7 +491,6 @@ class Setting(SQLModel, table=True):
 class ApiToken(SQLModel, table=True):
     """What a program may do. The token itself is not stored."""
 
-    __table_args__ = UNIQUE_IDS
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     digest: str = Field(unique=True)

@@ -24,6 +24,7 @@ from app.experiment import Experiment
 from app.model_server.served_models import find_models
 from app.pages._run_view import heading
 from app.static_pages.folder import write_pages
+from jobs.chat.checkpoints import run_choices
 from jobs.db import schema
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError
@@ -123,6 +124,13 @@ def test_an_endpoint_refuses_a_link_that_leaves_the_run(
     {"train": lambda _: None, "preflight": make_preflight, "fork": make_fork}[kind](folder)
     replace_by_link(folder, name)
     assert is_refused(lambda: read(Studio(context), run.id or 0))
+
+
+def test_the_chat_offers_no_weights_behind_a_link(context: Context) -> None:
+    run = add_run(context)
+    assert [choice.checkpoints for choice in run_choices(context.db, context.workspace)] == [["rl@2"]]
+    replace_by_link(context.workspace.folder(run.folder), WEIGHTS)
+    assert run_choices(context.db, context.workspace) == []
 
 
 def test_the_page_shows_no_report_behind_a_link_and_names_it(context: Context) -> None:
