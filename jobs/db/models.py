@@ -52,7 +52,6 @@ class Run(SQLModel, table=True):
 
     __table_args__ = (Index("ix_run_status_position", "status", "position"), Index("ix_run_created", "created"))
     id: int | None = Field(default=None, primary_key=True)
-    """Never used again: links and the audit log have it. This holds for notes, chats, schedules and tokens, too."""
     name: str = Field(index=True)
     kind: str = Field(index=True)
     status: str = "queued"

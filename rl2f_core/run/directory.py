@@ -115,7 +115,7 @@ class RunDir:
     @property
     def conversion(self) -> int:
         """Conversion of the built-in models that the run uses; runs before the second recorded none."""
-        return int(read_json(self.meta_path).get("conversion", 1))
+        return int(self.meta().get("conversion", 1))
 
     def meta(self) -> JsonObject:
         """Return the contents of `meta.json`; empty if it is missing or damaged."""

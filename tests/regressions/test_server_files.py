@@ -330,7 +330,7 @@ def older_database(path: Path, revision: str) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("revision", ["1", "2"])
+@pytest.mark.parametrize("revision", ["1", "2", "3"])
 def test_a_database_of_an_earlier_version_is_migrated_with_its_rows(tmp_path: Path, revision: str) -> None:
     workspace = Workspace(tmp_path / "workspace").create()
     older_database(workspace.database, revision)

@@ -51,11 +51,11 @@ app.model_server: jobs.export rl2f_core.backends rl2f_core.chat rl2f_core.config
     rl2f_core.model_store rl2f_core.run rl2f_core.types web
 app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
     rl2f_core.errors rl2f_core.types
-app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.metrics rl2f_core.registry
-    rl2f_core.run rl2f_core.stats rl2f_core.text rl2f_core.types
+app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.file_io rl2f_core.metrics
+    rl2f_core.registry rl2f_core.run rl2f_core.stats rl2f_core.text rl2f_core.types
 app.static_pages: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.registry rl2f_core.run rl2f_core.types
-app.web: common components endpoints forms jobs.chat jobs.db jobs.export pages rl2f_core.errors
+app.web: common components endpoints forms jobs.chat jobs.db jobs.export pages rl2f_core.errors rl2f_core.file_io
     rl2f_core.model_store rl2f_core.paths rl2f_core.types
 jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device
     rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths
@@ -68,7 +68,7 @@ jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_
     rl2f_core.rollout rl2f_core.run rl2f_core.text rl2f_core.types workspace
 jobs.imports: db ingest queue rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.run rl2f_core.run_kinds rl2f_core.types workspace
-jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.types run_kinds workspace
+jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.run rl2f_core.types run_kinds workspace
 jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
 jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.registry rl2f_core.run
     run_kinds worker workspace
