@@ -162,17 +162,17 @@ def test_kills_lose_and_double_nothing(soak: tuple[StudioProcess, Database], tmp
         until(lambda target=(number + 1) * total // (KILLS + 2): resumed(server, db, token, target), 1800)
         annotate(server, token, rng, written)
         time.sleep(rng.uniform(0, 2))
-        kind = rng.choice(("server", "worker", "both"))
-        working = [run.pid for run in all_runs(db) if run.status == "running" and run.pid]
-        if kind != "worker" or not working:
+        kind = ("worker", "both", "server")[number % 3]
+        working = until(lambda: [run.pid for run in all_runs(db) if run.status == "running" and run.pid], 300)
+        if kind != "worker":
             server.kill()
-        if kind != "server" and working:
+        if kind != "server":
             os.kill(rng.choice(working), signal.SIGKILL)
         killed[kind] += 1
         if server.process is not None and server.process.poll() is not None:
             server.start()
     until(lambda: resumed(server, db, token, 10**9) or finished(db), 3600)
-    assert sum(killed.values()) == KILLS and len(killed) == 3, killed
+    assert sum(killed.values()) == KILLS, killed
     for run in all_runs(db):
         check_run(server, db, run)
     for entry, count in written.items():
@@ -283,7 +283,7 @@ def test_generated_requests_end_in_no_server_error_and_leave_no_memory(soak: tup
             send(program, f"{scope}: routes", generator.page, REQUESTS // 10)
         assert allowed is None or fingerprint(db, allowed) == before, scope
         print(scope, f"{(server.memory() - start) / 1e6:+.0f} MB")
-    server.http.headers |= browser  # it has the cookie
+    server.http.headers.update(browser)  # it has the cookie
     send(server.http, "event", generator.event, REQUESTS // 2)
     send(server.http, "page", generator.page, REQUESTS // 5)
     growth = server.memory() - start
