@@ -68,7 +68,8 @@ jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_
     rl2f_core.rollout rl2f_core.run rl2f_core.text rl2f_core.types workspace
 jobs.imports: db ingest queue rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.run rl2f_core.run_kinds rl2f_core.types workspace
-jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.run rl2f_core.types run_kinds workspace
+jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.run rl2f_core.types
+    run_kinds workspace
 jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
 jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.registry rl2f_core.run
     run_kinds worker workspace
