@@ -312,7 +312,9 @@ class DialogueEndpoints:
             filter = {"run": run, "phase": "train", "stage": stage.name}
             if _is_on_policy(stage.method) and dialogues.page(db, _filter(filter), limit=1).rows:
                 return filter
-        return {"run": run} if dialogues.count(db, DialogueFilter(run=run)) else {"run": run, "demonstrations": True}
+        with_demonstrations = DialogueFilter(run=run, demonstrations=True)
+        only = dialogues.count(db, with_demonstrations) and not dialogues.count(db, DialogueFilter(run=run))
+        return {"run": run, "demonstrations": True} if only else {"run": run}
 
     @endpoint("read")
     def welcome_dialogue(self) -> DialogueRef | None:

@@ -35,7 +35,7 @@ QUESTIONS_REF: JsonDict = {"known": "questions"}
 PROMPT_REF: JsonDict = {"known": "prompts"}
 """Prompt template; a form accepts the shipped ones."""
 
-MAX_COUNT, MAX_INTEGER = 1_000_000, 2**31 - 1
+MAX_COUNT, MAX_INTEGER = 1_000_000, 2**63 - 1
 """Bounds of whole numbers without an upper bound of their own: of counts, which have a lower one, and of others."""
 
 

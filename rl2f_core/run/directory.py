@@ -77,9 +77,9 @@ class RunDir:
     def open(cls, path: str | Path) -> RunDir:
         """Open an existing run. Raises `RunError` if there is none, and `DataError` if a link leaves its directory."""
         run_dir = cls(path)
-        run_dir.checked_path()
-        if not run_dir.config_path.is_file():
+        if run_dir.path.is_dir() and not run_dir.config_path.is_file():
             raise RunError("The folder contains no run.", value=str(path), fix="Name a folder with a config.yaml.")
+        run_dir.checked_path()
         return run_dir
 
     def checked_path(self, name: str = "") -> Path:

@@ -37,9 +37,9 @@ def execute(
     Raises `ConfigError` if an environment variable that the configuration names is not set, if the run kind does not
     support a multi-process launch, or if the package of its tracker is missing.
     """
-    check_variables(config.model_dump(mode="json"))
     kind = registry.get("run_kind", config.kind)()
     ranks = _process_group(config)
+    check_variables(config.model_dump(mode="json"))
     run_dir = RunDir(run_dir.path, ranks)
     observed = ObservedSink(events, observers_of(config, run_dir))
     journal = Journal(run_dir, observed)

@@ -99,7 +99,7 @@ def test_turns_end_at_every_token_with_the_same_probability(monkeypatch: pytest.
     from rl2f_core.modeling import logprobs
     from tests.benchmarks.schedules import ending
 
-    def plain(model: object, hidden: torch.Tensor) -> torch.Tensor:
+    def plain(model: object, hidden: torch.Tensor, output: object) -> torch.Tensor:
         return hidden.clone()
 
     monkeypatch.setattr(logprobs, "compute_logits", plain)

@@ -329,7 +329,8 @@ def test_a_checkpoint_whose_base_model_is_gone_is_not_offered_in_chat(
     import_run(context.db, context.workspace, "r")
     assert ChatEndpoints(context).list_chat_models()["runs"]
     shutil.rmtree(base)
-    assert ChatEndpoints(context).list_chat_models() == {"models": [], "runs": []}
+    left = ChatEndpoints(context).list_chat_models()
+    assert left["runs"] == [] and str(base) not in left["models"]
 
 
 def test_a_fork_of_an_imported_run_without_a_known_model_says_why_it_is_refused(

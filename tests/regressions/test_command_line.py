@@ -27,7 +27,8 @@ from rl2f_core.run.execute import execute
 def test_shells_can_complete_commands_options_presets_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs" / "first", leaky_events())
-    assert "complete -o default -F" in CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="rl2f").output
+    script = CliRunner().invoke(app, [], prog_name="rl2f", env={"_RL2F_COMPLETE": "source_bash"}).output
+    assert "complete -o default -F" in script
     for line, expected in (
         ("rl2f tra", "train"),
         ("rl2f levels --split tr", "train"),

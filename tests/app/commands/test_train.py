@@ -181,8 +181,7 @@ def test_an_error_in_a_run_names_its_folder_and_the_fix(tmp_path: Path) -> None:
     config = write(tmp_path / "bad.yaml", model={"name": "no-such-model"})
     done = rl2f("train", config, "--out", tmp_path / "run", cwd=tmp_path)
     assert done.returncode == 2 and "There is no such model" in done.stderr and "Traceback" not in done.stderr
-    assert str(tmp_path / "run") in done.stderr
-    assert statuses(tmp_path / "run")[-1] == "failed"
+    assert str(tmp_path / "run") in done.stderr and not (tmp_path / "run").exists()  # nothing was trained
 
 
 def test_a_preflight_that_fails_says_why_and_what_would_override_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from app.endpoints.fork import ForkEndpoints
 from app.endpoints.launch import LaunchEndpoints
 from app.endpoints.run import RunEndpoints
 from app.endpoints.runs import RunListEndpoints
-from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.errors import ConfigError, RunError, DataError
 
 ROW = {"input": "user\n<b>3 + 4?</b>\nassistant\n", "output": "7", "gts": "7", "score": 1.0, "step": 2}
 
@@ -30,7 +30,7 @@ def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) 
     assert details["actions"] == ["delete"] and details["checkpoints"] == []
     with pytest.raises(ConfigError, match="kind: is no run kind"):
         LaunchEndpoints(context).launch_run(yaml=RunEndpoints(context).run_config(run["id"]))
-    with pytest.raises(ConfigError, match="neither sampled nor verified"):
+    with pytest.raises(RunError, match="base model is not known"):
         ForkEndpoints(context).preview_fork(
             run["id"], page["rows"][1]["event_id"], 0, ["base"], [{"hint": "contentless"}]
         )

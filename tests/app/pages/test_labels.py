@@ -149,7 +149,7 @@ def test_a_blind_card_has_no_finding_and_an_answered_one_has(studio: Studio) -> 
 
 
 def test_an_empty_queue_explains_itself(studio: Studio) -> None:
-    made = labeling(studio, environment="nowhere")
+    made = labeling(studio, environment="maze")
     assert "No hints here" in text(queue_view(made.desk, made.form))
 
 

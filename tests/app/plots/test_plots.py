@@ -309,7 +309,7 @@ def test_intervals_are_shown_for_steps_with_known_counts_also_with_resampled_gro
     expected = wilson(1, 2)
     assert lines_of(chart.figure)["t = 1"]["text"] == [
         f".50 [{expected.low:.2f}, {expected.high:.2f}]".replace("0.", "."),
-        ".50",
+        ".50 (dialogues not stored)",
     ]
 
 

@@ -165,7 +165,7 @@ def test_dry_run_executes_every_stage_and_condition_once(tmp_path: Path) -> None
     events = list(read_events(tmp_path / "dry" / "events.jsonl", strict=True))
     metrics = {e.stage: e.values for e in events if isinstance(e, MetricEvent)}
     assert {"warmup", "rl2f"} <= set(metrics) and metrics["rl2f"]["temperature"] == 1.0
-    assert metrics["warmup"]["tasks/guess_number"] + metrics["warmup"]["tasks/secret_code"] == 2
+    assert metrics["rl2f"]["tasks/guess_number"] + metrics["rl2f"]["tasks/secret_code"] == 2
     assert {e.phase for e in events if isinstance(e, DialogueEvent)} == {"train", "preflight"}
     assert "  evaluation: hints, shuffled\n" in said
     with pytest.raises(ConfigError, match="needs a training run"):

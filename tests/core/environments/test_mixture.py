@@ -93,7 +93,7 @@ def test_every_question_about_a_task_goes_to_its_part() -> None:
     kind = type(mixture())
     assert all(issubclass(kind, part) for part in parts)
     own = {name for base in kind.__mro__ if base.__module__ == Mixture.__module__ for name in vars(base)}
-    assert asked - own == set()
+    assert asked - own == {"prompt_messages"}  # made from the system message and `prompt`
 
 
 def test_a_mixture_says_what_its_parts_have_to_say() -> None:

@@ -188,7 +188,7 @@ def test_the_command_compares_cascades_in_one_table_and_records_them(file: Path,
     [
         (["--split", "all"], "Known: dev, test"),
         (["--group-by", "author"], "Known: kind, register, environment"),
-        (["--benchmark", "nowhere"], "no benchmark items"),
+        (["--benchmark", "nowhere"], "no such name"),
         (["--detectors", "guess"], "guess"),
     ],
 )

@@ -485,7 +485,7 @@ def test_what_would_have_no_effect_or_no_data_is_refused(changes: dict[str, Any]
 def test_what_a_distillation_kept_is_exported_and_learned_from_again(whole: Path, tmp_path: Path):
     settings = ExportSettings.model_validate({
         "formats": ["prompt_completion", "messages"], "files": ["jsonl"],
-        "filter": {"phase": "distill", "condition": "kept"},
+        "filter": {"phase": "distill", "condition": "kept", "include_demonstrations": True},
     })  # fmt: skip
     manifest = export([FolderSource(whole)], settings, tmp_path / "out")
     assert manifest is not None

@@ -246,7 +246,7 @@ def test_a_path_is_not_a_checkpoint(talk: Talk, checkpoint: str) -> None:
         ({"checkpoints": ["base", "base"]}, "named twice"),
         ({"checkpoints": []}, "checkpoints"),
         ({"checkpoints": ["base", "RUN:warm@1", "RUN:warm@2", "RUN:rl@3", "RUN:rl@4"]}, "checkpoints"),
-        ({"sampling": {**SHORT, "temperature": 0}}, r"sampling\.temperature"),
+        ({"sampling": {**SHORT, "temperature": -1}}, r"sampling\.temperature"),
         ({"sampling": {**SHORT, "temperature": float("nan")}}, r"sampling\.temperature"),
         ({"sampling": {**SHORT, "max_new_tokens": 10**9}}, r"sampling\.max_new_tokens"),
         ({"sampling": {**SHORT, "top_p": 0}}, r"sampling\.top_p"),
