@@ -144,7 +144,9 @@ def test_a_read_token_lists_and_downloads_but_starts_nothing(site: Site) -> None
     assert [each["folder"] for each in listed["finished"]] == ["9-sets"]
     lines = Path(downloaded).read_text().splitlines()
     assert Path(downloaded).is_relative_to(site.downloads) and "messages" in json.loads(lines[0])
-    assert "needs the scope run" in refused["error"] and not runs.page(site.context.db, runs.RunFilter(kind="export")).rows
+    assert (
+        "needs the scope run" in refused["error"] and not runs.page(site.context.db, runs.RunFilter(kind="export")).rows
+    )
     assert "none.jsonl" in missing["error"]
     assert "count_export: argument run_ids.0" in invalid["error"] and "one" in invalid["error"]
 

@@ -12,7 +12,7 @@ from app.endpoints.fork import ForkEndpoints
 from app.endpoints.launch import LaunchEndpoints
 from app.endpoints.run import RunEndpoints
 from app.endpoints.runs import RunListEndpoints
-from rl2f_core.errors import ConfigError, RunError, DataError
+from rl2f_core.errors import ConfigError, DataError, RunError
 
 ROW = {"input": "user\n<b>3 + 4?</b>\nassistant\n", "output": "7", "gts": "7", "score": 1.0, "step": 2}
 
