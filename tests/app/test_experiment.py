@@ -73,7 +73,8 @@ def test_a_run_without_events_has_empty_frames_and_no_evaluation(tmp_path: Path)
 def test_metrics_have_one_row_per_step(recorded: Experiment) -> None:
     metrics = recorded.metrics()
     assert metrics.groupby("stage", sort=False).step.max().to_dict() == {"warmup": 60, "rl2f": 24}
-    assert len(metrics) == 84 and metrics.reward.between(-1, 1).all()
+    assert len(metrics) == 84 and metrics[metrics.stage == "rl2f"].reward.between(-1, 1).all()
+    assert metrics[metrics.stage == "warmup"].reward.isna().all()  # demonstrations have no reward of the student
 
 
 def test_the_evaluation_frame_has_the_values_of_the_report(recorded: Experiment) -> None:

@@ -451,6 +451,7 @@ def test_a_new_stateful_environment_is_one_file_of_forty_lines(tmp_path: Path, m
         assert schema.exit_code == 0 and "Number of the last cell of the corridor." in schema.stdout
 
 
+@pytest.mark.slow
 def test_the_command_line_knows_a_new_environment(plugin: None) -> None:
     from app.cli import app
 

@@ -84,6 +84,7 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.slow
 def test_the_published_pages_agree_with_their_data(generator: ModuleType) -> None:
     assert generator.run(ROOT, check=True) == []
 

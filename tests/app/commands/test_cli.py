@@ -443,6 +443,7 @@ def test_replay_shows_a_leak_and_makes_hostile_text_visible(finished: Path) -> N
     assert "\n  │ Turn 9 ✓ right" in text  # a line of the student's cannot pass for one of ours
 
 
+@pytest.mark.slow
 def test_replay_on_a_terminal_lets_no_control_sequence_of_the_model_through(finished: Path) -> None:
     done = spawn("replay", str(finished), "--dialogue", "two", env={"FORCE_COLOR": "1", "TERM": "xterm"})
     assert "\x1b[" in done.stdout  # our own colours are there

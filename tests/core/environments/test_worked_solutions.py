@@ -51,6 +51,7 @@ def check_claims(env: KnightsKnaves, task: Task, text: str) -> int:
     return len(sentences)
 
 
+@pytest.mark.slow
 def test_thousand_worked_puzzles_are_right_and_every_claim_on_the_way_is_true():
     seen, most = 0, 0
     for people, depth, count in ((2, 2, 350), (2, 3, 300), (3, 2, 300), (5, 2, 46), (8, 2, 4)):

@@ -199,6 +199,7 @@ def test_a_cancelled_caller_does_not_wait_for_its_message() -> None:
      Say(raw=b'{"error": {"message": "busy"}}'), Say(reset=True), Say("late", delay=1.5)],
     ids=lambda s: f"{s.status}{'-cut' * s.cut}{'-reset' * s.reset}{'-slow' * bool(s.delay)}-{s.raw!r:.16}",
 )  # fmt: skip
+@pytest.mark.slow
 def test_transient_failures_are_retried(bad: Say) -> None:
     patience = 0.7 if bad.delay else 60.0
     with serving(in_turn(bad, bad, Say("At last."))) as endpoint:

@@ -405,6 +405,7 @@ def test_a_step_that_was_lost_from_the_data_set_in_the_making_ends_the_resumed_r
         go(run_dir)
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_fails_ends_the_run_and_the_resumed_run_goes_on_where_it_was(tiny: Path, tmp_path: Path):
     """Three answers a task: right in other words, wrong, none; the endpoint is down in the second step."""
     asked: list[str] = []

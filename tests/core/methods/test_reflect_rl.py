@@ -211,6 +211,7 @@ def executed(config: Any, folder: Path, stop: Any = lambda: False) -> RunDir:
     return run
 
 
+@pytest.mark.slow
 def test_a_run_trains_the_reflector_and_then_the_policy_and_replaces_reflections_in_its_evaluation(
     tiny: Path, tmp_path: Path
 ) -> None:

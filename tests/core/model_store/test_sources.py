@@ -163,6 +163,7 @@ def test_a_wheel_is_converted_to_bfloat16_safetensors_without_its_dependencies(
     assert len(said) == 2
 
 
+@pytest.mark.slow
 def test_a_model_cut_into_several_wheels_equals_the_model_of_one(wheel: download.WheelSource, home: Path) -> None:
     parts = replace(wheel, members={f"rl2f-test-part{k}==1.0": f"part{k}.bin" for k in (1, 2)})
     whole = store.ensure_model(built_in(lambda folder, say: download.build_wheel(wheel, folder, say)))

@@ -236,6 +236,7 @@ def test_journal_survives_a_truncated_write_of_events(tmp_path: Path, fate: Fate
         assert_counted(run_dir)
 
 
+@pytest.mark.slow
 def test_run_survives_crash_and_ctrl_c_at_critical_points(whole: Path, speaker: Path, kl: float, tmp_path: Path):
     """Each session of one run dies at another point; a KeyboardInterrupt lets the process still write its status."""
     state = tmp_path / "run" / "state"

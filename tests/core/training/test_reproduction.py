@@ -77,6 +77,7 @@ def test_a_run_reproduces_its_retained_steps_bit_for_bit_and_is_unchanged(whole:
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_an_event_of_the_step_is_found(copy: Path):
     events = copy / "events.jsonl"
     stage, step = retained(copy).name.split("@")

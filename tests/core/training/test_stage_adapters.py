@@ -147,6 +147,7 @@ def test_full_finetuning_changes_all_weights_and_the_sampler_uses_them(tiny: Pat
     assert drawn != backend.generate(requests, SamplingParams(4))
 
 
+@pytest.mark.slow
 def test_full_finetuning_resumes_exactly(speaker: Path, tmp_path: Path) -> None:
     data = config_of(speaker).model_dump(mode="json") | {"lora": {"full_finetuning": True}}
     data["stages"][1]["method"] |= {"kl_coef": 0.1}

@@ -48,6 +48,7 @@ def fractions(name: str, *groups: tuple[Rollout, ...], **options: Any) -> dict[s
 
 
 # -- defect 2: dynamic sampling --------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_curves_under_dynamic_sampling_estimate_the_true_solve_rate() -> None:
     """A student is right with p = .10; the groups that are kept alone would show about .17."""
 

@@ -138,6 +138,7 @@ def test_a_regenerated_response_differs_and_can_be_continued(talk: Talk) -> None
     assert [m.id for m in tree.conversation(known, two, "base")] == [one.id, first.id, two.id]
 
 
+@pytest.mark.slow
 def test_an_edited_response_is_part_of_the_next_prompt(talk: Talk) -> None:
     chat = talk.new()
     one, first = talk.send(chat, "One.")
@@ -293,6 +294,7 @@ def turns_of(messages: list[ChatMessage], leaf: ChatMessage) -> list[Any]:
     return tree.turns(tree.chain(tree.by_id(messages), leaf))
 
 
+@pytest.mark.slow
 def test_an_interactive_task_with_the_scripted_teacher_is_recorded(talk: Talk) -> None:
     chat = talk.play("rl@3")
     while leaf_of := [m for m in chats.messages(talk.db, chat) if m.role == "assistant" and not m.detail.get("ended")]:

@@ -114,6 +114,7 @@ def test_an_upgrade_that_fails_is_undone_with_all_its_revisions(db: Database, ve
     assert revision(db) == str(HEAD + 2)
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_an_upgrade_leaves_the_older_revision(db: Database, versions: Path) -> None:
     add_revision(versions, HEAD + 1, ADD_COLOR + "    import os; os._exit(9)")
     code = (

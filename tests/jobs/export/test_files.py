@@ -283,6 +283,7 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_a_killed_export_leaves_no_export_and_the_next_one_clears_up(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", leaky_events())
     out = tmp_path / "exports" / "out"

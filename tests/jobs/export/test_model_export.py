@@ -270,7 +270,7 @@ def test_the_card_shows_the_checkpoint_and_its_base_under_all_controls_with_inte
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     conditions = ["hints", "contentless", "resample", "shuffled", "misleading"]
     assert [row[:2] for row in rows] == [[name, each] for name in ("base", "rl2f@24") for each in conditions]
-    assert rows[5][3] == ".33 [.22, .47]" and rows[5][-1] == "+.25 [.10, .39]"
+    assert rows[5][3] == ".41 [.29, .55]" and rows[5][-1] == "+.29 [.12, .45]"
     assert "| warmup@60 |" not in text and "warmup@60 − base" not in text and "rl2f@24 − warmup@60" not in text
 
 

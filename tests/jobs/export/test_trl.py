@@ -92,6 +92,7 @@ def model_and_tokenizer(tiny: Path) -> tuple[Any, Any]:
     return AutoModelForCausalLM.from_pretrained(tiny), AutoTokenizer.from_pretrained(tiny)
 
 
+@pytest.mark.slow
 def test_kto_trainer_takes_a_step_on_the_unpaired_file(exported: Path, load: Any, tiny: Path, tmp_path: Path) -> None:
     from trl import KTOConfig, KTOTrainer
 

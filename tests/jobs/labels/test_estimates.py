@@ -93,6 +93,7 @@ def test_labels_on_one_task_count_as_one_cluster() -> None:
     assert width[1] > 2 * width[0]
 
 
+@pytest.mark.slow
 def test_the_intervals_cover_the_truth_of_made_draws() -> None:
     precise, missed = 0.8, 0.01
     rng, held, draws = (

@@ -185,6 +185,7 @@ def test_undo_steps_over_runs_that_were_deleted(db: Database, workspace: Workspa
     assert label_queries.undo(db, "anna") is None
 
 
+@pytest.mark.slow
 def test_a_hundred_changes_can_be_taken_back(db: Database, run: Run) -> None:
     for i in range(label_queries.MAX_UNDO + 5):
         label_queries.put(db, run.id, LEAKS, 0, "anna", LabelAnswer(("leak", "no_leak")[i % 2], note=str(i)))

@@ -112,6 +112,7 @@ def test_an_abort_kills_the_worker_and_its_children(queue: Queue) -> None:
     assert json.loads((queue.workspace.folder(run.folder) / "exit.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_its_work_is_interrupted_and_loses_and_doubles_nothing(queue: Queue) -> None:
     run = queue.add(counting(count=40, seconds=0.1, child=True))
     until_dialogues(queue, run.id, 3)
@@ -206,6 +207,7 @@ def test_a_process_that_got_the_workers_number_is_not_the_worker(queue: Queue) -
         other.wait()
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_recorded_pid_is_found_by_its_progress_file(queue: Queue) -> None:
     run = queue.add(counting(count=600, seconds=0.1))
     queue.dispatch()

@@ -81,6 +81,7 @@ def test_an_unreadable_record_is_ignored(tmp_path: Path, text: str) -> None:
     assert read_exit(tmp_path, 1) is None and read_progress(tmp_path, 1) is None
 
 
+@pytest.mark.slow
 def test_a_worker_writes_its_records_even_where_nobody_reads_what_it_prints(tmp_path: Path) -> None:
     a_run(tmp_path / "run", count=2)
     worker = work(tmp_path / "run", session=5)
@@ -120,6 +121,7 @@ def test_a_second_worker_on_the_same_run_touches_nothing(tmp_path: Path) -> None
     assert read is not None and read.status == "stopped"
 
 
+@pytest.mark.slow
 def test_a_stop_request_in_the_folder_stops_the_worker_of_its_session_after_its_step(tmp_path: Path) -> None:
     run_dir = a_run(tmp_path / "r", count=1000, seconds=0.05)
     request_stop(run_dir.path, 1)  # of the session before
