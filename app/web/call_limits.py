@@ -55,7 +55,7 @@ class CallLimits:
             _shrink_sessions()
             self._queue: Any = blocks._queue
             self._send = self._queue.send_message
-            self._queue.send_message = self._send_result
+            setattr(self._queue, "send_message", self._send_result)  # noqa: B010 (a method of Gradio is replaced)
 
     # -- requests --------------------------------------------------------------------------------------------------
     def refuse(self, scope: Scope, token: int | None) -> Refusal | None:

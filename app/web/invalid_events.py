@@ -29,7 +29,7 @@ def refuse_invalid_events(blocks: gr.Blocks, app: gr.routes.App) -> None:
 
     async def process_event(*args: Any, request: Any = None, **options: Any) -> Any:
         try:
-            return await process(*args, request=request, **options)
+            return await process(*args, **{**options, "request": request})
         except gr.Error as error:
             if not error.print_exception:  # a message of the studio, which has set the status
                 raise

@@ -186,11 +186,12 @@ class Security:
             refusal = self._refuse_browser(scope, headers)
         elif refusal is None and bearer is not None:
             token, refusal = await self._admit_program(scope, bearer)
-        refusal = refusal or self.limits.refuse(scope, token and token.id) or self._refuse_file(scope["path"])
+        number = None if token is None else token.id
+        refusal = refusal or self.limits.refuse(scope, number) or self._refuse_file(scope["path"])
         if refusal is not None:
             await self._refuse(scope, receive, send, *refusal)
             return
-        async with self.limits.slot(scope, token and token.id):
+        async with self.limits.slot(scope, number):
             await self._forward(scope, receive, send, token)
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send, token: ApiToken | None) -> None:

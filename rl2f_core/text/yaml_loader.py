@@ -28,10 +28,11 @@ def _construct_number(loader: yaml.SafeLoader | yaml.CSafeLoader, node: yaml.Sca
 
 
 def _with_short_numbers(base: Loader) -> Loader:
-    loader = type("NumberLoader", (base,), {})
+    loader: Any = type("NumberLoader", (base,), {})
     for kind in ("int", "float"):
         loader.add_constructor(f"tag:yaml.org,2002:{kind}", _construct_number)
-    return loader
+    number_loader: Loader = loader
+    return number_loader
 
 
 PYTHON_LOADER: Loader = _with_short_numbers(yaml.SafeLoader)
