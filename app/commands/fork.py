@@ -24,7 +24,8 @@ Arms = Annotated[
     list[str] | None,
     typer.Option(
         "--arm",
-        help="original, empty, contentless, shuffled, misleading, edited:TEXT or teacher:NAME; may be repeated. "
+        help="original, empty, contentless, shuffled, misleading, redacted, edited:TEXT or teacher:NAME; may be "
+        "repeated. redacted masks the flagged span, and repeats the dialogue under its own seed. "
         "Default: original, contentless, shuffled, misleading.",
     ),
 ]

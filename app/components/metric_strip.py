@@ -1,4 +1,4 @@
-"""Four cards that summarize a run: hint effect, solve rate by turn, revisions, groups."""
+"""Cards that summarize a run: hint effect, solve rate by turn, revisions, groups, leaks by turn."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ def metric_cards(cards: JsonObject, kind: str, active: bool) -> Element | None:
     )
     no_group = "An evaluation trains nothing." if kind == "eval" else "No group was trained on yet."
     hints, solved, changes, groups = (cards[name] for name in ("hints", "solved", "changes", "groups"))
+    leaks = cards.get("leaks")
     return el(
         "div.rl-glance",
         _card("Did the hints help?", metric_info("effect"), _hints(hints) if hints else pending, hints),
-        _card("Solved by turn", group_info("cum_acc/"), _solved(solved) if solved else "No dialogue yet.", solved),
+        _card("Solved by turn", group_info("cum_acc/"), _by_turn(solved) if solved else "No dialogue yet.", solved),
         _card(FEEDBACK.title, FEEDBACK, _changes(changes) if changes else "No attempt after feedback yet.", changes),
         _card("Groups", group_info("groups/"), _groups(groups) if groups else no_group, groups),
+        _card("Leaks read by turn", metric_info("leak_rate"), _by_turn(leaks, "--rl-leak"), leaks) if leaks else None,
     )
 
 
@@ -61,14 +63,19 @@ def _hints(card: JsonObject) -> list[Node]:
     ]
 
 
-def _solved(card: JsonObject) -> list[Node]:
+def _by_turn(card: JsonObject, color: str = "--rl-student") -> list[Node]:
     rows: list[Node] = []
     for bar in card["bars"]:
         low, high = bar["low"], bar["high"]
         interval = None if low is None else el("u", style=f"left: {100 * low:.1f}%; width: {100 * (high - low):.1f}%")
         rows += [
             el("span.rl-muted", str(bar["turn"])),
-            el("span.rl-bar", el("i", style=f"width: {100 * (bar['value'] or 0):.1f}%"), interval, title=bar["text"]),
+            el(
+                "span.rl-bar",
+                el("i", style=f"width: {100 * (bar['value'] or 0):.1f}%; background: var({color})"),
+                interval,
+                title=bar["text"],
+            ),
             el("b", bar["text"].split(" ")[0], title=bar["text"]),
         ]
     return [el("div.rl-turns", rows)]

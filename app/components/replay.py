@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.common.urls import page_url
+from app.components.leak_trust import Trust, flag_views, prompt_view
 from app.components.nodes import Element, Node, action, el, time_ago
 from app.components.transcript import (
-    DEFAULT_FOLDING,
     LABEL_TEXTS,
     Folding,
     chip,
@@ -32,6 +32,7 @@ from app.components.transcript import (
     signs,
     text_block,
     token_view,
+    transcript_text,
     word_diff,
 )
 from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Sibling, TurnTokens
@@ -54,7 +55,7 @@ NO_REPROMPT = (
 
 
 @dataclass(frozen=True)
-class ReplayState:
+class ReplayState(Trust):
     """What is shown of a dialogue."""
 
     turn: int = 0
@@ -63,7 +64,6 @@ class ReplayState:
     """Tokens of the current turn."""
     privileged: PrivilegedData | None = None
     """The gold answer, if it is shown."""
-    folding: Folding = DEFAULT_FOLDING
     annotator: str = ""
     """Whose label the buttons show."""
     note: str | None = None
@@ -217,7 +217,9 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
         el("p.rl-small.rl-muted.dv-detail", "verifier: ", inline(detail, 400)) if detail else None,
         token_view(state.tokens) if current and state.tokens else None,
         observation_block(turn, state.folding),
-        _hint(hint, turn, state, next_turn["bits_used"] if next_turn else None) if shows_hint(turn) and hint else None,
+        _hint(hint, dialogue["run"], turn, state, next_turn["bits_used"] if next_turn else None)
+        if shows_hint(turn) and hint
+        else None,
         aria_label=f"turn {index + 1}",
         aria_current="true" if current else None,
         data_current=current,
@@ -292,7 +294,7 @@ def _reprompt(reprompt: Reprompt, index: int, folding: Folding) -> Element:
     return folding.details("reprompt", summary, *content)
 
 
-def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState, used: float | None) -> Element:
+def _hint(hint: HintDetail, run: int, turn: TurnDetail, state: ReplayState, used: float | None) -> Element:
     index, feedback, read = turn["index"], hint["feedback"], hint["hint"]
     current, changed = index == state.turn, hint["hint"] != hint["feedback"]
     source, values = hint["source_task"], hint["hint_values"]
@@ -319,7 +321,9 @@ def _hint(hint: HintDetail, turn: TurnDetail, state: ReplayState, used: float | 
         ),
         hint_origin(hint),
         finding_lines(hint),
+        flag_views(hint, run, index, state, can_rerun=not (changed or turn["done"] or state.read_only)),
         _as_read(read) if changed else None,
+        prompt_view(index, state.prompts.get(index)) if hint["teacher"] else None,
         label_bar(hint, state) if current and not state.read_only else None,
     )
 
@@ -483,18 +487,3 @@ def _group_cell(dialogue: DialogueDetail, index: int) -> Element:
         text_block(hint["hint"], "teacher", f"hint {index + 1} of {column}") if hint else None,
         el("span.rl-leak.rl-small", "⚑ leak") if hint and hint["leak_found"] else None,
     )
-
-
-# -- text ------------------------------------------------------------------------------------------------------------
-def transcript_text(dialogue: DialogueDetail) -> str:
-    """Return a dialogue as plain text."""
-    parts = [f"Task\n{dialogue['prompt']['text']}"]
-    for turn in dialogue["turns"]:
-        if turn["reflection"]:
-            parts.append(f"Reflector\n{turn['reflection']}")
-        parts.append(f"Student, attempt {turn['index'] + 1}\n{turn['attempt']}")
-        if turn["observation"] is not None:
-            parts.append(f"Environment\n{turn['observation']}")
-        if turn["hint"] and turn["hint"]["hint"]:
-            parts.append(f"Teacher\n{turn['hint']['hint']}")
-    return "\n\n".join(parts)

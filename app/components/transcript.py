@@ -12,7 +12,7 @@ from typing import Literal
 from app.common.diff import Segment
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
-from app.endpoints.transcript import FindingRow, HintDetail, HintValueRow, LabelRow, TurnDetail
+from app.endpoints.transcript import DialogueDetail, FindingRow, HintDetail, HintValueRow, LabelRow, TurnDetail
 from rl2f_core.types import JsonObject
 
 Source = Literal["student", "teacher", "task"]
@@ -249,6 +249,9 @@ def _finding(found: FindingRow) -> Element:
         f" ({found['leak_type']})" if found["leak_type"] not in (None, found["detector"]) else None,
         f" (rescored in run {found['source']})" if rescored else None,
         el("span", ": ", inline(found["evidence"], 160)) if found["evidence"] else None,
+        el("span", f" · probability {fixed(found['probability'])}", title=f"flagged from {fixed(found['threshold'])}")
+        if found["probability"] is not None
+        else None,
         f" · {fraction:.0%} of the answer" if fraction else None,
         f" · {LEAK_ACTIONS.get(action, 'dialogue dropped')}" if action else None,
     )
@@ -385,6 +388,20 @@ def shows_hint(turn: TurnDetail) -> bool:
     """Return whether a turn has a hint to show; an empty one beside an observation is not shown."""
     hint = turn["hint"]
     return hint is not None and bool(hint["feedback"] or turn["observation"] is None)
+
+
+def transcript_text(dialogue: DialogueDetail) -> str:
+    """Return a dialogue as plain text."""
+    parts = [f"Task\n{dialogue['prompt']['text']}"]
+    for turn in dialogue["turns"]:
+        if turn["reflection"]:
+            parts.append(f"Reflector\n{turn['reflection']}")
+        parts.append(f"Student, attempt {turn['index'] + 1}\n{turn['attempt']}")
+        if turn["observation"] is not None:
+            parts.append(f"Environment\n{turn['observation']}")
+        if turn["hint"] and turn["hint"]["hint"]:
+            parts.append(f"Teacher\n{turn['hint']['hint']}")
+    return "\n\n".join(parts)
 
 
 def token_view(found: TurnTokens) -> Element:

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict as CheckedDict
 from app.common.context import Context
 from app.common.known_values import check_dialogue_filters
 from app.endpoints.endpoint import endpoint
+from app.endpoints.teacher_prompt import TeacherPrompt, teacher_prompt
 from app.endpoints.transcript import (
     DialogueDetail,
     DialogueRow,
@@ -29,11 +30,12 @@ from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue
 from jobs.db.paging import LIMIT, Page, cursor_after
 from jobs.db.queries import dialogues, notes, runs
-from jobs.db.queries.dialogues import DialogueFilter, DialogueView
+from jobs.db.queries.dialogues import DialogueFilter, DialogueView, TurnView
 from jobs.labels import label_queries
 from jobs.labels.annotation_queue import HintKey
 from rl2f_core import registry
 from rl2f_core.errors import RL2FError
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Phase
 from rl2f_core.types import JsonObject
 
@@ -396,14 +398,26 @@ class DialogueEndpoints:
         }
 
     @endpoint("read")
+    def teacher_prompt(self, run: RunId, event_id: EventId, turn: TurnIndex) -> TeacherPrompt:
+        """Return the exact prompt of a model teacher before its hint, which may contain the gold answer.
+
+        Args:
+            run: The run.
+            event_id: The dialogue.
+            turn: 0-based attempt that the hint follows.
+        """
+        db = self._context.db
+        row, owner = _turn(dialogues.get(db, run, event_id), turn).row, runs.get(db, run)
+        if row.hint is None:
+            raise NotFoundError("This attempt has no hint.", value=turn)
+        return teacher_prompt(RunDir(self._context.workspace.folder(owner.folder)), event_id, row)
+
+    @endpoint("read")
     def dialogue_tokens(self, run: RunId, event_id: EventId, turn: TurnIndex) -> TurnTokens:
         """Return the student's tokens of a turn with their texts and log-probabilities."""
         db = self._context.db
         view, owner = dialogues.get(db, run, event_id), runs.get(db, run)
-        if turn >= len(view.turns):
-            known = [str(index) for index in range(len(view.turns))]
-            raise NotFoundError("The dialogue has no such turn.", value=turn, known=known)
-        ids, logprobs = dialogues.tokens(view.turns[turn].row.tokens)
+        ids, logprobs = dialogues.tokens(_turn(view, turn).row.tokens)
         texts = token_texts(owner.model, ids)
         tokens: list[TokenRow] = [
             {"id": token, "text": texts[i] if texts else None, "logprob": logprobs[i] if logprobs else None}
@@ -436,6 +450,13 @@ def _filter(filter: DialogueFilters | None) -> DialogueFilter:
 
 def _page(page: Page[Dialogue]) -> DialoguePage:
     return columns(page, DialoguePage, rows=[dialogue_row(row) for row in page.rows])
+
+
+def _turn(view: DialogueView, turn: int) -> TurnView:
+    if turn >= len(view.turns):
+        known = [str(index) for index in range(len(view.turns))]
+        raise NotFoundError("The dialogue has no such turn.", value=turn, known=known)
+    return view.turns[turn]
 
 
 def _step(row: Dialogue) -> tuple[str, str, int, str | None, str | None]:

@@ -5,7 +5,8 @@ Runs, dialogues and checkpoints are identified by their names in the workspace, 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Required, TypedDict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Required, TypedDict
 
 from pydantic import Field, ValidationError, with_config
 from typing_extensions import TypedDict as CheckedDict
@@ -14,15 +15,18 @@ from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.dialogues import EventId, Text, TurnIndex
 from app.endpoints.endpoint import endpoint
+from app.endpoints.labels import Source
+from app.endpoints.redacted_reruns import RedactedRerun, rerun_result
 from app.endpoints.transcript import columns
 from app.endpoints.types import QueuedRun, RunId
 from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue, Run
 from jobs.db.queries import dialogues, hint_values, runs
+from jobs.labels.hint_counts import RUN
 from rl2f_core import registry
 from rl2f_core.config.loading import dump_yaml
-from rl2f_core.counterfactual.arms import HINTS, Arm, ArmHint
+from rl2f_core.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint
 from rl2f_core.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
 from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
 from rl2f_core.counterfactual.report import CounterfactualReport
@@ -32,6 +36,9 @@ from rl2f_core.model_store.conversion import conversion_name
 from rl2f_core.model_store.store import is_loadable
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from rl2f_core.run_kinds.fork import ForkRun
 
 HintText = Annotated[str, Field(max_length=4000)]
 MAX_TRAINED_RUNS = 100
@@ -198,12 +205,12 @@ class ForkEndpoints:
     ) -> ForkPreview:
         """Check a fork and return its configuration without starting it; arguments as in `start_fork`."""
         changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
-        config = self._config(run, event_id, turn, checkpoints, arms, **changes)
+        config = self._config(run, event_id, turn, checkpoints, map(_arm, arms), **changes)
         labels = list(config.labeled_arms())
         return {
             "arms": labels,
             "checkpoints": list(config.checkpoints),
-            "dialogues": len(labels) * len(config.checkpoints) * config.samples,
+            "dialogues": len(labels) * len(config.checkpoints) * (config.samples + config.repeats_seed),
             "config": dump_yaml(config),
         }
 
@@ -221,7 +228,7 @@ class ForkEndpoints:
         from rl2f_core.leaks.guard import make_detectors
         from rl2f_core.rollout.build import build_environment
 
-        config = self._config(run, event_id, turn, ["base"], [{"hint": "empty"}])
+        config = self._config(run, event_id, turn, ["base"], [Arm(hint="empty")])
         origin = fork_point_at(find_dialogue(self._folder(runs.get(self._context.db, run)), event_id), turn)
         configured = config.leak_detection.detectors
         usable = [each for each in configured if not registry.get("leak_detector", each.type).requires_model]
@@ -268,9 +275,42 @@ class ForkEndpoints:
             seed: Seed of the samples.
         """
         changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
-        config = self._config(run, event_id, turn, checkpoints, arms, **changes)
-        queued = self._context.queue.add(config, origin="app", parent=run)
-        return {"run": queued.id or 0, "name": queued.name, "url": page_url("run", run=queued.id)}
+        return self._queue(run, self._config(run, event_id, turn, checkpoints, map(_arm, arms), **changes))
+
+    @endpoint("run")
+    def rerun_redacted(
+        self, run: RunId, event_id: EventId, turn: TurnIndex, source: Source = RUN, samples: Samples = 8
+    ) -> QueuedRun:
+        """Queue a fork that samples the attempt after a flagged hint again: with the hint, and with its span masked.
+
+        Both are sampled under the dialogue's own seed, and under other shared seeds. `redacted_reruns` has the results.
+
+        Args:
+            run: Run of the dialogue.
+            event_id: The dialogue.
+            turn: 0-based attempt that the hint follows.
+            source: Findings made during the run (`run`), or by the rescore run with this id.
+            samples: Number of other seeds.
+        """
+        view, owner = dialogues.get(self._context.db, run, event_id), runs.get(self._context.db, run)
+        found = view.turns[turn] if turn < len(view.turns) else None
+        finding = next((each for each in found.findings if each.source == source), None) if found else None
+        if found is None or finding is None:
+            known = [f"turn {t.row.index}, source {f.source}" for t in view.turns for f in t.findings]
+            raise NotFoundError("No detector flagged this hint.", value=f"turn {turn}, source {source}", known=known)
+        span = None
+        if source != RUN:  # the event of the dialogue has no report of a rescore
+            span = (finding.start or 0, len(found.row.hint or "") if finding.end is None else finding.end)
+        arms = [Arm(hint=ORIGINAL_ARM), Arm(hint="redacted", span=span)]
+        checkpoint = self._default_checkpoint(owner, view.row, self._checkpoints(owner))
+        return self._queue(run, self._config(run, event_id, turn, [checkpoint], arms, samples=samples, turns=1))
+
+    @endpoint("read")
+    def redacted_reruns(self, run: RunId, event_id: EventId) -> list[RedactedRerun]:
+        """List the results of `rerun_redacted` on a dialogue, newest first."""
+        view = dialogues.get(self._context.db, run, event_id)
+        forks = self._fork_configs(runs.get(self._context.db, run), event_id)
+        return [rerun_result(row, config, view, self._folder(row)) for row, config in forks if config.repeats_seed]
 
     @endpoint("read")
     def fork_result(self, run: RunId) -> ForkResult:
@@ -299,7 +339,7 @@ class ForkEndpoints:
         }
 
     def _config(
-        self, run: int, event_id: str, turn: int, checkpoints: list[str], arms: list[ArmSettings], **changes: object
+        self, run: int, event_id: str, turn: int, checkpoints: list[str], arms: Iterable[Arm], **changes: object
     ) -> CounterfactualRun:
         from rl2f_core.run_kinds.fork import fork_config
 
@@ -309,8 +349,11 @@ class ForkEndpoints:
         if unknown:
             raise NotFoundError("Unknown checkpoint.", value=unknown[0], known=known)
         chosen = {known[label].name: known[label].folder for label in checkpoints}
-        made = [_arm(each) for each in arms]
-        return fork_config(self._folder(owner), owner.folder, event_id, turn, chosen, made, **changes)
+        return fork_config(self._folder(owner), owner.folder, event_id, turn, chosen, list(arms), **changes)
+
+    def _queue(self, run: int, config: CounterfactualRun) -> QueuedRun:
+        queued = self._context.queue.add(config, origin="app", parent=run)
+        return {"run": queued.id or 0, "name": queued.name, "url": page_url("run", run=queued.id)}
 
     def _folder(self, run: Run) -> RunDir:
         return RunDir.open(self._context.workspace.folder(run.folder))
@@ -321,27 +364,30 @@ class ForkEndpoints:
 
     def _forks(self, owner: Run, event_id: str) -> list[EarlierFork]:
         """Return the forks of a dialogue, newest first."""
+        return [
+            {
+                "run": child.id or 0,
+                "status": child.status,
+                "created": child.created,
+                "turn": config.turn,
+                "checkpoints": list(config.checkpoints),
+                "arms": list(config.labeled_arms()),
+                "samples": config.samples,
+            }
+            for child, config in self._fork_configs(owner, event_id)
+        ]
+
+    def _fork_configs(self, owner: Run, event_id: str) -> Iterator[tuple[Run, ForkRun]]:
+        """Yield the forks of a dialogue with their configurations, newest first."""
         from rl2f_core.run_kinds.fork import ForkRun
 
-        found: list[EarlierFork] = []
         for child in hint_values.forks(self._context.db, owner):
             try:
                 config = self._folder(child).config()
             except RL2FError:  # it names a component that is not installed
                 continue
             if isinstance(config, ForkRun) and config.dialogue == event_id:
-                found.append(
-                    {
-                        "run": child.id or 0,
-                        "status": child.status,
-                        "created": child.created,
-                        "turn": config.turn,
-                        "checkpoints": list(config.checkpoints),
-                        "arms": list(config.labeled_arms()),
-                        "samples": config.samples,
-                    }
-                )
-        return found
+                yield child, config
 
     def _checkpoints(self, owner: Run) -> dict[str, _Checkpoint]:
         """Return the checkpoints of a run's base model by label, the run's own ones first.

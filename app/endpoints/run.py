@@ -242,7 +242,7 @@ class RunEndpoints:
             "problem": self._folder(run).problem(),
             "actions": list(ACTIONS.get(run.status, ())),
             "queue_paused": self._context.queue.paused,
-            "cards": summary_cards.cards(data.on_policy_rows(run), evaluation),
+            "cards": summary_cards.cards(data.on_policy_rows(run), evaluation, data.leaks_by_turn(run)),
             "steps": len(rows),
             "teacher_costs": costs_text(costs) if costs else None,
             "evaluation": state,
@@ -356,7 +356,7 @@ class RunEndpoints:
     def run_metrics(self, run_id: RunId) -> MetricCatalogue:
         """List all metrics of a run with title, unit and help, and the metrics of the overview."""
         run = runs.get(self._context.db, run_id)
-        charts = overview(self._data.rows(run), self._data.view(run, "step", 0.0))
+        charts = overview(self._data.rows(run), self._data.view(run, "step", 0.0, sizes=False))
         shown = {name for chart in charts for name in chart.names}
         return {"metrics": catalogue(metrics.names(self._context.db, run_id)), "overview": sorted(shown)}
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from app.common.context import Context
 from app.common.diff import Segment, changes
-from jobs.db.models import Dialogue, Run, TaskRow, Turn
+from jobs.db.models import Dialogue, LeakFinding, Run, TaskRow, Turn
 from jobs.db.queries import dialogues
 from jobs.db.queries.dialogues import DialogueView, TurnView
 from jobs.labels import opened_hints
@@ -94,6 +94,10 @@ class FindingRow(TypedDict):
     answer_fraction: float
     evidence: str
     action: str | None
+    probability: float | None
+    """Probability of a leak; None if the detector gives none."""
+    threshold: float | None
+    """Probability from which the hint is flagged."""
 
 
 class Findings(TypedDict):
@@ -301,7 +305,13 @@ def record_opened(context: Context, hints: Iterable[HintKey], annotator: str) ->
 
 def findings(turn: TurnView) -> Findings:
     """Return the detector findings of a hint."""
-    return columns(turn.row, Findings, findings=[columns(finding, FindingRow) for finding in turn.findings])
+    return columns(turn.row, Findings, findings=[_finding(turn, finding) for finding in turn.findings])
+
+
+def _finding(turn: TurnView, finding: LeakFinding) -> FindingRow:
+    score = turn.scores.get(finding.source)
+    probability, threshold = (score.probability, score.threshold) if score else (None, None)
+    return columns(finding, FindingRow, probability=probability, threshold=threshold)
 
 
 # -- task ------------------------------------------------------------------------------------------------------------

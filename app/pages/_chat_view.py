@@ -337,7 +337,16 @@ def _hint(message: ChatMessageInfo) -> list[Node]:
     leak = hint.get("leak") or {}
     start, end = leak.get("span") or (None, None)
     names = ("detector", "leak_type", "evidence", "answer_fraction", "action", "source")
-    finding = cast(FindingRow, {**{name: leak.get(name) for name in names}, "start": start, "end": end})
+    finding = cast(
+        FindingRow,
+        {
+            **{name: leak.get(name) for name in names},
+            "start": start,
+            "end": end,
+            "probability": leak.get("leak_probability"),
+            "threshold": leak.get("leak_threshold"),
+        },
+    )
     findings = [finding] if leak.get("leaked") else []
     report = {"findings": findings, "leak_found": bool(findings), "leak_checked": bool(leak)}
     lines = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any, Literal, cast
@@ -13,6 +13,7 @@ from app.components.nodes import Node, el
 from app.components.replay import ReplayState
 from app.components.selection import SelectedSpan
 from app.components.transcript import LABEL_TEXTS, Folding
+from app.endpoints.detector_cards import DetectorCard
 from app.endpoints.dialogues import DialogueFilters, DialoguePage, DialogueWithSiblings, Target
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import DialogueDetail
@@ -142,6 +143,11 @@ def merged_ranges(query: Mapping[str, str]) -> dict[str, str]:
     return merged
 
 
+def finding_sources(dialogue: DialogueDetail) -> set[str]:
+    """Return the sources of findings about a dialogue's hints."""
+    return {found["source"] for turn in dialogue["turns"] if turn["hint"] for found in turn["hint"]["findings"]}
+
+
 class DialogueBrowser:
     """Changes a `PageState`; every method returns the new one.
 
@@ -193,6 +199,7 @@ class DialogueBrowser:
             follow=turn > 0,
             tokens=None,
             privileged=None,
+            prompts={},
             group=None,
             note=None,
             in_list=False,
@@ -209,7 +216,19 @@ class DialogueBrowser:
         except RL2FError as error:
             return replace(place, error=error)
         turn = max(0, min(place.turn, len(dialogue["turns"]) - 1))
-        return self._tokens(replace(place, dialogue=dialogue, turn=turn, group=siblings))
+        place = replace(place, dialogue=dialogue, turn=turn, group=siblings, cards=self._cards(dialogue, place))
+        return self._tokens(self.read_reruns(place))
+
+    def _cards(self, dialogue: DialogueDetail, place: PageState) -> Mapping[tuple[int, str], Sequence[DetectorCard]]:
+        """Return the known detector cards and those of the dialogue's findings."""
+        new = {(dialogue["run"], source) for source in finding_sources(dialogue)} - {*place.cards}
+        return {**place.cards, **{key: self._studio.detectors.detector_cards(*key) for key in new}}
+
+    def read_reruns(self, place: PageState) -> PageState:
+        """Read the redacted reruns of the current dialogue."""
+        if place.current is None or place.dialogue is None or not finding_sources(place.dialogue):
+            return replace(place, reruns=())
+        return replace(place, reruns=self._studio.fork.redacted_reruns(*place.current))
 
     def _tokens(self, place: PageState) -> PageState:
         dialogue = place.dialogue
@@ -243,6 +262,9 @@ class DialogueBrowser:
                 return self.reload(place)
             case "refresh":
                 return self.refresh(place)
+            case "rerun" if place.current:
+                queued = self._studio.fork.rerun_redacted(*place.current, int(data["turn"]), data["source"])
+                return replace(self.read_reruns(place), message=f"Fork {queued['run']} is queued.")
             case name:
                 return self._toggle(place, name, data)
 
@@ -253,6 +275,12 @@ class DialogueBrowser:
                 turn = int(data.get("turn", place.turn))
                 on = not place.with_tokens or turn != place.turn
                 return self._tokens(replace(place, with_tokens=on, turn=turn, follow=True))
+            case "prompt" if place.current:
+                turn = int(data["turn"])
+                shown = {key: value for key, value in place.prompts.items() if key != turn}
+                if turn not in place.prompts:
+                    shown[turn] = self._dialogues.teacher_prompt(*place.current, turn)
+                return replace(place, prompts=shown)
             case "reveal" if place.current and place.group is None:
                 answer = None if place.privileged else self._dialogues.reveal_answer(*place.current)
                 return replace(place, privileged=answer)
@@ -320,7 +348,7 @@ class DialogueBrowser:
         self._studio.labels.label_hint(*place.current, place.turn, annotator, cast(Any, label), start, end, note)
         marked = "" if start is None else ", with the marked words"
         place = replace(place, message=f"Turn {place.turn + 1}: {LABEL_TEXTS[label]}{marked}.", note=None)
-        return self.refresh(self.reload(place))
+        return self.refresh(self.reload(replace(place, cards={})))
 
     def _undo(self, place: PageState) -> PageState:
         if not place.annotator:

@@ -9,7 +9,7 @@ from app.common.urls import page_url
 from app.components.evaluation_view import scroll_table, table_header
 from app.components.help_tip import help_tip
 from app.components.nodes import Element, Node, action, badge, el, empty, progress
-from app.components.transcript import fixed, inline, signed, signs
+from app.components.transcript import fixed, inline, separated, sign, signed, signs
 from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
 from app.endpoints.fork import ForkResult
 from app.endpoints.transcript import DialogueDetail
@@ -25,6 +25,7 @@ COLORS = {
     "misleading": "--rl-plot-4",
     "edited": "--rl-accent",
     "teacher": "--rl-plot-6",
+    "redacted": "--rl-plot-7",
 }
 LATER_HINTS = {
     "run": "Later hints are the run's teacher's in every branch.",
@@ -122,6 +123,7 @@ def _checkpoint(report: JsonObject, checkpoint: str) -> Element | None:
         "section.fk-checkpoint",
         el("h3", inline(checkpoint, 60)),
         _hint_value(value) if value else None,
+        _same_seed(hints["same_seed"]) if hints.get("same_seed") else None,
         _plot(rows),
         _table(rows),
         [
@@ -147,6 +149,11 @@ def _hint_value(value: Interval) -> Element:
         f" [{signed(value['low'])}, {signed(value['high'])}] ",
         help_tip("hint value", VALUE_HELP, VALUE_FORMULA),
     )
+
+
+def _same_seed(solved: Mapping[str, bool]) -> Element:
+    outcomes: list[Node] = [el("span", f"{arm_name(arm)} ", sign(str(int(right)))) for arm, right in solved.items()]
+    return el("p.rl-small", el("span.rl-muted", "Under the dialogue's own seed: "), separated(outcomes, ", "))
 
 
 def _plot(rows: Sequence[JsonObject]) -> Element:

@@ -29,6 +29,7 @@ DESCRIPTIONS = {
     "shuffled": "the hint of another task",
     "misleading": "a hint that points away",
     "teacher": "another teacher's message",
+    "redacted": "the flagged span is masked",
 }
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from app.common.quantities import duration
 from app.common.urls import page_url
 from app.components.evaluation_view import dialogues_link, evaluation_sheet
+from app.components.leak_trust import trust_section
 from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, time_ago
+from app.endpoints.detector_cards import DetectorCard
 from app.endpoints.run import RelatedRun, RunCheckpoint, RunColumns, RunDetails, RunLog, RunNote, RunStage
 from app.endpoints.runs import RunRow
 from app.pages._run_tabs import RunTab, tab_links
@@ -162,14 +164,15 @@ def _notices(details: RunDetails, active: bool) -> Iterable[Node]:
 
 
 # -- overview and checkpoints --------------------------------------------------------------------------------------
-def overview_sides(details: RunDetails, now: float, read_only: bool) -> Element:
-    """Return stages, newest checkpoints and child runs."""
+def overview_sides(details: RunDetails, cards: Sequence[DetectorCard], now: float, read_only: bool) -> Element:
+    """Return stages, newest checkpoints, detector cards and child runs."""
     run = details["run"]
     stages = [_stage(stage, run["status"], now) for stage in details["stages"]]
     return el(
         "div.rl-two",
         el("section.rl-card.rl-stack", el("h2", "Stages"), el("ol.rl-stages", stages)) if stages else None,
         checkpoint_table(details, read_only, MAX_LISTED_CHECKPOINTS) if run["kind"] == "train" else None,
+        trust_section(cards),
         child_table(details["children"]),
     )
 

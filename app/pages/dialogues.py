@@ -10,6 +10,7 @@ import gradio as gr
 from app.components.address import Replacement
 from app.components.charts import Charts
 from app.components.dialogue_list import dialogue_list, row_key
+from app.components.leak_trust import ACTIVE
 from app.components.nodes import Element, el
 from app.components.selection import SelectedSpan, Selection
 from app.components.stored import Stored
@@ -142,7 +143,7 @@ class _Page:
         self.rewards.expand(self.show_rewards, state, self.histogram, **FAST)
         self.rewards.collapse(self.hide_rewards, state, **FAST)
         self.histogram.select(self.open_bin, state, everything, **FAST)
-        refreshed = [self.listing, self.pages, self.version]
+        refreshed = [self.listing, self.pages, self.version, self.replay]
         self.timer.tick(self.refresh, [state, self.version], refreshed, **FAST)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
@@ -262,6 +263,10 @@ class _Page:
         """Show the list again if a run has changed."""
         run_id = held.place.query.get("run", "")
         now = self.studio.run.run_version(int(run_id)) if run_id.isdigit() else self.studio.runs.runs_version()
+        if any(each["status"] in ACTIVE for each in held.place.reruns):
+            before, held.place = held.place, self.browser.read_reruns(held.place)
+            shown: Updates = {self.replay: content(held.place)} if held.place.reruns != before.reruns else {}
+            return {self.version: seen, **shown}
         if now == seen or held.place.page is None:
             return {self.version: now}
         held.place = self.browser.refresh(held.place)

@@ -275,7 +275,9 @@ class _Page:
         }
 
     def _bar(self, form: JsonObject, state: State) -> list[Node]:
-        count = len(form["checkpoints"]) * len(form["arms"]) * int(form["samples"] or 0)
+        samples = int(form["samples"] or 0)
+        samples += bool(samples) and "redacted" in form["arms"]  # one more, with the dialogue's own seed
+        count = len(form["checkpoints"]) * len(form["arms"]) * samples
         return view.run_bar(count, form["arms"], is_ready=bool(count) and not state["reason"], writable=self._writable)
 
     def _preview(self, query: dict[str, str], form: JsonObject) -> Element:

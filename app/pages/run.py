@@ -205,10 +205,11 @@ class RunPage:
         """Return the number of steps and the updates; those of the charts only for another number of steps."""
         run = details["run"]
         active = run["status"] in view.ACTIVE
+        detectors = self.studio.detectors.detector_cards(run["id"]) if details["cards"]["leaks"] else []
         cards = metric_cards(details["cards"], run["kind"], active)
         updates: Updates = {
             self.cards: el("div.rl-section", cards, view.charts_note(details, active)),
-            self.sides: view.overview_sides(details, time.time(), self.read_only),
+            self.sides: view.overview_sides(details, detectors, time.time(), self.read_only),
             self.tags_notes: view.tags_and_notes(details, self.read_only),
         }
         if known != details["steps"]:

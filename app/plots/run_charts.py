@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from app.plots.metric_info import METRIC_GROUPS, METRICS, chart_info, group_info, metric_info
-from app.plots.series import Look, MetricRow, XKind, axis, column, line, names_of, turns_of
+from app.plots.series import Look, MetricRow, StepMetrics, XKind, axis, column, line, names_of, turns_of
 from rl2f_core.errors import UnknownNameError
 from rl2f_core.evaluation.plotting import SERIES, Line, Number, Plot, figure
 from rl2f_core.stats.intervals import effective_number
@@ -20,6 +20,8 @@ from rl2f_core.types import JsonObject
 
 Sizes = Mapping[tuple[str, int], Mapping[int, float]]
 """Effective number of independent dialogues by stage and step, then by turn."""
+CleanSteps = Mapping[tuple[str, int], Mapping[str, float]]
+"""Metrics `reward/clean` and `solved/clean` of the dialogues in which no leak was read, by stage and step."""
 OUTCOME_COLORS = {
     "truncated": "--rl-plot-4",
     "unparsable": "--rl-plot-2",
@@ -61,6 +63,8 @@ class PlotOptions:
     """Smoothing weight β, 0 ≤ β < 1."""
     began: float | None = None
     sizes: Sizes | None = None
+    clean: CleanSteps = field(default_factory=dict)
+    """Empty if no leak was read."""
     off_policy: frozenset[str] = frozenset()
     """Stages that learn from demonstrations."""
     max_new_tokens: int | None = None
@@ -91,11 +95,14 @@ REVISION_COLORS = ["--rl-student", "--rl-plot-3", "--rl-plot-5", "--rl-plot-2"]
 INFORMATION = {"hint_bits": "bits in a hint", "bits_left": "bits left"}
 EFFICIENCY = {"efficiency": "bits used / given", "efficiency_chance": "by chance"}
 LEAKS = {"leak_rate": "read by the student", "prevented_leak_rate": "prevented"}
+NO_LEAK_READ = "no leak read"
+REWARD = {"reward": "reward", "reward/clean": NO_LEAK_READ}
 LEVEL_SOLVED = {"curriculum/solve_rate": "this level", "curriculum/replay_solve_rate": "earlier levels"}
 
 
 def overview(rows: Sequence[MetricRow], options: PlotOptions) -> list[Chart]:
     """Return the most important charts, without those that lack data."""
+    rows = [_with_clean(row, options.clean) for row in rows]
     on_policy = [row for row in rows if row.stage not in options.off_policy]
     if options.x == "tokens" and not on_policy:  # demonstrations are not sampled
         options = replace(options, x="step")
@@ -114,6 +121,11 @@ def series(rows: Sequence[MetricRow], names: Sequence[str], options: PlotOptions
     return [chart for chart in charts if chart is not None]
 
 
+def _with_clean(row: MetricRow, clean: CleanSteps) -> MetricRow:
+    values = {**row.values, **clean.get((row.stage, row.step), {})}
+    return StepMetrics(row.stage, row.step, row.number, row.time, values, row.tokens)
+
+
 # -- curated charts ------------------------------------------------------------------------------------------------
 def _fixed(key: str, labels: Mapping[str, str] | None = None, style: ChartStyle | None = None) -> Maker:
     """Return a function that draws the metrics of `labels`, by default the metric `key`."""
@@ -122,20 +134,23 @@ def _fixed(key: str, labels: Mapping[str, str] | None = None, style: ChartStyle 
 
 def _solved(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     turns = turns_of(names_of(rows), "cum_acc")
+    clean = {"solved/clean": NO_LEAK_READ} if any("solved/clean" in row.values for row in rows) else {}
+    baseline = {"constant_baseline": "constant answer"} if turns else {}
+    shown = {f"cum_acc/{t}": f"t = {t}" for t in turns} | clean | baseline
+    rows = [row for row in rows if not row.values.keys().isdisjoint(shown)]  # `_chart` omits the others
     banded = turns if len(turns) <= 3 else turns[:1] + turns[-1:]
     sizes = {f"cum_acc/{t}": _sizes(rows, t, options) for t in banded}
-    baseline = {"constant_baseline": "constant answer"} if turns else {}
     weights = [1.0] if len(turns) == 1 else [0.4 + 0.6 * i / (len(turns) - 1) for i in range(len(turns))]
-    colors = [*(f"mix(--rl-surface,--rl-student,{weight:.2f})" for weight in weights), "--rl-muted"]
-    style = ChartStyle(colors, [*("solid" for _ in turns), "dash"])
+    colors = [f"mix(--rl-surface,--rl-student,{weight:.2f})" for weight in weights]
+    style = ChartStyle([*colors, *("--rl-leak" for _ in clean), "--rl-muted"],
+                       [*("solid" for _ in turns), *("dot" for _ in clean), "dash"])  # fmt: skip
     has_bands = any(any(values) for values in sizes.values() if values)
     note = "bands: 95 % intervals" if has_bands else ""
-    shown = {f"cum_acc/{t}": f"t = {t}" for t in turns} | baseline
     return _chart("cum_acc/", rows, options, shown, style, sizes, note)
 
 
 def _parts(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
-    names = [name for name in names_of(rows) if name.startswith("solved/")]
+    names = [name for name in names_of(rows) if name.startswith("solved/") and name != "solved/clean"]
     return _chart("solved/", rows, options, {name: name.partition("/")[2] for name in names})
 
 
@@ -201,7 +216,7 @@ def _time(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
 
 
 OVERVIEW: Sequence[tuple[Maker, bool]] = (
-    (_fixed("reward"), False),
+    (_fixed("reward", REWARD, ChartStyle(["--rl-student", "--rl-leak"], ["solid", "dot"])), False),
     (_solved, False),
     (_parts, False),
     (_fixed("revisions", REVISIONS, ChartStyle(REVISION_COLORS, ["solid", "dash", "dot", "dashdot"])), False),

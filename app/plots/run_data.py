@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -12,7 +12,7 @@ import yaml
 
 from app.common.context import Context
 from app.plots.evaluation import Evaluation, Outcomes, from_levels, from_outcomes, from_report, read_levels, read_report
-from app.plots.run_charts import PlotOptions, sizes_of
+from app.plots.run_charts import CleanSteps, PlotOptions, sizes_of
 from app.plots.series import XKind
 from jobs.db.errors import UnknownRunError
 from jobs.db.models import Metric, Run
@@ -60,6 +60,8 @@ class RunData:
         self.workspace = context.workspace
         self._rows = VersionedCache[list[Metric]]()
         self._sizes = VersionedCache[StepSizes]()
+        self._clean = VersionedCache[CleanSteps]()
+        self._leaks = VersionedCache[tuple[int, dict[int, tuple[int, int]]]]()
         self._configs = VersionedCache[JsonObject]()
         self._evaluations = VersionedCache[Evaluation | None]()
         self._outcomes = VersionedCache[Outcomes]()
@@ -106,6 +108,7 @@ class RunData:
             weight=weight,
             began=run.started,
             sizes=self.sizes(run) if sizes else None,
+            clean=self._clean_steps(run) if sizes else {},
             off_policy=self.off_policy(run),
             max_new_tokens=limit if isinstance(limit, int) else None,
         )
@@ -117,16 +120,54 @@ class RunData:
     def _add_sizes(self, run: Run, known: StepSizes) -> StepSizes:
         """Return the known sizes and those of new steps."""
         sizes = dict(known)
-        turns = (self.config(run).get("rollout") or {}).get("max_turns")
+        for stage, first, last in self._new_steps(run, known):
+            counts = outcomes.training(self.db, _id(run), stage, first, last)
+            groups = [(c.stage, c.step, c.group, c.solved_at, c.count) for c in counts]
+            sizes |= sizes_of(groups, self._rollout_turns(run))
+        return sizes
+
+    def _new_steps(self, run: Run, known: Collection[tuple[str, int]]) -> Iterator[tuple[str, int, int]]:
+        """Yield each on-policy stage with unknown steps, and the first and the last of these."""
         missing: dict[str, list[int]] = {}
         for row in self.on_policy_rows(run):
-            if (row.stage, row.step) not in sizes:
+            if (row.stage, row.step) not in known:
                 missing.setdefault(row.stage, []).append(row.step)
-        for stage, steps in missing.items():
-            counts = outcomes.training(self.db, _id(run), stage, min(steps), max(steps))
-            groups = [(c.stage, c.step, c.group, c.solved_at, c.count) for c in counts]
-            sizes |= sizes_of(groups, turns if isinstance(turns, int) else 1)
-        return sizes
+        yield from ((stage, min(steps), max(steps)) for stage, steps in missing.items())
+
+    def _rollout_turns(self, run: Run) -> int:
+        turns = (self.config(run).get("rollout") or {}).get("max_turns")
+        return turns if isinstance(turns, int) else 1
+
+    def _clean_steps(self, run: Run) -> CleanSteps:
+        """Return the means of each step without dialogues in which a leak was read; only new steps are computed."""
+        if not outcomes.has_leaks(self.db, _id(run)):
+            return {}
+        return self._clean.get(_key(run), run.events_offset, lambda known: self._add_clean(run, known or {}))
+
+    def _add_clean(self, run: Run, known: CleanSteps) -> CleanSteps:
+        clean = dict(known)
+        for stage, first, last in self._new_steps(run, known):
+            found = outcomes.without_leaks(self.db, _id(run), stage, first, last, self._rollout_turns(run))
+            for step, means in found.items():
+                values = {"reward/clean": means.reward, "solved/clean": means.solved}
+                clean[stage, step] = {name: value for name, value in values.items() if value is not None}
+        return clean
+
+    def leaks_by_turn(self, run: Run) -> dict[int, tuple[int, int]]:
+        """Return the number of checked hints, and of the leaks among them that the student read, by 0-based turn."""
+        return self._leaks.get(_key(run), run.events_offset, lambda known: self._add_leaks(run, *(known or (0, {}))))[1]
+
+    def _add_leaks(
+        self, run: Run, after: int, known: dict[int, tuple[int, int]]
+    ) -> tuple[int, dict[int, tuple[int, int]]]:
+        """Add the hints of dialogues that were ingested after a row id."""
+        phase = "train" if run.kind == "train" else "evaluation"
+        newest, counts = outcomes.leaks_by_turn(self.db, _id(run), phase, after)
+        total = dict(known)
+        for turn, (checked, read) in counts.items():
+            before = known.get(turn, (0, 0))
+            total[turn] = before[0] + checked, before[1] + read
+        return newest, dict(sorted(total.items()))
 
     def outcomes(self, run: Run) -> Outcomes:
         """Return the turn at which each evaluation task was solved."""

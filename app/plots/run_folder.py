@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from app.plots.run_charts import PlotOptions
+from app.plots.series import StepMetrics
 from rl2f_core import registry
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import MetricEvent, read_events
-
-
-@dataclass
-class StepMetrics:
-    """Metrics of one step; see `app.plots.series.MetricRow`."""
-
-    stage: str
-    step: int
-    number: int
-    time: float
-    values: dict[str, float]
-    tokens: float = 0.0
 
 
 def step_metrics(run_dir: RunDir) -> list[StepMetrics]:

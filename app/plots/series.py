@@ -39,6 +39,18 @@ class MetricRow(Protocol):
     values: dict[str, float]
 
 
+@dataclass
+class StepMetrics:
+    """Metrics of one step; a `MetricRow`."""
+
+    stage: str
+    step: int
+    number: int
+    time: float
+    values: dict[str, float]
+    tokens: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """The x values of metric rows."""

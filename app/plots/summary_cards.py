@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from app.plots.evaluation import Evaluation
 from app.plots.series import MetricRow, newest, turns_of
 from rl2f_core.evaluation.formatting import interval_text, number, verdict_text
+from rl2f_core.stats.intervals import wilson
 from rl2f_core.types import JsonObject
 
 NEWEST_STEPS = 10
@@ -24,14 +26,37 @@ GROUPS = (
 )
 
 
-def cards(rows: Sequence[MetricRow], evaluation: Evaluation | None) -> JsonObject:
-    """Return all cards; `rows` are the steps of on-policy stages in order."""
+def cards(
+    rows: Sequence[MetricRow],
+    evaluation: Evaluation | None,
+    leaks: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+) -> JsonObject:
+    """Return all cards.
+
+    Args:
+        rows: The steps of on-policy stages in order.
+        evaluation: The evaluation, if there is one.
+        leaks: Number of checked hints, and of the leaks among them that the student read, by 0-based turn.
+    """
     return {
         "hints": hints(evaluation),
         "solved": solved(rows, evaluation),
         "changes": changes(rows, evaluation),
         "groups": groups(rows),
+        "leaks": leak_rates(leaks),
     }
+
+
+def leak_rates(leaks: Mapping[int, tuple[int, int]]) -> JsonObject | None:
+    """Return the fraction of leaks that the student read, by turn of the hint; None without a checked hint."""
+    if not leaks:
+        return None
+    rates = [(turn + 1, wilson(read, checked), checked) for turn, (checked, read) in leaks.items()]
+    bars = [
+        {"turn": t, "value": i.value, "low": i.low, "high": i.high, "text": f"{interval_text(i)} of {checked:,} hints"}
+        for t, i, checked in rates
+    ]
+    return {"bars": bars, "source": f"{sum(checked for checked, _ in leaks.values()):,} checked hints"}
 
 
 def hints(evaluation: Evaluation | None) -> JsonObject | None:

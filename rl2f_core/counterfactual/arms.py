@@ -9,11 +9,15 @@
 | shuffled | a recorded hint of the source run on another problem of the same level, after the same turn |
 | misleading | a hint that points away from the answer |
 | teacher | the message of another teacher |
+| redacted | the stored hint with its flagged span masked, as by the leak action `redact` |
 
 `empty` keeps the earlier tokens, turn and seed, so differences come from the hint's text alone. The next turn still
 implies that the attempt was incorrect. For attempts without dialogue, use the condition `resample` of an evaluation.
 
 A teacher generates one message per fork point, with the dialogue's seed, so all samples of an arm share it.
+
+With an arm `redacted`, every arm has one more sample, with the dialogue's own seed: under the dialogue's checkpoint,
+arm `original` then repeats the stored attempts, and `redacted` shows whether a success survives without the leak.
 """
 
 from __future__ import annotations
@@ -28,13 +32,13 @@ from rl2f_core.config.components import TeacherConfig
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.counterfactual.fork_points import ForkPoint
 from rl2f_core.errors import ConfigError, DataError, FieldValueError
-from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.leaks.guard import REDACTED, LeakGuard
 from rl2f_core.rollout.build import build_control, build_teacher
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
-from rl2f_core.types import Hint
+from rl2f_core.types import Hint, LeakReport
 
-ArmHint = Literal["original", "edited", "empty", "contentless", "shuffled", "misleading", "teacher"]
+ArmHint = Literal["original", "edited", "empty", "contentless", "shuffled", "misleading", "teacher", "redacted"]
 HINTS: tuple[ArmHint, ...] = get_args(ArmHint)
 ORIGINAL_ARM, BASELINE = "original", "contentless"
 """Arms whose difference is the hint value."""
@@ -51,6 +55,8 @@ class Arm(BaseConfig):
     """Message of an `edited` arm."""
     teacher: TeacherConfig | None = None
     """Teacher of a `teacher` arm."""
+    span: tuple[int, int] | None = None
+    """Characters [start, end) that a `redacted` arm masks; None masks what the run's detectors flagged."""
     name: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9 ._-]{0,63})?$")
     """Name in tables and events; by default the kind of hint (and the teacher's name)."""
 
@@ -59,6 +65,8 @@ class Arm(BaseConfig):
         for field, owner in (("text", "edited"), ("teacher", "teacher")):
             if bool(getattr(self, field)) != (self.hint == owner):
                 raise FieldValueError(f"`{field}` is required for arms with hint: {owner}, and for no others", field)
+        if self.span is not None and self.hint != "redacted":
+            raise FieldValueError("`span` is allowed for arms with hint: redacted, and for no others", "span")
         return self
 
     @property
@@ -132,6 +140,8 @@ def arm_hints(
         )
         for o in origins
     ]
+    if arm.hint == "redacted":
+        return [_redacted(origin, arm, request, engine) for origin, request in zip(origins, requests, strict=True)]
     teacher = arm_teacher(arm, engine)
     if teacher is None:
         feedback = [Feedback(engine.renderer.escape(arm.text)) for _ in origins]
@@ -150,3 +160,22 @@ def _original(origin: ForkPoint) -> Hint:
         fix = "Remove the arm original, or pass the text as an edited arm."
         raise DataError("The hint after this attempt was dropped because of a leak.", value=location, fix=fix)
     return hint
+
+
+def _redacted(origin: ForkPoint, arm: Arm, request: FeedbackRequest, engine: RolloutEngine) -> Hint:
+    """Return the stored hint without the flagged span, and without what the run's detectors flag in the rest."""
+    hint = _original(origin)
+    report = hint.leak if arm.span is None else LeakReport(leaked=True, span=arm.span)
+    if report is None or not report.leaked:
+        return hint.model_copy(update={"error": "No detector of the run flagged this hint."})
+    if hint.feedback is not None:
+        return hint.model_copy(update={"error": "A leak action replaced the flagged message, so nobody read it."})
+    text = request.fallback_hint
+    if report.span is not None:
+        start, end = report.span
+        guard = LeakGuard(engine.guard.detectors, "redact", 0, engine.guard.environment)
+        masked = Feedback(hint.text[:start] + REDACTED + hint.text[end:])
+        (screened,) = guard.screen([request], [masked], hint.teacher, lambda again: [])
+        text = screened.hint.text
+    report = report.model_copy(update={"action": "redact"})
+    return hint.model_copy(update={"text": text, "feedback": hint.text, "leak": report})

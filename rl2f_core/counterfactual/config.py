@@ -55,6 +55,11 @@ class CounterfactualRun(BaseRun):
         """Return the arms by label."""
         return label_arms(self.arms)
 
+    @property
+    def repeats_seed(self) -> bool:
+        """Whether each arm has one more sample, number 0, with the dialogue's own seed."""
+        return any(arm.hint == "redacted" for arm in self.arms)
+
 
 def inherit_settings(source: RunDir, phase: str, stage: str = "", step: int = 0, task: str = "") -> JsonObject:
     """Return the settings that a fork inherits from its source: model, environment, teacher, leaks, rollout.

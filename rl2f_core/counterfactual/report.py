@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from rl2f_core.counterfactual.estimates import ArmResult, Outcome, arm_results, hint_value
 from rl2f_core.evaluation.chart_data import Chart, interval_plot
 from rl2f_core.evaluation.formatting import interval_text, markdown_rows, verdict_text
@@ -29,6 +31,8 @@ class HintResult(FrozenModel):
     """Hint of each arm."""
     arms: dict[str, Interval]
     """Solve rate of each arm with samples."""
+    same_seed: dict[str, bool] = Field(default_factory=dict)
+    """Whether each arm is solved under the dialogue's own seed; see `CounterfactualRun.repeats_seed`."""
     hint_value: Interval | None = None
     """p(solved | hint) − p(solved | contentless); None if one arm is missing."""
 
@@ -88,6 +92,12 @@ class CounterfactualReport(FrozenModel):
                 continue
             verdict = verdict_text(r.difference, "better than contentless", "worse than contentless")
             lines.append(f"{r.checkpoint}: {r.arm} {interval_text(r.difference, signed=True)}: {verdict}.")
+        for hint in self.hints if self.kind == "fork" else ():
+            if hint.same_seed:
+                outcomes = ", ".join(
+                    f"{arm} {'' if is_solved else 'not '}solved" for arm, is_solved in hint.same_seed.items()
+                )
+                lines.append(f"{hint.checkpoint}, under the dialogue's own seed: {outcomes}.")
         for checkpoint in self.checkpoints:
             hints = [h.hints_by_arm for h in self.hints if h.checkpoint == checkpoint]
             for arm in self.arms:
@@ -122,6 +132,7 @@ def build_report(
     baseline: str | None,
     seed: int,
     failed: int = 0,
+    repeats_seed: bool = False,
     **facts: object,
 ) -> CounterfactualReport:
     """Compute the report.
@@ -134,11 +145,14 @@ def build_report(
         baseline: Label of the contentless arm, if any.
         seed: Seed of the run.
         failed: Number of failed dialogues.
+        repeats_seed: Sample 0 has the dialogue's own seed, and is in no estimate.
         facts: Other fields of the report.
     """
     results: list[ArmResult] = []
     hints: list[HintResult] = []
-    for checkpoint, group in outcomes.items():
+    for checkpoint, all_outcomes in outcomes.items():
+        repeated = [o for o in all_outcomes if repeats_seed and o.sample == 0]
+        group = [o for o in all_outcomes if not repeats_seed or o.sample > 0]
         results += arm_results(group, checkpoint, arms, baseline or "")
         values = hint_value(group, true, baseline) if true is not None and baseline is not None else {}
         by_origin: dict[tuple[str, int], list[Outcome]] = defaultdict(list)
@@ -156,6 +170,7 @@ def build_report(
                     turn=turn,
                     task=branches[0].task if branches else "",
                     hints_by_arm=arm_hints,
+                    same_seed={o.arm: o.solved for o in repeated if o.origin == (event, turn)},
                     arms={arm: wilson(sum(s), len(s)) for arm, s in solved.items() if s},
                     hint_value=values.get((event, turn)),
                 )

@@ -2,7 +2,8 @@
 
 A branch continues from the stored tokens. Sample j of every arm and checkpoint has the same seed, which depends only on
 (run seed, dialogue, turn, j), so differences are paired. It differs from the dialogue's own seed, so the stored
-continuation is not a sample. A resumed run reads finished branches from its own events and repeats none.
+continuation is not a sample; the additional sample of `CounterfactualRun.repeats_seed` is in no estimate. A resumed run
+reads finished branches from its own events and repeats none.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ def branches(
     seed: int,
     budget: int,
     turns: int | None,
+    repeats_seed: bool = False,
 ) -> list[Branch]:
     """Return the branches ordered by fork point, sample and arm, so that a batch contains whole pairs.
 
@@ -96,13 +98,15 @@ def branches(
         seed: Seed of the run.
         budget: Turns of a whole dialogue.
         turns: Attempts after the fork; None for the rest of `budget`, at least one.
+        repeats_seed: Add a sample 0 with the dialogue's own seed.
     """
     result = []
     for i, origin in enumerate(origins):
         past = origin.turn + 1
         limit = past + (turns or max(1, budget - past))
-        for sample in range(samples):
-            branch_seed = sample_seed(seed, origin, sample)
+        for sample in range(samples + repeats_seed):
+            repeats = repeats_seed and sample == 0
+            branch_seed = origin.dialogue.seed if repeats else sample_seed(seed, origin, sample)
             for arm, hints in arms.items():
                 if hints[i].error is not None:
                     continue
@@ -184,7 +188,8 @@ class ForkRunner:
             self._write_hints()
         hints = {label: [self.hints_by_arm[checkpoint, o.event, o.turn][label] for o in origins] for label in self.arms}
         return branches(origins, hints, config.samples, checkpoint=checkpoint, seed=config.seed,
-                        budget=config.rollout.max_turns, turns=config.turns)  # fmt: skip
+                        budget=config.rollout.max_turns, turns=config.turns,
+                        repeats_seed=config.repeats_seed)  # fmt: skip
 
     def _write_hints(self) -> None:
         """Store the hints of all arms, because a teacher may generate another one after a resume."""
@@ -289,6 +294,7 @@ class ForkRunner:
             true=label.get(ORIGINAL_ARM),
             baseline=label.get(BASELINE),
             seed=self.config.seed,
+            repeats_seed=self.config.repeats_seed,
             kind=self.kind,
             title=self.title,
             source=Path(self.config.source).name,

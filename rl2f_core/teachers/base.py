@@ -12,7 +12,7 @@ from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment
 from rl2f_core.environments.capabilities import check_parts, missing_part
-from rl2f_core.types import Task, Turn, Usage, Verdict
+from rl2f_core.types import Message, Task, Turn, Usage, Verdict
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
@@ -126,6 +126,16 @@ class Teacher(ABC):
         ]
         fix = f"choose another teacher ({', '.join(compatible)})"
         check_parts(environment, cls.requires, f"teacher {cls.Config.model_fields['type'].default!r}", fix)
+
+    @classmethod
+    def build_prompt(
+        cls, config: ComponentConfig, environment: Environment, request: FeedbackRequest
+    ) -> tuple[str, tuple[Message, ...]] | None:
+        """Return the template's version and the messages that a model teacher reads, without loading a model.
+
+        The result is None for a teacher without a prompt. Raises `ConfigError` if the template cannot be read.
+        """
+        return None
 
     @abstractmethod
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:

@@ -132,17 +132,35 @@ class LLMTeacher(Teacher):
         return [to_feedback(completion, self.prompt.version, config) for completion in completions]
 
     def messages(self, request: FeedbackRequest) -> tuple[Message, ...]:
-        """Return the prompt with only the visible fields. Raises `ConfigError` if the template is invalid."""
-        sees = self.config.visibility
-        environment, task = self.environment, request.task
-        values = {
-            "problem": environment.prompt(task.public),
-            "answer": environment.gold_answer(task) if sees.answer else None,
-            "solution": environment.solution(task) if sees.solution else None,
-            "detail": request.turns[-1].verdict.detail if sees.detail else None,
-            "attempts": attempts(request, whole=sees.attempt == "whole", full_dialogue=sees.dialogue == "whole"),
-        }
-        return self.prompt.render(values)
+        """Return `prompt_messages` with this teacher's template."""
+        return prompt_messages(self.config, self.environment, self.prompt, request)
+
+    @classmethod
+    def build_prompt(
+        cls, config: ComponentConfig, environment: Environment, request: FeedbackRequest
+    ) -> tuple[str, tuple[Message, ...]] | None:
+        """Return the prompt as in `Teacher.build_prompt`."""
+        assert isinstance(config, cls.Config)
+        template = prompt_templates.load(config.prompt or config.style)
+        return template.version, prompt_messages(config, environment, template, request)
+
+
+def prompt_messages(
+    config: LLMTeacher.Config,
+    environment: Environment,
+    template: prompt_templates.PromptTemplate,
+    request: FeedbackRequest,
+) -> tuple[Message, ...]:
+    """Return the prompt with only the visible fields. Raises `ConfigError` if the template is invalid."""
+    sees, task = config.visibility, request.task
+    values = {
+        "problem": environment.prompt(task.public),
+        "answer": environment.gold_answer(task) if sees.answer else None,
+        "solution": environment.solution(task) if sees.solution else None,
+        "detail": request.turns[-1].verdict.detail if sees.detail else None,
+        "attempts": attempts(request, whole=sees.attempt == "whole", full_dialogue=sees.dialogue == "whole"),
+    }
+    return template.render(values)
 
 
 def attempts(request: FeedbackRequest, *, whole: bool = True, full_dialogue: bool = True) -> list[JsonObject]:

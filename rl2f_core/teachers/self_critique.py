@@ -89,3 +89,12 @@ class SelfCritiqueTeacher(Teacher):
             ]
             completions.update(zip(indices, complete_local(self.backend, adapter, chats, sampling), strict=True))
         return [to_feedback(completions[i], self.prompt.version, config) for i in range(len(requests))]
+
+    @classmethod
+    def build_prompt(
+        cls, config: ComponentConfig, environment: Environment, request: FeedbackRequest
+    ) -> tuple[str, tuple[Message, ...]] | None:
+        """Return the prompt as in `Teacher.build_prompt`."""
+        assert isinstance(config, cls.Config)
+        template = prompt_templates.load(config.prompt or TEMPLATE)
+        return template.version, critique(environment, request, template)

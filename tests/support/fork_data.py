@@ -13,7 +13,8 @@ from rl2f_core.config.run import BaseRun
 from rl2f_core.rollout.build import build_engine
 from rl2f_core.rollout.engine import RolloutRequest
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, JsonlSink, StatusEvent
+from rl2f_core.run.events import DialogueEvent, JsonlSink, StatusEvent, read_events
+from rl2f_core.types import Hint, LeakReport
 
 CONFIG: dict[str, Any] = {
     "name": "numbers",
@@ -62,3 +63,17 @@ def make_run(folder: Path, script: Any = obedient, **changes: Any) -> RunDir:
 def event_of(index: int) -> str:
     """The event id of a dialogue."""
     return f"dialogue:evaluation:base:hints:number/{index}/0"
+
+
+LEAKED = "event:leaked"
+"""Event id of the dialogue of `add_leak`."""
+
+
+def add_leak(run_dir: RunDir, text: str = "Too low, it is 3. Really 3.", span: tuple[int, int] = (4, 16)) -> None:
+    """Add a dialogue whose first hint states the number, and which `exact` flagged in its first mention."""
+    event = next(e for e in read_events(run_dir.events_path) if isinstance(e, DialogueEvent) and e.id == event_of(0))
+    report = LeakReport(leaked=True, detector="exact", span=span, evidence=text[slice(*span)], action="flag")
+    first, *later = event.dialogue.turns
+    turns = (first.model_copy(update={"hint": Hint(text=text, teacher="scripted", leak=report)}), *later)
+    dialogue = event.dialogue.model_copy(update={"id": "leaked", "turns": turns})
+    JsonlSink(run_dir.events_path).emit([event.model_copy(update={"id": LEAKED, "dialogue": dialogue})])

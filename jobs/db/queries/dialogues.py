@@ -15,6 +15,7 @@ from sqlmodel import Session, col
 from jobs.db import search as full_text
 from jobs.db.engine import Database
 from jobs.db.errors import unknown_dialogue
+from jobs.db.label_models import LeakScore
 from jobs.db.models import (
     FULL_TEXT,
     Dialogue,
@@ -88,6 +89,8 @@ class TurnView:
     row: Turn
     terms: list[RewardTerm]
     findings: list[LeakFinding]
+    scores: dict[str, LeakScore]
+    """Leak probabilities by `LeakFinding.source`."""
     labels: list[LeakLabel]
     hint_values: list[HintValue]
     """All measurements of the hint; the one to show comes first."""
@@ -270,13 +273,17 @@ def next_views(db: Database, filter: DialogueFilter, *, after: int, limit: int) 
 
 
 def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[DialogueView]:
-    """Load dialogues with nine queries in total."""
+    """Load dialogues with ten queries in total."""
     ids, events = [row.id for row in rows], [row.event_id for row in rows]
     query = select(Turn).where(col(Turn.dialogue_id).in_(ids)).order_by(col(Turn.dialogue_id), col(Turn.index))
     turns = _grouped(session, query, "dialogue_id")
     turn_ids = [turn.id for group in turns.values() for turn in group]
     terms = _grouped(session, select(RewardTerm).where(col(RewardTerm.turn_id).in_(turn_ids)), "turn_id")
     findings = _grouped(session, select(LeakFinding).where(col(LeakFinding.turn_id).in_(turn_ids)), "turn_id")
+    scorers = {run_id if each.source == "run" else int(each.source) for group in findings.values() for each in group}
+    target = get_in_session(session, run_id).folder if scorers else ""
+    scored_by = col(LeakScore.run_id).in_(scorers), col(LeakScore.target) == target, col(LeakScore.event_id).in_(events)
+    scores = _grouped(session, select(LeakScore).where(*scored_by), "event_id", "turn")
     label_query = select(LeakLabel).where(col(LeakLabel.run_id) == run_id, col(LeakLabel.event_id).in_(events))
     labels = _grouped(session, label_query.order_by(col(LeakLabel.id)), "event_id", "turn")
     note_query = select(Note).where(col(Note.run_id) == run_id, col(Note.event_id).in_(events)).order_by(col(Note.id))
@@ -289,7 +296,9 @@ def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[Dialogue
         values = [value for value in measured.get(row.event_id, []) if value.turn == turn.index]
         first = hint_values.pick_measurement(values, row.policy, row.checkpoint)
         values.sort(key=lambda value: value is not first)
-        return TurnView(turn, terms[turn.id], findings[turn.id], labels[row.event_id, turn.index], values)
+        scored = scores[row.event_id, turn.index]
+        by_source = {"run" if each.run_id == run_id else str(each.run_id): each for each in scored}
+        return TurnView(turn, terms[turn.id], findings[turn.id], by_source, labels[row.event_id, turn.index], values)
 
     return [
         DialogueView(row, tasks[row.task_id], [view(row, turn) for turn in turns[row.id]], notes[row.event_id])

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 
-from jobs.db.models import Dialogue, Run, TaskRow, table_of
+from jobs.db.models import Dialogue, Run, TaskRow, Turn, table_of
 from jobs.db.queries.dialogues import HAS_VERDICT
+from rl2f_core.run.events import OWN_CONDITIONS
+from rl2f_core.types import DEMONSTRATION
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
 
 _dialogue = table_of(Dialogue).c
 _run = table_of(Run).c
+_turn = table_of(Turn).c
+_LEAK_READ = _turn.leak_found & _turn.feedback.is_(None)
+"""Condition that the student read a leak: no leak action replaced the message."""
+LEAKED = 2
+"""`Dialogue.leak_state` with a leak."""
 FAILED = "failed"
 """Stop reason of dialogues that ended with an error; they are not counted."""
 
@@ -29,6 +36,13 @@ class GroupCount:
     group: str
     solved_at: int | None
     count: int
+
+
+class CleanStep(NamedTuple):
+    """Means over a step's dialogues in which no leak was read; None without such dialogues."""
+
+    reward: float | None
+    solved: float | None
 
 
 def training(
@@ -71,6 +85,61 @@ def evaluation(db: Database, run_id: int) -> dict[tuple[str, str], dict[str, dic
             by_task = counts.setdefault((checkpoint or "", condition or ""), {})
             by_task.setdefault(task_name, {})[solved_at] = count
     return counts
+
+
+def without_leaks(db: Database, run_id: int, stage: str, first: int, last: int, turns: int) -> dict[int, CleanStep]:
+    """Summarize the training dialogues of a stage's steps in which no leak was read, by step.
+
+    Args:
+        db: The database.
+        run_id: The run.
+        stage: The stage.
+        first: First step.
+        last: Last step.
+        turns: Turns within which a dialogue counts as solved.
+    """
+    read = select(_turn.id).where(_turn.dialogue_id == _dialogue.id, _LEAK_READ).exists()
+    where = [_dialogue.run_id == run_id, _dialogue.step.between(first, last), _dialogue.phase == "train"]
+    where += [_dialogue.stage == stage, _dialogue.stop_reason != FAILED, _dialogue.policy != DEMONSTRATION]
+    where += [(_dialogue.leak_state != LEAKED) | ~read]
+    solved = case((_dialogue.solved_at <= turns, 1.0), (HAS_VERDICT, 0.0))  # without a verdict null, which avg omits
+    query = select(_dialogue.step, func.avg(_dialogue.reward), func.avg(solved)).where(*where)
+    with db.read() as session:
+        rows = session.connection().execute(query.group_by(_dialogue.step))
+        return {step: CleanStep(*means) for step, *means in rows}
+
+
+def has_leaks(db: Database, run_id: int) -> bool:
+    """Return whether a hint of a run leaked."""
+    query = select(_dialogue.id).where(_dialogue.run_id == run_id, _dialogue.leak_state == LEAKED).limit(1)
+    with db.read() as session:
+        return session.execute(query).first() is not None
+
+
+def leaks_by_turn(db: Database, run_id: int, phase: str, after: int) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Count the checked hints of a run and the leaks among them that the student read, by 0-based turn.
+
+    Planted leaks, controls and demonstrations are not counted.
+
+    Args:
+        db: The database.
+        run_id: The run.
+        phase: Phase of the dialogues.
+        after: Only dialogues with a larger row id.
+
+    Returns:
+        The last row id of the run's dialogues, and the counts.
+    """
+    where = [_dialogue.run_id == run_id, _dialogue.id > after, _dialogue.phase == phase]
+    where += [_dialogue.policy != DEMONSTRATION, func.coalesce(_dialogue.condition, "").in_(OWN_CONDITIONS)]
+    counts = select(_turn.index, func.count(), func.sum(case((_LEAK_READ, 1), else_=0)))
+    counts = counts.join(table_of(Dialogue), _dialogue.id == _turn.dialogue_id)
+    counts = counts.where(*where, _turn.leak_checked, _turn.planted.is_(None)).group_by(_turn.index)
+    last = select(func.max(_dialogue.id)).where(_dialogue.run_id == run_id)
+    with db.read() as session:
+        newest = session.scalars(last).one() or 0
+        rows = session.execute(counts.where(_dialogue.id <= newest))
+        return newest, {index: (checked, read) for index, checked, read in rows}
 
 
 def solved_by_task(outcomes: Mapping[str, Mapping[int | None, int]], turns: int) -> dict[str, tuple[float, float]]:

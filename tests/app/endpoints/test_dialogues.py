@@ -212,7 +212,7 @@ def test_a_dialogue_has_prompt_turns_hints_and_findings(endpoints: DialogueEndpo
     assert [(t["name"], t["score"], t["weight"]) for t in first["terms"]] == [("correct", 0, 1), ("format", -1, 0.1)]
     assert first["hint"] is not None and first["hint"]["findings"] == [
         {"source": "run", "detector": "exact", "leak_type": "exact", "start": 12, "end": 19, "answer_fraction": 1,
-         "evidence": "A B A B", "action": "flag"}
+         "evidence": "A B A B", "action": "flag", "probability": None, "threshold": None}
     ]  # fmt: skip
     assert first["hint"]["feedback"][12:19] == "A B A B"
     assert first["changes"] is None and last["changes"] is not None

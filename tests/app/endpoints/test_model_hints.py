@@ -6,22 +6,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+import replay_data
 from event_data import dialogue, metric, stored_run, turn
 from export_builders import ENVIRONMENT, answer, event, rows_of, write_run, wrong
 from export_builders import turn as exported
 
+from app.common.context import Context
+from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.transcript import dialogue_detail
 from jobs.db.engine import Database
+from jobs.db.errors import NotFoundError
 from jobs.db.queries import dialogues, metrics, runs
 from jobs.export.exporter import export
 from jobs.export.settings import ExportSettings
 from jobs.export.sources import FolderSource
 from jobs.labels import annotation_queue
 from jobs.workspace import Workspace
+from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.teachers import prompt_templates
-from rl2f_core.types import Hint, LeakReport, Task, Usage
+from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.teachers.llm import LLMTeacher
+from rl2f_core.types import FinishReason, Hint, LeakReport, Task, Usage
 
 USAGE = Usage(prompt_tokens=120, completion_tokens=9, cost=0.0003, seconds=1.5, requests=2)
 SAID = Hint(
@@ -103,3 +112,38 @@ def test_a_fresh_prompt_is_shown_as_the_student_read_it_where_its_template_is_st
     assert first is None
     assert second == {"prompt_template": revise.version, "text": revise.render(values)[-1]["content"]}
     assert third == {"prompt_template": "revise@00000000", "text": None}
+
+
+def test_the_prompt_of_a_model_teacher_is_rebuilt_from_the_stored_dialogue(
+    db: Database, workspace: Workspace, context: Context
+) -> None:
+    config = LLMTeacher.Config(max_new_tokens=9)
+    version = prompt_templates.load("socratic").version
+    said = SAID.model_copy(update={"prompt_template": version, "usage": USAGE.model_copy(update={"requests": 1})})
+    old = SAID.model_copy(update={"prompt_template": "socratic@00000000"})
+    scripted = SAID.model_copy(update={"teacher": "scripted", "prompt_template": None, "usage": None})
+    hints, finish = (said, said, old, scripted, None), FinishReason.LENGTH
+    turns = [replay_data.turn(k, "B B B B", "B B B B", hint, finish_reason=finish) for k, hint in enumerate(hints)]
+    stored = replay_data.event("model", turns)
+    run = replay_data.add_run(db, workspace, "model", [stored], teacher=config.model_dump())
+    endpoints, key = DialogueEndpoints(context), (run.id or 0, stored.id)
+    prompt = endpoints.teacher_prompt(*key, 1)
+    assert [message["role"] for message in prompt["messages"]] == ["system", "user"]
+    read: list[object] = []
+    backend = FakeBackend(script=lambda text, rng: read.append(text) or "Look again.")
+    before = (*stored.dialogue.turns[:1], stored.dialogue.turns[1].model_copy(update={"hint": None}))
+    LLMTeacher(config, replay_data.CODES, ModelPool(backend)).feedback([FeedbackRequest(stored.task, before, seed=0)])
+    assert all(message["content"] in str(read[0]) for message in prompt["messages"]), "what the model was sent"
+    assert prompt["notes"] == [
+        f"Rebuilt from the stored dialogue; the template {version} is unchanged.",
+        "It contains only attempt 2 of 2 (sees.dialogue: last).",
+        "Truncated at the student's token limit: attempt 2.",
+        "The teacher's message was truncated at its limit of 9 tokens.",
+    ]
+    changed, none = endpoints.teacher_prompt(*key, 2), endpoints.teacher_prompt(*key, 3)
+    assert changed["messages"] == [] and "the template socratic@00000000 has changed since" in changed["notes"][0]
+    assert none == {"messages": [], "notes": ["Teacher scripted: no prompt, because no model wrote this message."]}
+    with pytest.raises(NotFoundError, match="no hint"):
+        endpoints.teacher_prompt(*key, 4)
+    with pytest.raises(NotFoundError, match="no such turn"):
+        endpoints.teacher_prompt(*key, 9)

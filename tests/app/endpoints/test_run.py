@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import replay_data
 from run_data import BEGAN, GROUPS, SIZE, STEPS, add_run, dialogue
 
 from app.common.context import Context
@@ -49,6 +50,35 @@ def single(context: Context) -> RunEndpoints:
 def run(context: Context) -> Run:
     """A finished training run with an evaluation, number 1."""
     return add_run(context.db, context.workspace, "1-small")
+
+
+def test_leaks_are_shown_by_turn_and_left_out_of_the_learning_curve(single: RunEndpoints, context: Context) -> None:
+    """Of four dialogues per group, one is solved at once, one after a hint, one never, one after a leak."""
+    values = {"reward": 0.5, "cum_acc/1": 0.25, "cum_acc/5": 0.75}
+    steps = [MetricEvent(id=f"metric:{n}", time=1.0 + n, stage="rl2f", step=n, values=values) for n in (1, 2, 3)]
+    leaky = replay_data.add_run(context.db, context.workspace, "leaky", [*replay_data.training_events(), *steps])
+    run_id = leaky.id or 0
+    leaks = single.get_run(run_id)["cards"]["leaks"]
+    assert leaks["source"] == "24 checked hints"
+    assert [(bar["turn"], bar["value"]) for bar in leaks["bars"]] == [(1, pytest.approx(1 / 3)), (2, 0.0)]
+    assert leaks["bars"][0]["text"].endswith("of 18 hints")
+    lines = {
+        (chart["key"], trace["name"]): trace
+        for chart in single.run_charts(run_id)["charts"]
+        for trace in chart["figure"]["data"]
+        if trace.get("meta") == "line"
+    }
+    assert lines["cum_acc/", "t = 5"]["y"] == [0.75] * 3
+    assert lines["cum_acc/", "no leak read"]["y"] == [pytest.approx(2 / 3)] * 3
+    clean_reward = (1 - 0.1 + 1 - 0.2 + 0 - 0.3) / 3  # one format penalty of .1 per turn
+    assert lines["reward", "no leak read"]["y"] == [pytest.approx(clean_reward)] * 3
+    assert single.get_run(run_id)["cards"]["leaks"] == leaks
+
+
+def test_a_run_without_leaks_has_one_learning_curve(single: RunEndpoints, run: Run) -> None:
+    names = {name for chart in single.run_charts(1)["charts"] for name in chart["names"]}
+    assert "reward" in names and not {"reward/clean", "solved/clean"} & names
+    assert single.get_run(1)["cards"]["leaks"] is None, "no detector checked a hint"
 
 
 # -- details -------------------------------------------------------------------------------------------------------

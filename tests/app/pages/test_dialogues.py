@@ -11,8 +11,8 @@ from replay_data import add_run, odd_events, taxi_events, training_events
 
 from app.common.context import Context
 from app.components.dialogue_list import dialogue_list, row_key
-from app.components.replay import group_kind, transcript_text
-from app.components.transcript import Folding
+from app.components.replay import group_kind
+from app.components.transcript import Folding, transcript_text
 from app.endpoints.studio import Studio
 from app.pages._dialogues_browse import DialogueBrowser, PageState, merged_ranges, parse_filter
 from app.pages._dialogues_view import content, error_view, histogram_chart, pager, shortcuts, step_of

@@ -159,7 +159,7 @@ def test_checkpoints_have_their_actions_and_the_overview_lists_the_newest(endpoi
 
 
 def test_stages_name_their_state_and_demonstrations(endpoints: RunEndpoints, run: Run) -> None:
-    stages = elements(view.overview_sides(endpoints.get_run(1), 0.0, False), "li")
+    stages = elements(view.overview_sides(endpoints.get_run(1), [], 0.0, False), "li")
     assert "warm sft, demonstrations" in text(stages[0]) and "2/2" in text(stages[0])
     assert elements(stages[0], "span")[0][1]["aria-label"] == "done"
 

@@ -208,7 +208,7 @@ def test_cards_take_the_evaluation_where_there_is_one_and_the_newest_steps_else(
     assert plain["hints"] is None
     assert plain["solved"]["source"] == "training, mean of the last 6 steps"
     assert [pair["text"] for pair in plain["changes"]["pairs"]] == [".80", ".60", ".70", ".20"]
-    assert cards([], None) == {"hints": None, "solved": None, "changes": None, "groups": None}
+    assert not any(cards([], None).values())
 
 
 # -- checkpoints of several runs -----------------------------------------------------------------------------------

@@ -313,6 +313,12 @@ def test_intervals_are_shown_for_steps_with_known_counts_also_with_resampled_gro
     ]
 
 
+def test_the_intervals_of_the_solve_rate_belong_to_the_steps_that_have_one() -> None:
+    held = rows(("warm", 1, {"entropy": 2.0}), ("rl", 1, {"cum_acc/1": 0.5}))
+    chart = next(c for c in overview(held, PlotOptions(sizes={("rl", 1): {1: 2.0}})) if c.key == "cum_acc/")
+    assert lines_of(chart.figure)["t = 1"]["text"] == [".50 [.09, .91]"]
+
+
 def test_any_series_is_found_by_name_and_a_family_by_its_beginning() -> None:
     held = rows(("rl", 1, {"stop/solved": 0.5, "stop/failed": 0.1, "clip_ratio": 0.2}))
     one, family = series(held, ["clip_ratio", "stop/", "no such"], PlotOptions())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fork_data import event_of, make_run, obedient
+from fork_data import LEAKED, add_leak, event_of, make_run, obedient
 from pydantic import ValidationError
 
 from rl2f_core.backends.fake import FakeBackend
@@ -309,6 +309,37 @@ def test_leaks_of_arms_are_reported(source: RunDir, tmp_path: Path) -> None:
         assert hint is not None and hint.leak is not None and hint.leak.leaked
         read[apply] = hint.text
     assert read == {False: "The answer is 3.", True: "The answer is […]."}
+
+
+def test_a_redacted_hint_is_sampled_again_under_the_dialogues_own_seed(source: RunDir, tmp_path: Path) -> None:
+    add_leak(source)
+    arms = [{"hint": "original"}, {"hint": "redacted"}]
+    config = fork_config(source, "numbers", LEAKED, 0, {"base": None}, arms, samples=4, turns=1)
+    assert play(config, tmp_path / "fork")
+    report = read_report(tmp_path / "fork")
+    assert report is not None and (report.done, report.total) == (10, 10), "one more sample of each arm"
+    assert {row.arm: row.solved.n for row in report.results} == {"original": 4, "redacted": 4}, "not in the estimates"
+    seeds = {e.dialogue.index: e.dialogue.seed for e in dialogues(tmp_path / "fork")}
+    assert seeds[0] == 7 and 7 not in (seeds[i] for i in range(1, 5)), "number 0 has the dialogue's seed"
+    (hint,) = report.hints
+    assert hint.same_seed["original"] is True
+    masked = hint.hints_by_arm["redacted"]
+    assert masked.text == "Too […]. Really […].", "the second mention is masked too"
+    assert (masked.feedback, masked.leak and masked.leak.action) == ("Too low, it is 3. Really 3.", "redact")
+    outcome = "solved" if hint.same_seed["redacted"] else "not solved"
+    assert f"base, under the dialogue's own seed: original solved, redacted {outcome}." in report.to_markdown()
+
+
+def test_a_redacted_arm_needs_a_flag_that_the_student_read_or_a_span(source: RunDir, tmp_path: Path) -> None:
+    add_leak(source)
+    engine = build_engine(source.config(), FakeBackend(script=obedient))
+    clean = fork_point_at(find_dialogue(source, event_of(0)), 0)
+    (hint,) = arm_hints(Arm(hint="redacted"), [clean], engine)
+    assert hint.error == "No detector of the run flagged this hint."
+    (hint,) = arm_hints(Arm(hint="redacted", span=(4, 7)), [clean], engine)
+    assert (hint.text, hint.error) == ("Too […].", None)
+    with pytest.raises(ValidationError, match="span"):
+        Arm(hint="empty", span=(0, 1))
 
 
 def test_original_arm_needs_a_hint(source: RunDir, tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""Detector cards: how far a flag of a detector can be trusted, by recorded benchmarks and by human labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from app.common import benchmark_scores
+from jobs.db.engine import Database
+from jobs.labels import report_queries
+from jobs.labels.detector_report import DetectorReport
+from jobs.labels.hint_counts import RUN
+from rl2f_core.errors import RL2FError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.stats.intervals import Interval, wilson
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from rl2f_core.leaks.benchmark.comparison import CascadeResult
+
+SETS = {
+    "tutors": "real tutors (public set)",
+    "handwritten": "our hand-written hints",
+    "teacher_written": "our hints of a model teacher",
+    "generated": "our generated hints",
+}
+"""Benchmarks in the order of a card."""
+LABELS = "labels of this workspace"
+UNKNOWN = Interval(value=None, low=None, high=None, n=0)
+
+
+class CardRow(TypedDict):
+    """Quality of a detector on one set of hints."""
+
+    name: str
+    hints: int
+    """Number of hints, or of the labels that count; 0 if the quality is unknown."""
+    precision: JsonObject
+    """Leaks among the hints that this detector flags; an `Interval`."""
+    recall: JsonObject
+    """Flagged hints among all leaks, by `detectors` together; an `Interval`."""
+    detectors: str
+    """The cascade that was measured, e.g. `exact,mentions`."""
+    split: str
+    """`test`, or `dev`, on which detectors are tuned; empty for labels."""
+
+
+class DetectorCard(TypedDict):
+    """How far a flag of one detector can be trusted."""
+
+    detector: str
+    rows: list[CardRow]
+
+
+def configured_detectors(db: Database, folder: RunDir, source: str) -> list[JsonObject]:
+    """Return the configurations of the detectors that made a source's findings about a run.
+
+    Args:
+        db: The database.
+        folder: The run.
+        source: `run`, or the id of a rescore run.
+    """
+    try:
+        if source != RUN:
+            return list(json.loads(report_queries.source(db, source).detectors))
+        return [each.model_dump(mode="json") for each in folder.config().leak_detection.detectors]
+    except (RL2FError, ValueError):  # a detector is not installed, or its settings were not recorded
+        return []
+
+
+def detector_cards(configs: Sequence[JsonObject], report: DetectorReport) -> list[DetectorCard]:
+    """Return one card per detector.
+
+    Args:
+        configs: The detectors; without any, the cards are those of all detectors in the report.
+        report: The report on the workspace's labels, by detector.
+    """
+    by_name = {config["type"]: config for config in configs} or dict.fromkeys(row.name for row in report.rows)
+    recorded = benchmark_scores.recorded()
+    cards: list[DetectorCard] = []
+    for name, config in by_name.items():
+        found = {each: _measured(recorded, each, config, configs) for each in SETS} if config else {}
+        rows = [_recorded_row(title, name, found.get(each)) for each, title in SETS.items()]
+        cards.append({"detector": name, "rows": [*rows, _label_row(name, report)]})
+    return cards
+
+
+def _measured(
+    recorded: Sequence[CascadeResult], benchmark: str, config: JsonObject, cascade: Sequence[JsonObject]
+) -> CascadeResult | None:
+    """Return the recorded result of a detector with its settings; None if there is none.
+
+    The order of preference is: the same cascade, the detector without others, the shortest cascade; test before dev.
+    """
+    results = [each for each in recorded if each.benchmark == benchmark and config in each.configs]
+    return min(
+        results,
+        key=lambda each: (list(each.configs) != list(cascade), len(each.configs), each.split != "test"),
+        default=None,
+    )
+
+
+def _recorded_row(title: str, detector: str, result: CascadeResult | None) -> CardRow:
+    if result is None:
+        return _row(title, 0, UNKNOWN, UNKNOWN)
+    counts = result.report.by_detector.get(detector)
+    precision = wilson(counts.tp, counts.tp + counts.fp) if counts else UNKNOWN
+    return _row(title, result.hints, precision, result.report.overall.recall, result.detectors, result.split)
+
+
+def _label_row(detector: str, report: DetectorReport) -> CardRow:
+    own = next((row.estimates for row in report.rows if row.name == detector), None)
+    precision = own.precision if own else UNKNOWN
+    return _row(LABELS, report.usage.counted, precision, report.total.estimates.recall)
+
+
+def _row(name: str, hints: int, precision: Interval, recall: Interval, detectors: str = "", split: str = "") -> CardRow:
+    return {
+        "name": name,
+        "hints": hints,
+        "precision": precision.model_dump(mode="json"),
+        "recall": recall.model_dump(mode="json"),
+        "detectors": detectors,
+        "split": split,
+    }
