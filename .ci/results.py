@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from rl2f_core.counterfactual.report import CounterfactualReport  # noqa: E402
 from rl2f_core.evaluation.across_seeds import SeedRow, SeedSummary, join_runs, merge_seeds, seeds_chart  # noqa: E402
-from rl2f_core.evaluation.chart_data import Chart, calibration_chart, training_chart  # noqa: E402
+from rl2f_core.evaluation.chart_data import Chart, training_chart  # noqa: E402
 from rl2f_core.evaluation.figure_files import chart_digest, to_png  # noqa: E402
 from rl2f_core.evaluation.formatting import interval_text, markdown_rows, number, verdict_text  # noqa: E402
 from rl2f_core.evaluation.report import EvaluationReport  # noqa: E402
@@ -268,7 +268,6 @@ class Renderer:
         self.jinja.globals |= {
             "results": self.results, "values": self.values, "data": self.data, "exists": self.exists,
             "family": self.family, "folders": self.folders, "provenance": self.provenance, "table": table,
-            "calibration": self.calibration,
         }  # fmt: skip
         self.jinja.filters |= {
             "ci": short_interval, "effect": partial(short_interval, signed=True),
@@ -301,11 +300,8 @@ class Renderer:
 
     def data(self, name: str) -> Any:
         """Return the content of a JSON file of `data/results`."""
-        return json.loads(self._reads(self.root / FOLDER / name).read_text(encoding="utf-8"))
-
-    def calibration(self, name: str) -> str:
-        """Draw the calibration of a leak detector from a copy of its `detector.json` in `data/results`."""
-        return self._figure(calibration_chart(self.data(name)), (self.root / FOLDER / name).with_suffix(".png"))
+        path = Path(os.path.normpath(self.root / FOLDER / name))
+        return json.loads(self._reads(path).read_text(encoding="utf-8"))
 
     def exists(self, name: str) -> bool:
         """Return whether a file or folder of `data/results` exists."""

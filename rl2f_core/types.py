@@ -141,7 +141,7 @@ class LeakReport(FrozenModel):
     logprob_gain: float | None = None
     """log p(answer | question, hint) − log p(answer | question); None if `likelihood` did not score the hint."""
     leak_probability: float | None = None
-    """Probability of a leak; None if `classifier` did not score the hint."""
+    """Probability of a leak; None if `mentions` did not score the hint."""
     leak_threshold: float | None = None
     """`leak_probability` from which the hint is flagged."""
     error: str | None = None

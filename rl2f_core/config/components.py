@@ -23,6 +23,9 @@ class Component:
     """A name that is not allowed."""
     reason: str = ""
     """Error message for that name."""
+    replaced: tuple[str, ...] = ()
+    """The name of a component, and the removed ones that it replaces in the configurations of recorded runs. Of their
+    settings, those stay that it has."""
 
     def validate(self, value: object) -> BaseModel:
         """Validate a dict or a bare name as the Config of the registered class."""
@@ -31,7 +34,7 @@ class Component:
         if isinstance(value, BaseModel):
             name = getattr(value, "type", None)
         elif isinstance(value, dict) and "type" in value:
-            value = registry.expand_type(self.category, value)
+            value = registry.expand_type(self.category, self._replace(value))
             name = value["type"]
         else:
             raise ValueError(f"needs a `type`; known: {', '.join(self.names())}")
@@ -43,6 +46,13 @@ class Component:
         if not isinstance(value, BaseModel):
             raise ValueError(f"unknown {self.category} {name!r}; known: {', '.join(self.names())}")
         return value
+
+    def _replace(self, value: JsonObject) -> JsonObject:
+        new, *removed = self.replaced or ("",)
+        if value["type"] not in removed:
+            return value
+        known = registry.get(self.category, new).Config.model_fields
+        return {**{key: each for key, each in value.items() if key in known}, "type": new}
 
     def names(self) -> list[str]:
         """List the registered names that a configuration may use."""
@@ -67,7 +77,9 @@ class Component:
 
 EnvironmentConfig = Annotated[ComponentConfig, Component("environment")]
 TeacherConfig = Annotated[ComponentConfig, Component("teacher")]
-LeakDetectorConfig = Annotated[ComponentConfig, Component("leak_detector")]
+REMOVED_DETECTORS = ("equivalent", "candidates", "classifier")
+"""Names that configurations of recorded runs have; `mentions` replaces them."""
+LeakDetectorConfig = Annotated[ComponentConfig, Component("leak_detector", replaced=("mentions", *REMOVED_DETECTORS))]
 BackendConfig = Annotated[ComponentConfig, Component("backend")]
 LLMConfig = Annotated[ComponentConfig, Component("llm")]
 MethodConfig = Annotated[ComponentConfig, Component("method")]

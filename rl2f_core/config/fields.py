@@ -19,7 +19,7 @@ RUN_REF: JsonDict = {"known": "runs"}
 CHECKPOINT_REF: JsonDict = {"known": "checkpoints"}
 """Folder of an adapter; a form accepts checkpoints of known runs."""
 DETECTOR_REF: JsonDict = {"known": "detectors"}
-"""Folder of a trained leak detector; a form accepts those of the workspace."""
+"""File of fitted weights of a leak detector; a form accepts those of the workspace."""
 DATASET_REF: JsonDict = {"known": "data"}
 """Dataset: the name of a stage, or a dataset folder in a run of the workspace."""
 ENDPOINT_REF: JsonDict = {"known": "endpoints"}

@@ -110,13 +110,13 @@ class Baselines(Environment):
 
 
 class LeakVocabulary(Environment):
-    """An environment whose answers can be located in free text, for the `equivalent` leak detector."""
+    """An environment whose answers can be located in free text, for the `mentions` leak detector."""
 
     @abstractmethod
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Return every span of `text` that could be an answer: `(start, end, normal form)`, ordered by start.
 
-        The `equivalent` detector verifies each, so `1,0 24`, `1024.0` and `10 + 1014` are all candidates if the
+        The `mentions` detector verifies each, so `1,0 24`, `1024.0` and `10 + 1014` are all candidates if the
         environment can parse them.
         """
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rl2f_core.evaluation.benchmarks import benchmark_scores
 from rl2f_core.evaluation.plotting import CONDITION_COLORS, DASHES, SERIES, Format, Line, Plot
 from rl2f_core.evaluation.report import EvaluationReport
-from rl2f_core.stats.intervals import Interval, wilson
+from rl2f_core.stats.intervals import Interval
 
 BANDED = ("hints", "contentless")
 """Conditions whose lines have an interval band."""
@@ -188,27 +187,3 @@ def training_chart(rows: Sequence[Mapping[str, float]], title: str, name: str = 
             plots.append(Plot(lines, format="share" if fraction else "number", range=(0.0, 1.03) if fraction else None,
                               x_ticks=steps if len(steps) <= 12 else (), title=heading, unit=unit))  # fmt: skip
     return Chart(name, title, tuple(plots))
-
-
-def calibration_chart(stored: Mapping[str, Any]) -> Chart:
-    """Plot the reliability diagram of a leak detector: fraction of leaks by predicted probability, with 95 % intervals.
-
-    Args:
-        stored: Content of its `detector.json`.
-    """
-    report = stored["report"]
-    bins = [each for each in report["reliability"] if each["fraction"] is not None]
-    intervals = [wilson(round(each["fraction"] * each["n"]), each["n"]) for each in bins]
-    observed = Line(
-        "leaks",
-        [each["probability"] for each in bins],
-        [each["fraction"] for each in bins],
-        low=[interval.low for interval in intervals],
-        high=[interval.high for interval in intervals],
-    )
-    ideal = Line("calibrated", [0.0, 1.0], [0.0, 1.0], "--rl-muted", dash="dash", width=1.2)
-    plot = Plot((observed, ideal), x_title="predicted probability of a leak", range=(0, 1), unit="fraction of leaks")
-    error = report["calibration_error"]
-    subtitle = f"{report['overall']['area']['n']} held-out hints"
-    subtitle += "" if error is None else f", expected calibration error {error:.3f}"
-    return Chart("calibration", f"Calibration of {stored['name']}", (plot,), subtitle)

@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from rl2f_core import registry
+from rl2f_core.config.components import REMOVED_DETECTORS
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.loading import apply_override, format_validation_error
@@ -18,7 +19,7 @@ from rl2f_core.errors import ConfigError
 
 _SETTING = re.compile(r":(?=[A-Za-z_][\w.]*=)")
 SYNTAX = (
-    "Write names (exact,equivalent), settings after colons (likelihood:threshold=2:dialogue_context=none), "
+    "Write names (exact,mentions), settings after colons (likelihood:threshold=2:dialogue_context=none), "
     "or a YAML or JSON file."
 )
 
@@ -27,16 +28,16 @@ def parse_detectors(text: str) -> tuple[ComponentConfig, ...]:
     """Return the detectors' configurations, in order.
 
     Args:
-        text: `exact,equivalent`; `likelihood:threshold=2`, nested settings with dots (`llm_judge:llm.type=local`);
+        text: `exact,mentions`; `likelihood:threshold=2`, nested settings with dots (`llm_judge:llm.type=local`);
             or the path of a YAML or JSON file with a list of detectors, a mapping with `detectors`, or a run's
             configuration.
 
     Raises `ConfigError` if invalid, or if an environment variable that a detector names is not set.
     """
     path = Path(text)
-    if path.suffix in (".yaml", ".yml", ".json"):
+    if path.suffix in (".yaml", ".yml", ".json") and not _SETTING.search(text):
         return _validate(_load_file(path))
-    known = registry.names("leak_detector")
+    known = (*registry.names("leak_detector"), *REMOVED_DETECTORS)
     comma = re.compile(rf",(?=\s*(?:{'|'.join(map(re.escape, known))})\s*(?:[:,]|$))")
     parts = [part.strip() for part in comma.split(text.strip().strip(",")) if part.strip()]
     return _validate([_parse_settings(part) for part in parts])

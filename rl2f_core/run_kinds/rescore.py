@@ -41,7 +41,7 @@ class RescoreRun(BaseConfig):
     run: str = Field(min_length=1, json_schema_extra={**BASIC_FIELD, **RUN_REF})
     """Run directory to rescore; a bare name is a sibling of this run's directory."""
     detectors: tuple[LeakDetectorConfig, ...] = Field(
-        by_name(("exact", "equivalent")), min_length=1, json_schema_extra=BASIC_FIELD
+        by_name(("mentions",)), min_length=1, json_schema_extra=BASIC_FIELD
     )
     """Detectors, cheapest first."""
     penalty: float | None = Field(None, ge=0, json_schema_extra=BASIC_FIELD)

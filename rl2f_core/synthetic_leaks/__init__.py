@@ -1,1 +1,1 @@
-"""Generators of leaking hints and near-misses, for the synthetic benchmark and the teacher `leaky`."""
+"""Leaks of known kind, which the teacher `leaky` plants."""

@@ -16,11 +16,12 @@ from rl2f_core import registry
 from rl2f_core.config.components import Component, by_name
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import Environment
-from rl2f_core.synthetic_leaks.planting import KINDS, PlantedLeak, plant
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.types import Message
 
 if TYPE_CHECKING:
     from rl2f_core.backends.model_pool import ModelPool
+    from rl2f_core.synthetic_leaks.planting import PlantedLeak
 
 _NOT_LEAKY = Component("teacher", other_than="leaky", reason="leaky cannot wrap leaky; raise `rate` instead")
 
@@ -48,6 +49,10 @@ class LeakyTeacher(Teacher):
         @field_validator("kinds")
         @classmethod
         def _check_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+            if not kinds:
+                return kinds
+            from rl2f_core.synthetic_leaks.planting import KINDS
+
             unknown = next((kind for kind in kinds if kind not in KINDS), None)
             if unknown is not None:
                 raise ValueError(f"unknown kind of leak {unknown!r}; known: {', '.join(KINDS)}")
@@ -67,10 +72,20 @@ class LeakyTeacher(Teacher):
         messages = iter(self.base.feedback(others) if others else ())
         return [next(messages) if leak is None else Feedback(leak.text, planted=leak.kind) for leak in planted]
 
+    @classmethod
+    def build_prompt(
+        cls, config: ComponentConfig, environment: Environment, request: FeedbackRequest
+    ) -> tuple[str, tuple[Message, ...]] | None:
+        """Return the prompt of the base."""
+        assert isinstance(config, cls.Config)
+        return registry.get("teacher", config.base.type).build_prompt(config.base, environment, request)
+
     def _plant(self, request: FeedbackRequest) -> PlantedLeak | None:
         if request.retry or (request.turns and request.turns[-1].verdict.correct):
             return None
         seed = f"leaky/{request.seed}/{request.task.id}/{len(request.turns)}"
         if random.Random(seed).random() >= self.config.rate:
             return None
+        from rl2f_core.synthetic_leaks.planting import plant
+
         return plant(self.environment, request.task, request.verdicts, f"{seed}/leak", self.config.kinds)

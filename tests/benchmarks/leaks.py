@@ -4,7 +4,7 @@ Half of the hints of each environment are the scripted teacher's, whose few text
 new sentences of 10 to 40 words, as a language model writes them. Dialogues have up to four turns, so that some hints
 have earlier hints.
 
-    python -m tests.benchmarks.leaks --detectors exact,equivalent,candidates
+    python -m tests.benchmarks.leaks --detectors exact,mentions
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rl2f_core.types import Task
 
 WANTED = 5_000
 """Minimum of hints per second on one core, from the project's requirements."""
-DEFAULT = "exact,equivalent"
+DEFAULT = "mentions"
 OPENINGS = (
     "Not quite, but you are getting closer", "That is a reasonable try", "Let us slow down for a moment", "Hmm, no",
     "I can see how you got there", "Good effort so far", "Careful with this one", "Almost",

@@ -44,7 +44,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--environment", nargs="+", default=registry.names("environment"))
     parser.add_argument("--turns", type=int, default=100_000)
     parser.add_argument("--leaks", type=float, default=0.05, help="share of the hints that tell the answer")
-    parser.add_argument("--detector", default="exact,equivalent")
+    parser.add_argument("--detector", default="mentions")
     parser.add_argument("--penalty", type=float, default=0.5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write all numbers here as JSON")

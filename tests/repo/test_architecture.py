@@ -30,7 +30,7 @@ app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.experiment: commands common plots static_pages jobs.db jobs.export jobs.queue jobs.workspace rl2f_core.config
     rl2f_core.errors rl2f_core.evaluation rl2f_core.run rl2f_core.run_kinds rl2f_core.types
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.imports jobs.ingest jobs.labels
-    jobs.queue jobs.run_kinds jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
+    jobs.queue jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
     rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.file_io rl2f_core.hardware rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths
     rl2f_core.registry rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.text rl2f_core.training
@@ -43,7 +43,8 @@ app.components: common endpoints plots rl2f_core.evaluation rl2f_core.types
 app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labels jobs.queue jobs.run_kinds jobs.worker
     plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
-    rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.teachers rl2f_core.text rl2f_core.types
+    rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.teachers rl2f_core.text
+    rl2f_core.types
 app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io
     rl2f_core.leaks rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
     rl2f_core.stats rl2f_core.teachers rl2f_core.text rl2f_core.training rl2f_core.types
@@ -70,11 +71,11 @@ jobs.imports: db ingest queue rl2f_core.config rl2f_core.environments rl2f_core.
     rl2f_core.file_io rl2f_core.run rl2f_core.run_kinds rl2f_core.types workspace
 jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.run rl2f_core.types
     run_kinds workspace
-jobs.labels: db rl2f_core.errors rl2f_core.run rl2f_core.stats rl2f_core.types
+jobs.labels: db export rl2f_core.errors rl2f_core.file_io rl2f_core.leaks rl2f_core.run rl2f_core.stats
+    rl2f_core.types workspace
 jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.registry rl2f_core.run
     run_kinds worker workspace
-jobs.run_kinds: export labels rl2f_core.config rl2f_core.file_io rl2f_core.leaks rl2f_core.registry rl2f_core.run
-    rl2f_core.run_kinds
+jobs.run_kinds: export rl2f_core.config rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
 jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds rl2f_core.text workspace
 jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.processes rl2f_core.run rl2f_core.types
     run_kinds
@@ -92,13 +93,13 @@ rl2f_core.evaluation: backends config datasets device distributed environments e
     rollout run stats teachers types
 rl2f_core.file_io: errors types
 rl2f_core.hardware: backends chat config device modeling processes training types
-rl2f_core.leaks: backends chat config device environments errors file_io llms model_store modeling paths registry
-    stats synthetic_leaks teachers text types
+rl2f_core.leaks: backends chat config environments errors file_io llms paths registry
+    stats teachers text types
 rl2f_core.llms: backends chat config errors model_store registry types
 rl2f_core.methods: chat config datasets environments errors paths registry rollout run teachers types
 rl2f_core.metrics: environments errors stats types
 rl2f_core.model_store: errors file_io types
-rl2f_core.modeling: errors file_io
+rl2f_core.modeling: errors
 rl2f_core.registry: errors
 rl2f_core.rescoring: backends config errors leaks methods registry run types
 rl2f_core.rollout: backends chat config distributed environments errors file_io leaks paths processes registry

@@ -27,7 +27,7 @@ IDENTIFIERS = set(
     _ray_agent _ray_link _ray_room _schema_1 _seat _sit_down _stand_up _Starting _tail _take _Tape _try_out _weights
     _without_gaps _write_ahead accepts Activations after_right AGAIN Answer answer_row ANSWER_SECONDS any_of as_was
     aside AskAgain Asked asks_model at_hand attempt_row attend_by_rows bad_lines banned_ids BASIC BatchCredit Baton
-    BEAT behaviour_N BestConstant Between BLANK BLIND board_data Bounds Breaker BY by_opening Cast centred Change
+    BEAT behaviour_N BestConstant Between BLANK BLIND_DRAWS board_data Bounds Breaker BY by_opening Cast centred Change
     check_all check_room Checked CLEAN cli_runs clip_high clip_low ClusterRoom coef_schedule COLD COLDEST commit_every
     context_length context_limit context_tokens copies_in copy_name Course credited Crew Critic DAILY DataStage
     Decoder dialogue_credit disarm Dispute distilled_row draw_hint Drawn DRAWS during_runs end_id end_to_end Ended

@@ -41,7 +41,8 @@ def made_events(
 ) -> tuple[list[Event], dict[tuple[str, int], bool]]:
     """Dialogues of one hint each on tasks in turn; `precise` of the flagged and `missed` of the others leak.
 
-    Every other dialogue has teacher `llm`, every tenth is of an evaluation, steps go up to 40.
+    A leak asserts the code; every third other hint asks about it. Every other dialogue has teacher `llm`, every tenth
+    is of an evaluation, steps go up to 40.
     """
     rng = random.Random(seed)
     events: list[Event] = []
@@ -50,7 +51,8 @@ def made_events(
         code, flag = CODES[i % len(CODES)], rng.random() < flagged
         leak = rng.random() < (precise if flag else missed)
         teacher = "llm" if i % 2 else "scripted"
-        said = hint(f"Hint {i}: look at {'A B' if leak else 'it'}.", (0, 4) if flag else None, teacher=teacher)
+        text = f"the code is {code}." if leak else f"is it {code}?" if i % 3 == 0 else "look at it."
+        said = hint(f"Hint {i}: {text}", (0, 4) if flag else None, teacher=teacher)
         more = {"phase": "evaluation", "checkpoint": "rl2f@40", "condition": "hints"} if i % 10 == 0 else {}
         one = event(f"d/{i}", [turn(0, "x", None, said)], 1 + i % 40, f"g/{i % len(CODES)}", i, **more)
         task = one.task.model_copy(
@@ -65,7 +67,8 @@ def made_events(
 def add_truth(db: Database, workspace: Workspace, name: str = "truth", hints: int = 400, **shares: float) -> Truth:
     """Such a run in the workspace."""
     events, leaks = made_events(hints, **{"flagged": 0.2, "precise": 0.8, "missed": 0.05, **shares})  # type: ignore[arg-type]
-    return Truth(add_run(db, workspace, name, events), leaks)
+    detectors = {"detectors": ["exact", "mentions"]}
+    return Truth(add_run(db, workspace, name, events, leak_detection=detectors), leaks)
 
 
 def label_draw(db: Database, truth: Truth, filter: QueueFilter, who: str = "anna", limit: int = 5_000) -> int:

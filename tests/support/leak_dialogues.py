@@ -50,7 +50,7 @@ def flagged(world: str, teacher: str, dialogues: int) -> Iterator[tuple[LeakQuer
     env = build(world)
     cls: Any = registry.get("teacher", teacher)
     speaker = cls(cls.Config(), env)
-    detectors = make_detectors(parse_detectors("exact,equivalent,candidates"), env)
+    detectors = make_detectors(parse_detectors("exact,mentions"), env)
     for start in range(0, dialogues, 100):
         asked = [q for i in range(start, min(start + 100, dialogues)) for q in dialogue(env, speaker, i)]
         yield from zip(asked, run_cascade(detectors, asked), strict=True)

@@ -12,8 +12,8 @@ from rl2f_core.environments.numbers.arithmetic import Arithmetic
 from rl2f_core.environments.secret_code.environment import SecretCode
 from rl2f_core.leaks.assertions import assertion
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
-from rl2f_core.leaks.equivalent.detector import EquivalentDetector
 from rl2f_core.leaks.exact import ExactDetector
+from rl2f_core.leaks.mentions.detector import MentionsDetector
 from rl2f_core.text.normalize import find, normalize
 from rl2f_core.types import LeakReport, Task
 
@@ -32,8 +32,8 @@ def exact(env: Environment) -> LeakDetector:
     return ExactDetector(ExactDetector.Config(), env)
 
 
-def equivalent(env: Environment) -> LeakDetector:
-    return EquivalentDetector(EquivalentDetector.Config(), env)
+def mentions(env: Environment) -> LeakDetector:
+    return MentionsDetector(MentionsDetector.Config(partial=0.0), env)
 
 
 def check(

@@ -24,7 +24,7 @@ def planted_events() -> list[Event]:
     The planted ones are in training, but one of an evaluated checkpoint.
     """
     rows: list[tuple[str | None, str | None]] = [
-        ("roman", "exact"), ("roman", "equivalent"), ("roman", None), ("latex", "equivalent"), ("latex", None),
+        ("roman", "exact"), ("roman", "mentions"), ("roman", None), ("latex", "mentions"), ("latex", None),
         (None, "exact"), (None, None), (None, None), (None, None), (None, None),
     ]  # fmt: skip
     events: list[Event] = []

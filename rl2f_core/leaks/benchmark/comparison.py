@@ -10,12 +10,11 @@ from pydantic import ValidationError
 
 from rl2f_core.errors import DataError
 from rl2f_core.file_io import write_atomically
-from rl2f_core.leaks.benchmark.score import BenchmarkReport, compare, kinds_of, read_items
+from rl2f_core.leaks.benchmark.score import BenchmarkReport, LeakItem, Split, compare, kinds_of, read_items
 from rl2f_core.leaks.benchmark.timing import areas, needs_model, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESULTS, TEACHER_WRITTEN_LEAKS
 from rl2f_core.stats.intervals import Interval
-from rl2f_core.synthetic_leaks.items import Half
 from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ BENCHMARKS = {
     "teacher_written": TEACHER_WRITTEN_LEAKS,
 }
 """Shipped benchmarks by name."""
+TUTORS = "tutors"
+"""Name of results on the public replies of real tutors; see `mrbench`."""
 
 _UNRECORDED = {"results": {"__all__": {"report": {"wrong"}}}}
 
@@ -35,12 +36,12 @@ class CascadeResult(FrozenModel):
     """A cascade on one split of a benchmark."""
 
     detectors: str
-    """The cascade as on the command line, e.g. `exact,equivalent`."""
+    """The cascade as on the command line, e.g. `exact,mentions`."""
     configs: tuple[JsonObject, ...]
     """Configurations of the detectors."""
     benchmark: str
     """A name in `BENCHMARKS`, or a path."""
-    split: Half
+    split: Split
     hints: int
     """Number of checked hints."""
     available: int
@@ -69,10 +70,11 @@ class Comparison(FrozenModel):
 def evaluate(
     detectors: str,
     benchmark: str,
-    split: Half,
+    split: Split,
     models: ModelPool,
     limit: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    given: Sequence[LeakItem] | None = None,
 ) -> CascadeResult:
     """Run a cascade on one split of a benchmark and score it.
 
@@ -83,17 +85,19 @@ def evaluate(
         models: Models of detectors that need one.
         limit: Maximum number of hints, evenly spaced; None is all.
         on_progress: Called with (hints checked, all hints).
+        given: The items of all splits; by default those of the path.
 
     Raises `ConfigError` if the cascade is invalid, `DataError` if the benchmark has no items.
     """
     configs, path = parse_detectors(detectors), BENCHMARKS.get(benchmark, Path(benchmark))
-    available = read_items(path, split)
+    available = read_items(path, split) if given is None else [item for item in given if item.split == split]
     items = spread_out(available, limit or len(available))
     if not items:
         raise DataError("The benchmark has no hints of this split.", value=f"{benchmark}, {split}")
     trial = try_detectors(items, configs, models, on_progress)
     uses_model = needs_model(configs)
-    report = compare(items, trial.reports, kinds_of(read_items(path, "dev")) or None)
+    dev_kinds = kinds_of(read_items(path, "dev")) if given is None else set()
+    report = compare(items, trial.reports, dev_kinds or None)
     return CascadeResult(
         detectors=detectors,
         configs=tuple(config.model_dump(mode="json") for config in configs),

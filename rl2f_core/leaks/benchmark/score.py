@@ -1,7 +1,6 @@
-"""Score leak detectors on the synthetic benchmark, and write its items.
+"""Read labeled hints and score leak detectors on them.
 
-`python -m rl2f_core.leaks.benchmark.score` prints the report of `exact` and `equivalent` on the shipped items;
-`--out data/leak_benchmark` writes the items, one file per environment.
+`python -m rl2f_core.leaks.benchmark.score` prints the report of the default detectors on the synthetic benchmark.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
@@ -22,20 +22,45 @@ from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.paths import LEAK_BENCHMARK
 from rl2f_core.stats.intervals import Interval, wilson
-from rl2f_core.synthetic_leaks import letters, matrices, numbers, paths, roles
-from rl2f_core.synthetic_leaks.items import Half, Kind, LeakItem, generate
 from rl2f_core.types import FrozenModel, JsonObject, LeakReport
 
-KINDS: dict[str, list[Kind]] = {
-    "arithmetic": numbers.ARITHMETIC_KINDS,
-    "guess_number": numbers.KINDS,
-    "secret_code": letters.KINDS,
-    "knights_knaves": roles.KINDS,
-    "binary_matrix": matrices.KINDS,
-    "shortest_path": paths.SHORTEST_PATH_KINDS,
-    "maze": paths.KINDS,
-}
-"""Item generators by environment."""
+Split = Literal["dev", "test"]
+
+
+class LeakItem(FrozenModel):
+    """One labeled hint with its dialogue."""
+
+    id: str
+    """Environment, kind, split and number, e.g. `arithmetic/roman/test/2`."""
+    environment: dict[str, JsonValue]
+    """The environment's configuration, `type` included."""
+    problem: str
+    """The problem in the student's prompt."""
+    answer: str
+    """The gold answer."""
+    attempts: tuple[str, ...] = ()
+    """The student's attempts, oldest first; the last one is wrong."""
+    hints: tuple[str, ...] = ()
+    """The earlier hints."""
+    hint: str
+    """The hint to judge."""
+    leak: bool
+    """The hint reveals the answer, or a part of it that the student did not have."""
+    kind: str
+    """Name of the obfuscation or of the near-miss."""
+    answer_fraction: float = 0.0
+    """Fraction of the answer that this and the earlier hints reveal."""
+    split: Split
+    """`dev` to tune detectors on, `test` to report; the two have no phrasing in common."""
+    style: str = ""
+    """Register of a hand-written hint, e.g. `terse`."""
+    ambiguous: bool = False
+    """The annotators disagree; `leak` has no meaning."""
+
+    @property
+    def is_partial(self) -> bool:
+        """The hint reveals a part of the answer and not the whole."""
+        return self.leak and 0 < self.answer_fraction < 1
 
 
 class Counts(FrozenModel):
@@ -87,6 +112,9 @@ class BenchmarkReport(FrozenModel):
     ambiguous: int = 0
     """Number of ambiguous hints, which no score contains."""
     ambiguous_flagged: int = 0
+    partial: int = 0
+    """Number of hints that reveal only a part of the answer, which no score contains."""
+    partial_flagged: int = 0
     wrong: tuple[Misclassified, ...] = ()
 
     def to_markdown(self) -> str:
@@ -123,31 +151,14 @@ def _format(interval: Interval) -> str:
     return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 
 
-def make_items(environment: str) -> list[LeakItem]:
-    """Generate the items of one environment; deterministic. Raises `DataError` if the environment has no items."""
-    if environment not in KINDS:
-        raise DataError("The benchmark has no items of this environment.", value=environment, known=list(KINDS))
-    return list(generate(environment, KINDS[environment]))
-
-
-def to_jsonl(items: Iterable[LeakItem]) -> str:
-    """Format one item per line, without fields that have their default."""
-    return "".join(
-        json.dumps(item.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False) + "\n" for item in items
-    )
-
-
-def read_items(path: Path = LEAK_BENCHMARK, split: Half | None = None) -> list[LeakItem]:
+def read_items(path: Path = LEAK_BENCHMARK, split: Split | None = None) -> list[LeakItem]:
     """Read the items of a file or of all files of a folder, also hand-written ones (`data/leaks/README.md`).
 
     Raises `DataError` if there are none or a line is invalid.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
     if not files:
-        raise DataError(
-            "There are no benchmark items.", value=str(path),
-            fix="Make them: python -m rl2f_core.leaks.benchmark.score --out LEAK_BENCHMARK",
-        )  # fmt: skip
+        raise DataError("There are no benchmark items.", value=str(path), fix="Name a file or folder of *.jsonl items.")
     items = []
     for file in files:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
@@ -176,7 +187,7 @@ def _from_handwritten(row: JsonObject) -> LeakItem:
 
 def kinds_of(items: Iterable[LeakItem]) -> set[str]:
     """Return the kinds of items as keys of `BenchmarkReport.by_kind`."""
-    return {_kind(item) for item in items if not item.ambiguous}
+    return {_kind(item) for item in items if not item.ambiguous and not item.is_partial}
 
 
 def _kind(item: LeakItem) -> str:
@@ -223,8 +234,9 @@ def compare(
         dev_kinds: `kinds_of` the dev split, to score the other kinds separately too.
     """
     everything = list(zip(items, reports, strict=True))
-    pairs = [pair for pair in everything if not pair[0].ambiguous]
+    pairs = [pair for pair in everything if not pair[0].ambiguous and not pair[0].is_partial]
     ambiguous = [report.leaked for item, report in everything if item.ambiguous]
+    partial = [report.leaked for item, report in everything if item.is_partial]
     held_out = sorted(kinds_of(items) - dev_kinds) if dev_kinds is not None else []
 
     def by(key: Callable[[LeakItem], str]) -> dict[str, Score]:
@@ -245,6 +257,8 @@ def compare(
         held_out=score_of([pair for pair in pairs if _kind(pair[0]) in held_out]) if held_out else None,
         ambiguous=len(ambiguous),
         ambiguous_flagged=sum(ambiguous),
+        partial=len(partial),
+        partial_flagged=sum(partial),
         by_detector={name: Counts(**counts) for name, counts in flagged.items()},
         wrong=tuple(Misclassified(item=item, report=report) for item, report in pairs if item.leak != report.leaked),
     )
@@ -269,18 +283,12 @@ def score_of(pairs: Sequence[tuple[LeakItem, LeakReport]]) -> Score:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the items, or score `exact` and `equivalent` on the shipped ones."""
+    """Score the default detectors on the synthetic benchmark."""
     parser = argparse.ArgumentParser(prog="python -m rl2f_core.leaks.benchmark.score", description=__doc__)
-    parser.add_argument("--out", type=Path, help="write the items into this folder")
     parser.add_argument("--split", choices=("dev", "test"), help="score these items only")
     parser.add_argument("--wrong", action="store_true", help="list misclassified items")
     parser.add_argument("--report", type=Path, help="write the scores to this file as JSON")
     args = parser.parse_args(argv)
-    if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        for name in KINDS:
-            (args.out / f"{name}.jsonl").write_text(to_jsonl(make_items(name)), encoding="utf-8")
-        return
     report = score(LeaksConfig(), read_items(split=args.split))
     print(report.to_markdown())
     if args.report:

@@ -58,7 +58,7 @@ def test_unknown_key_suggests_the_nearest_field() -> None:
         ({"stages": [stage("a", lr=1)]}, "stages.0.lr: unknown key"),
         ({"stages": [stage("a", "sft"), stage("b", {"type": "rl2f", "gama": 1})]}, "stages.1.method.gama: unknown key"),
         (
-            {"leak_detection": {"detectors": ["exact", {"type": "equivalent", "x": 1}]}},
+            {"leak_detection": {"detectors": ["exact", {"type": "mentions", "x": 1}]}},
             "leak_detection.detectors.1.x: unknown key",
         ),
     ],
@@ -170,7 +170,7 @@ def test_configurations_are_immutable() -> None:
 def test_bare_name_selects_the_component_with_defaults() -> None:
     assert make(environment="arithmetic") == make(environment={"type": "arithmetic"})
     assert make().teacher.type == "scripted" and make().backend.type == "auto"  # type: ignore[attr-defined]
-    assert [d.type for d in make().leak_detection.detectors] == ["exact", "equivalent"]  # type: ignore[attr-defined]
+    assert [d.type for d in make().leak_detection.detectors] == ["mentions"]  # type: ignore[attr-defined]
 
 
 def test_component_is_validated_as_its_own_config() -> None:

@@ -17,7 +17,7 @@ from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, wrap_answer
 from rl2f_core.environments.dataset.environment import CHECKERS, Dataset
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.leaks.base import LeakQuery
-from rl2f_core.leaks.equivalent.detector import EquivalentDetector
+from rl2f_core.leaks.mentions.detector import MentionsDetector
 from rl2f_core.types import Task
 
 PROGRAM = "def solve(n):\n    return n * 2"
@@ -137,7 +137,7 @@ def test_a_pattern_neither_grows_without_limit_nor_ends_the_check(tmp_path: Path
 )
 def test_the_leak_vocabulary_follows_the_checker(checker: str, clean: str, leaks: list[str], tmp_path: Path) -> None:
     held, task = environment(tmp_path, checker)
-    detector = EquivalentDetector(EquivalentDetector.Config(), held)
+    detector = MentionsDetector(MentionsDetector.Config(partial=0.0), held)
     assert not detector.check(LeakQuery(task, clean)).leaked
     for hint in leaks:
         report = detector.check(LeakQuery(task, hint, ("<answer>?</answer>",)))

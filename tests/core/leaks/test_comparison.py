@@ -112,11 +112,11 @@ def test_the_price_counts_cached_replies_and_only_unflagged_hints(file: Path, en
 
 def test_recorded_results_are_replaced_by_cascade_benchmark_and_half(file: Path, tmp_path: Path) -> None:
     path = tmp_path / "results" / "benchmark-dev.json"
-    record(path, [scored(file), scored(file, detectors="exact,equivalent")])
+    record(path, [scored(file), scored(file, detectors="exact,mentions")])
     record(path, [scored(file, limit=2), scored(file, "test")])
     results = read_results(path.parent)
     assert [(each.detectors, each.split, each.hints) for each in results] == [
-        ("exact", "dev", 2), ("exact,equivalent", "dev", 6), ("exact", "test", 3)
+        ("exact", "dev", 2), ("exact,mentions", "dev", 6), ("exact", "test", 3)
     ]  # fmt: skip
     assert [each.split for each in latest(results, str(file))] == ["test"] and latest(results, "generated") == []
     path.write_text("{}")
@@ -169,14 +169,14 @@ def test_the_recommended_cascade_has_the_highest_recall_within_the_budget(
 def test_the_command_compares_cascades_in_one_table_and_records_them(file: Path, tmp_path: Path) -> None:
     target = tmp_path / "results.json"
     command = ["leaks", "benchmark", "--benchmark", str(file), "--detectors", "exact"]
-    done = CliRunner().invoke(app, [*command, "--detectors", "exact,equivalent", "--json", str(target)])
+    done = CliRunner().invoke(app, [*command, "--detectors", "exact,mentions", "--json", str(target)])
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].split("  ")[1].strip() == "exact" and "0.500" in lines[1] and "0.333" in lines[1]
     assert any(line.startswith("literal") and "0.500" in line for line in lines)
     assert any(line.startswith("not: false_claim") and "1 false alarm" in line for line in lines)
     assert "exact on" in done.stdout and "1 of 1 ambiguous hints flagged" in done.stdout
-    assert [each["detectors"] for each in json.loads(target.read_text())["results"]] == ["exact", "exact,equivalent"]
+    assert [each["detectors"] for each in json.loads(target.read_text())["results"]] == ["exact", "exact,mentions"]
     test = CliRunner().invoke(app, [*command, "--split", "test", "--group-by", "register"])
     assert "held-out kinds" in test.stdout and "terse" in test.stdout
     by_kind = CliRunner().invoke(app, [*command, "--split", "test"])

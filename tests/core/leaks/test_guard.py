@@ -61,7 +61,7 @@ def test_a_clean_hint_passes_every_action_unchanged(action):
 def test_report_covers_raw_message_and_names_action(action):
     (answer,) = read(guard(action), "It is 1,024!", resample=Spy("Too low."))
     assert answer.hint.leak is not None and answer.hint.leak.action == action
-    assert answer.hint.leak.detector == "equivalent" and answer.hint.leak.span == (6, 11)
+    assert answer.hint.leak.detector == "mentions" and answer.hint.leak.span == (6, 11)
     assert answer.hint.feedback == (None if action == "flag" else "It is 1,024!")
 
 
@@ -79,7 +79,7 @@ def test_drop_ends_dialogue_and_stores_message():
 def test_redact_replaces_all_spans():
     (answer,) = read(guard("redact"), "It is 1024, that is 1,024, or 10 + 1014, or 1024.0.")
     assert answer.hint.text == f"It is {REDACTED}, that is {REDACTED}, or {REDACTED}, or {REDACTED}."
-    assert answer.hint.leak is not None and answer.hint.leak.span == (6, 10)
+    assert answer.hint.leak is not None and answer.hint.leak.span is not None
 
 
 def test_redact_keeps_visible_values():

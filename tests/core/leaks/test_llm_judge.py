@@ -325,7 +325,7 @@ def test_prompt_contains_delimited_texts() -> None:
 
 
 def test_llm_judge_is_no_default_and_needs_a_model() -> None:
-    assert [part.type for part in LeaksConfig().detectors] == ["exact", "equivalent"]
+    assert [part.type for part in LeaksConfig().detectors] == ["mentions"]
     with pytest.raises(ConfigError, match="No local model is loaded"):
         make_detectors(LeaksConfig(detectors=("llm_judge",)).detectors, arithmetic()[0])
 

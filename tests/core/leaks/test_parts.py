@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import pytest
-from leak_helpers import arithmetic, check, code, equivalent, words
+from leak_helpers import arithmetic, check, code, mentions, words
 
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
 from rl2f_core.leaks.base import LeakQuery
-from rl2f_core.leaks.equivalent.detector import EquivalentDetector
-from rl2f_core.leaks.equivalent.number_words import han_numbers, number_words
+from rl2f_core.leaks.decoding.number_words import han_numbers, number_words
+from rl2f_core.leaks.mentions.detector import MentionsDetector
 
 
 def puzzle():
@@ -31,7 +31,7 @@ LAST = wrap_answer("Ada is a knight, Ben is a knight, Cid is a knave")
     ],
 )
 def test_stated_digit_is_a_partial_leak(hint: str, span: str):
-    report = check(equivalent, arithmetic("What is 47 + 85?", "132"), hint, wrap_answer("999"))
+    report = check(mentions, arithmetic("What is 47 + 85?", "132"), hint, wrap_answer("999"))
     assert report.answer_fraction == pytest.approx(1 / 3) and words(report, hint) == span
 
 
@@ -43,42 +43,39 @@ def test_stated_digit_is_a_partial_leak(hint: str, span: str):
     ],
 )  # fmt: skip
 def test_unstated_digits_do_not_leak(hint: str):
-    assert not check(equivalent, arithmetic("What is 47 + 85?", "132"), hint, wrap_answer("999")).leaked
+    assert not check(mentions, arithmetic("What is 47 + 85?", "132"), hint, wrap_answer("999")).leaked
 
 
 def test_confirmed_parts_do_not_leak():
     world = code("K Q Z", "K, Q, T or Z")
-    assert not check(equivalent, world, "The first letter is K.", wrap_answer("K T T")).leaked
-    assert not check(equivalent, world, "Correct so far: K ? ?", wrap_answer("K T T")).leaked
-    report = check(equivalent, world, "Correct so far: K ? Z", wrap_answer("K T T"))
+    assert not check(mentions, world, "The first letter is K.", wrap_answer("K T T")).leaked
+    assert not check(mentions, world, "Correct so far: K ? ?", wrap_answer("K T T")).leaked
+    report = check(mentions, world, "Correct so far: K ? Z", wrap_answer("K T T"))
     assert report.leaked and report.answer_fraction == pytest.approx(1 / 3) and "3 is Z" in report.evidence
-    assert not check(equivalent, world, "The first letter is K.", wrap_answer("K T T"), wrap_answer("T T T")).leaked
+    assert not check(mentions, world, "The first letter is K.", wrap_answer("K T T"), wrap_answer("T T T")).leaked
 
 
 def test_role_known_from_earlier_attempt_leaks():
     flipped = wrap_answer("Ada is a knave, Ben is a knave, Cid is a knave")
-    assert check(equivalent, puzzle(), "Ben is a knave.", flipped, LAST).answer_fraction == pytest.approx(1 / 3)
-    assert not check(equivalent, puzzle(), "Ada is a knight.", LAST).leaked
+    assert check(mentions, puzzle(), "Ben is a knave.", flipped, LAST).answer_fraction == pytest.approx(1 / 3)
+    assert not check(mentions, puzzle(), "Ada is a knight.", LAST).leaked
 
 
 def test_answer_fraction_accumulates_over_hints():
     world = code("K Q Z", "K, Q, T or Z")
     first, second = "The second letter is Q.", "It ends in Z."
-    assert check(equivalent, world, second, wrap_answer("T T T"), hints=(first,)).answer_fraction == pytest.approx(
-        2 / 3
-    )
+    assert check(mentions, world, second, wrap_answer("T T T"), hints=(first,)).answer_fraction == pytest.approx(2 / 3)
     assert (
-        check(equivalent, world, "It starts with K.", wrap_answer("T T T"), hints=(first, second)).answer_fraction
-        == 1.0
+        check(mentions, world, "It starts with K.", wrap_answer("T T T"), hints=(first, second)).answer_fraction == 1.0
     )
-    assert not check(equivalent, world, "Try again.", wrap_answer("T T T"), hints=(first, second)).leaked
+    assert not check(mentions, world, "Try again.", wrap_answer("T T T"), hints=(first, second)).leaked
 
 
 def test_partial_threshold():
     env, task = code("K Q Z", "K, Q, T or Z")
     query = LeakQuery(task, "The second letter is Q.", (wrap_answer("T T T"),))
     for least, leaked in ((0.0, True), (1 / 3, True), (0.5, False), (1.0, False)):
-        report = EquivalentDetector(EquivalentDetector.Config(partial=least), env).check(query)
+        report = MentionsDetector(MentionsDetector.Config(partial=least), env).check(query)
         assert report.leaked is leaked and report.answer_fraction == pytest.approx(1 / 3)
 
 
@@ -90,7 +87,7 @@ def test_partial_threshold():
     ],
 )  # fmt: skip
 def test_supposed_or_quoted_roles_do_not_leak(hint: str):
-    assert not check(equivalent, puzzle(), hint, LAST).leaked
+    assert not check(mentions, puzzle(), hint, LAST).leaked
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def test_supposed_or_quoted_roles_do_not_leak(hint: str):
     ["Only Ben is lying.", "Everyone but Ben tells the truth.", "Ben is the only knave.", "Nobody except Ben lies."],
 )
 def test_naming_the_only_knave_reveals_all_roles(hint: str):
-    assert check(equivalent, puzzle(), hint, LAST).answer_fraction == 1.0
+    assert check(mentions, puzzle(), hint, LAST).answer_fraction == 1.0
 
 
 @pytest.mark.parametrize(
@@ -112,16 +109,16 @@ def test_naming_the_only_knave_reveals_all_roles(hint: str):
 )
 def test_answer_split_over_two_hints_leaks_in_the_second(earlier: str, hint: str):
     world = arithmetic("What is 47 + 85?", "132")
-    assert not check(equivalent, world, hint, wrap_answer("999")).leaked
-    report = check(equivalent, world, hint, wrap_answer("999"), hints=(earlier,))
+    assert not check(mentions, world, hint, wrap_answer("999")).leaked
+    report = check(mentions, world, hint, wrap_answer("999"), hints=(earlier,))
     assert report.leaked and report.answer_fraction == 1.0 and report.span is not None and report.span[1] <= len(hint)
 
 
 def test_bounds_from_attempts_do_not_leak():
     world = arithmetic("What is 47 + 85?", "132")
     said = "It lies between 131 and 133."
-    assert check(equivalent, world, said, wrap_answer("131")).leaked
-    assert not check(equivalent, world, said, wrap_answer("131"), wrap_answer("133")).leaked
+    assert check(mentions, world, said, wrap_answer("131")).leaked
+    assert not check(mentions, world, said, wrap_answer("131"), wrap_answer("133")).leaked
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from leak_helpers import Oracle
 
 from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.leaks.benchmark.score import LeakItem
 from rl2f_core.leaks.benchmark.timing import areas, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
-from rl2f_core.synthetic_leaks.items import LeakItem
 from rl2f_core.types import LeakReport
 
 

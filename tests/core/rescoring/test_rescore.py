@@ -232,7 +232,7 @@ def test_detectors_are_parsed_from_text_or_file(tmp_path: Path) -> None:
     def dumped(text: str) -> list[dict[str, Any]]:
         return [part.model_dump(mode="json", exclude_defaults=True) for part in parse_detectors(text)]
 
-    assert [part.type for part in parse_detectors("exact, equivalent")] == ["exact", "equivalent"]
+    assert [part.type for part in parse_detectors("exact, mentions")] == ["exact", "mentions"]
     assert dumped("exact,likelihood:threshold=2:dialogue_context=last") == [
         {},
         {"threshold": 2.0, "dialogue_context": "last"},
@@ -264,9 +264,9 @@ def test_unknown_detector_raises(text: str, says: str) -> None:
 
 def test_no_default_detector_loads_a_model() -> None:
     asking = [name for name in registry.names("leak_detector") if registry.get("leak_detector", name).requires_model]  # type: ignore[attr-defined]
-    assert asking == ["classifier", "likelihood", "llm_judge"]
+    assert asking == ["likelihood", "llm_judge"]
     assert not any(
-        registry.get("leak_detector", part.type).requires_model for part in parse_detectors("exact,equivalent")
+        registry.get("leak_detector", part.type).requires_model for part in parse_detectors("exact,mentions")
     )  # type: ignore[attr-defined]
 
 

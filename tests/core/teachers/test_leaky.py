@@ -70,6 +70,16 @@ def test_planted_leaks_of_the_benchmarks_kinds_reveal_the_answer_to_the_detector
     assert len({kind for kind, _ in flags}) >= 4
 
 
+def test_every_kind_fits_some_task():
+    planted = set()
+    for name in DISGUISED:
+        env = environment(name, **({"people": 3} if name == "knights_knaves" else {}))
+        for number, (task, verdict) in enumerate(wrong_verdicts(env, 30)):
+            leaks = [plant(env, task, [verdict], str(number), (kind,)) for kind in KINDS if kind not in planted]
+            planted |= {leak.kind for leak in leaks if leak is not None}
+    assert {*KINDS} - planted <= {"exchange_of_places"}  # the simulated student seldom exchanges two letters
+
+
 def test_a_difference_is_stated_with_its_sign_and_size():
     env = environment("guess_number")
     task = env.task_from_gold("I think of a whole number from 1 to 900. Guess it.", "629")

@@ -72,7 +72,7 @@ def roman(text: str, cued: bool) -> Iterator[Reading]:
     """Read Roman numerals of at least two capitals; with `cued` (the word "Roman") also single or lower-case letters."""
     for match in _ROMAN.finditer(text.upper() if cued and len(text.upper()) == len(text) else text):
         if len(match[0]) > 1 or cued:
-            yield Reading(match.start(), match.end(), str(roman_value(match[0])), not cued and len(match[0]) < 2)
+            yield Reading(match.start(), match.end(), str(roman_value(match[0])))
 
 
 def roman_value(numeral: str) -> int:
