@@ -2,7 +2,7 @@
 
 rl2f.sqlite        database, unless RL2F_DATABASE_URL names another
 runs/ID-NAME/      run directories (see `rl2f_core.run.directory.RunDir`), with log.txt, progress.json and exit.json
-detectors/NAME/vN/ trained leak detectors
+detectors/mentions/ weights of detector `mentions` that were fitted to labels: v1.json, v2.json, …
 data/              uploaded files of own questions; the name contains a hash of the content
 exports/           the only directory whose files are served
 backups/           copies of the database
@@ -44,3 +44,8 @@ class Workspace:
     def folder(self, name: str) -> Path:
         """Return a run directory by its name."""
         return self.runs / name
+
+    def fitted_detectors(self) -> list[Path]:
+        """Return the fitted versions of detector `mentions`, the oldest first."""
+        files = [path for path in self.detectors.glob("mentions/v*.json") if path.stem[1:].isdecimal()]
+        return sorted(files, key=lambda path: int(path.stem[1:]))

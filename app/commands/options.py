@@ -30,7 +30,7 @@ Root = Annotated[
     Path | None, typer.Option("--workspace", help="The workspace's folder; else RL2F_WORKSPACE, else ./workspace.")
 ]
 Detectors = Annotated[
-    str, typer.Option("--detector", help="exact,equivalent, or likelihood:threshold=2, or a YAML or JSON file.")
+    str, typer.Option("--detector", help="mentions, or likelihood:threshold=2, or a YAML or JSON file.")
 ]
 DetectorModel = Annotated[str, typer.Option(help="Model of detectors that need one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

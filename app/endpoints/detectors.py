@@ -13,6 +13,7 @@ from pydantic import Field
 from app.common import benchmark_scores
 from app.common.context import Context
 from app.common.known_values import check_environment, check_known
+from app.endpoints.detector_cards import DetectorCard, configured_detectors, detector_cards
 from app.endpoints.dialogues import Text
 from app.endpoints.endpoint import endpoint
 from app.endpoints.labels import Annotator, HintRef, Source
@@ -25,6 +26,7 @@ from jobs.labels.estimation import labels_needed, sample_size_for
 from jobs.labels.hint_counts import RUN, HintGroup
 from jobs.labels.report_queries import Scope
 from jobs.labels.sampling import SamplingFrame
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import JsonObject
 
@@ -143,6 +145,18 @@ class DetectorEndpoints:
         scope = Scope(run, environment, source)
         report = self._reports(scope, (group_by,), include_controls)[group_by]
         return self._result(report, is_test_set=False)
+
+    @endpoint("read")
+    def detector_cards(self, run: RunId, source: Source = RUN) -> list[DetectorCard]:
+        """Return how far the flags of a run's detectors can be trusted: results on benchmarks and by human labels.
+
+        Args:
+            run: The run with the flags.
+            source: Findings made during the run (`run`), or by the rescore run with this id.
+        """
+        folder = self._context.workspace.folder(runs.get(self._context.db, run).folder)
+        configs = configured_detectors(self._context.db, RunDir(folder), source)
+        return detector_cards(configs, self._reports(Scope(source=source), ("detector",), False)["detector"])
 
     @endpoint("label")
     def unlock_test_set(

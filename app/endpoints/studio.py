@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from app.endpoints.audit import AuditEndpoints
 from app.endpoints.chat import ChatEndpoints
 from app.endpoints.compare import CompareEndpoints
-from app.endpoints.detector_training import DetectorTrainingEndpoints
 from app.endpoints.detectors import DetectorEndpoints
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import Scope, endpoints_of
 from app.endpoints.exports import ExportEndpoints
+from app.endpoints.fitting import FittingEndpoints
 from app.endpoints.fork import ForkEndpoints
 from app.endpoints.labels import LabelEndpoints
 from app.endpoints.launch import LaunchEndpoints
@@ -41,7 +41,7 @@ class Studio:
         self.dialogues = DialogueEndpoints(context)
         self.labels = LabelEndpoints(context)
         self.detectors = DetectorEndpoints(context)
-        self.training = DetectorTrainingEndpoints(context)
+        self.fitting = FittingEndpoints(context)
         self.fork = ForkEndpoints(context)
         self.chat = ChatEndpoints(context, context.chat_service)
         self.launch = LaunchEndpoints(context)

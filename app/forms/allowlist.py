@@ -27,7 +27,7 @@ from rl2f_core.environments.dataset.environment import SAMPLE
 from rl2f_core.environments.math import sources
 from rl2f_core.errors import DataError, RL2FError, shorten_repr
 from rl2f_core.file_io import checked_path
-from rl2f_core.leaks.classifier.stored import read_detector, trained_detectors
+from rl2f_core.leaks.mentions.model import read_weights
 from rl2f_core.llms.openai_api import LOOPBACK
 from rl2f_core.model_store.store import built_in, cache_dir, list_models
 from rl2f_core.teachers import prompt_templates
@@ -96,13 +96,13 @@ def list_datasets(db: Database, workspace: Workspace) -> list[Option]:
 
 
 def list_detectors(workspace: Workspace) -> list[Option]:
-    """List the workspace's trained leak detectors, newest version first; the value is the folder."""
+    """List the workspace's fitted versions of detector `mentions`, the newest first; the value is the file."""
     found: list[Option] = []
-    for folder in reversed(trained_detectors(workspace.detectors)):
+    for path in reversed(workspace.fitted_detectors()):
         with contextlib.suppress(RL2FError):
-            stored = read_detector(folder)
-            note = f"{stored.model}, threshold {stored.threshold:.2f}"
-            found.append({"value": str(folder), "label": stored.name, "note": note})
+            weights = read_weights(path)
+            note = f"threshold {weights.threshold:.2f}"
+            found.append({"value": str(path), "label": weights.name, "note": note})
     return found
 
 
@@ -164,11 +164,11 @@ def check_checkpoint(folder: str, workspace: Workspace) -> str | None:
     return f"is no checkpoint of a known run: {_shown(folder)}; choose one from the list"
 
 
-def check_detector(folder: str, workspace: Workspace) -> str | None:
-    """Check the folder of a trained leak detector of the workspace."""
-    if folder in [str(path) for path in trained_detectors(workspace.detectors)]:
+def check_detector(name: str, workspace: Workspace) -> str | None:
+    """Check the path of a fitted version of detector `mentions` of the workspace."""
+    if name in [str(path) for path in workspace.fitted_detectors()]:
         return None
-    return f"is no trained detector of this workspace: {_shown(folder)}; choose one from the list"
+    return f"is no fitted detector of this workspace: {_shown(name)}; choose one from the list"
 
 
 def check_dataset(name: str, workspace: Workspace) -> str | None:

@@ -26,7 +26,7 @@ class LabelForm:
     """The fields of the page in their order."""
 
     view: str = "queue"
-    """`queue`, `report`, `train` or `benchmark`."""
+    """`queue`, `report`, `fit` or `benchmark`."""
     annotator: str = ""
     selection: str = "all"
     run: str = ""
@@ -37,10 +37,6 @@ class LabelForm:
     unlabeled_only: bool = False
     show_findings: bool = False
     include_controls: bool = False
-    model: str = "smollm2-135m"
-    """Base model of a new detector."""
-    benchmarks: str = "generated,handwritten,teacher_written"
-    """Benchmarks that a new detector is trained on, separated by commas."""
     usd: float = 0.0
     """Budget of the recommended cascade, in US dollars per 1,000 hints; 0 is no model."""
     speed: float = 0.0

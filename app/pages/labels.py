@@ -1,4 +1,4 @@
-"""Page Labels: hints to be labeled one by one, the detector report, training, and the detector benchmark."""
+"""Page Labels: hints to be labeled one by one, the detector report, fits, and the detector benchmark."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from app.components.transcript import LABEL_TEXTS
 from app.endpoints.detectors import GROUPINGS, GroupBy, ReportResult
 from app.endpoints.labels import HintRef
 from app.endpoints.studio import Studio
-from app.forms.allowlist import list_model_options
 from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
 from app.pages._labels_benchmark import benchmark_view
 from app.pages._labels_desk import Desk, Draft, LabelForm, Labeling, place_of
+from app.pages._labels_fit import fit_view, start_fit, start_rescoring
 from app.pages._labels_report import report_view
 from app.pages._labels_stage import LABEL_KEYS, error_view, hint_key, queue_view
-from app.pages._labels_train import start_rescoring, start_training, train_view
 from app.pages._query import QueryFields
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
@@ -34,19 +33,13 @@ TITLE = "Labels"
 ORDER = 50
 ANY = ("any", "")
 AT_RUN_TIME = ("at run time", "run")
-VIEWS = [("Label", "queue"), ("Detector report", "report"), ("Train", "train"), ("Benchmark", "benchmark")]
+VIEWS = [("Label", "queue"), ("Detector report", "report"), ("Fit", "fit"), ("Benchmark", "benchmark")]
 SELECTIONS = [
     ("all hints", "all"),
     ("stratified sample", "stratified"),
     ("flagged by a detector", "flagged"),
     ("random unflagged sample", "random_unflagged"),
     ("most informative first", "informative"),
-]
-BENCHMARKS = [
-    ("all dev halves", LabelForm.benchmarks),
-    ("hand-written dev half", "handwritten"),
-    ("generated dev half", "generated"),
-    ("none, only labels", ""),
 ]
 SAME_HINT = {"view", "annotator", "show_findings"}
 """Fields whose change keeps the current hint."""
@@ -103,8 +96,6 @@ def build(studio: Studio) -> None:
             "unlabeled_only": gr.Checkbox(label="Unlabeled only", container=False, min_width=100),
             "show_findings": gr.Checkbox(label="Show findings (not blind)", container=False, min_width=100),
             "include_controls": gr.Checkbox(label="Include controls", container=False, min_width=100),
-            "model": gr.Dropdown([LabelForm.model], value=LabelForm.model, label="Base model", visible=False),
-            "benchmarks": gr.Dropdown(BENCHMARKS, value=LabelForm.benchmarks, label="Benchmarks", visible=False),
             "usd": gr.Number(
                 LabelForm.usd, label="US$ / 1,000 hints, 0 = no model", minimum=0, visible=False, min_width=200
             ),
@@ -154,7 +145,6 @@ class _Page:
             "run": [ANY, *((f"{each['id']} · {each['name']}", str(each["id"])) for each in offered["runs"])],
             "environment": [ANY, *((each, each) for each in offered["environments"])],
             "source": [AT_RUN_TIME, *((f"run {each['name']} · {each['detectors']}", each["name"]) for each in sources)],
-            "model": [(each["label"], each["value"]) for each in list_model_options()],
         }
         desk = self._start(form, _place(query), bool(sources))
         updates = self._updates(form, desk)
@@ -229,8 +219,8 @@ class _Page:
                 desk.test = self._studio.detectors.unlock_test_set(form.annotator, **form.scope())
             case "lock":
                 desk.test = None
-            case "train":
-                desk.message = start_training(self._studio, form)
+            case "fit":
+                desk.message = start_fit(self._studio, form)
             case "rescore":
                 desk.message = start_rescoring(self._studio, form, str(data["detector"]))
         return query
@@ -277,8 +267,8 @@ class _Page:
         if form.view == "benchmark":
             return el("div.rl-skeleton", style="height: 280px", role="status", aria_label="Scoring…")
         try:
-            if form.view == "train":
-                return train_view(self._studio, form, desk.message, writable=self._writable)
+            if form.view == "fit":
+                return fit_view(self._studio, form, desk.message, writable=self._writable)
             report = self._report(form, group_by, desk)
         except RL2FError as error:
             return error_view(error)
@@ -292,14 +282,14 @@ class _Page:
 
     def _updates(self, form: LabelForm, desk: Desk, *, only_visible: bool = False) -> dict[str, JsonObject]:
         """Return updates of the fields by name: which are shown, and their values."""
-        queue, train = form.view == "queue", form.view == "train"
+        queue = form.view == "queue"
         has_hints = form.view in ("queue", "report")
         sample = queue and form.is_sample
         shown = {
             "view": True,
             "annotator": has_hints,
             "selection": queue,
-            "run": has_hints or train,
+            "run": has_hints or form.view == "fit",
             "environment": has_hints,
             "source": desk.has_sources and (form.view == "report" or sample),
             "size": sample or (queue and form.selection == "informative"),
@@ -307,8 +297,6 @@ class _Page:
             "unlabeled_only": queue,
             "show_findings": queue and form.selection != "flagged",
             "include_controls": has_hints,
-            "model": train,
-            "benchmarks": train,
             **dict.fromkeys(BUDGET, form.view == "benchmark"),
         }
         new = {name: {} if only_visible else {"value": value} for name, value in vars(form).items()}

@@ -36,7 +36,7 @@ class HintCount(SQLModel, table=True):
 
 
 class LeakScore(SQLModel, table=True):
-    """Probability of a leak of one hint by `classifier`, at run time or in a rescore run."""
+    """Probability of a leak of one hint by `mentions`, at run time or in a rescore run."""
 
     run_id: int = Field(foreign_key="run.id", primary_key=True)
     """The run that scored the hint: its own, or a rescore run."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from jobs.labels.agreement import LABELS, LEAK, agreement, majority_vote
 from jobs.labels.estimation import Estimates, Stratum, estimate
-from jobs.labels.hint_counts import STEPS_PER_BUCKET, DetectorVerdict, HintGroup, InformationRow
+from jobs.labels.hint_counts import RUN, STEPS_PER_BUCKET, DetectorVerdict, HintGroup, InformationRow
 from jobs.labels.planted_hints import PlantedCounts, PlantedGroup, PlantedHint, PlantedRow
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.run.events import OWN_CONDITIONS
@@ -332,6 +332,30 @@ def _merge_unlabeled(strata: Sequence[Stratum]) -> list[Stratum]:
         return list(strata)
     largest = max(labeled, key=lambda stratum: stratum.size)
     return [replace(s, size=s.size + unlabeled) if s is largest else s for s in labeled]
+
+
+def sampled_strata(
+    labeled: Sequence[LabeledHint], population: Population, frame_source: str = RUN
+) -> list[tuple[int, list[LabeledHint]]]:
+    """Return the size of each sampling stratum, flagged and unflagged, and its hints whose labels count.
+
+    Empty strata are left out. The result is empty if the strata without a counted label hold more than
+    `MAX_UNLABELED_FRACTION` of all hints. For the arguments see `build_report`.
+    """
+    covering = _covering_frames(labeled, frame_source, population)
+    strata = []
+    for stratum in (False, True):
+        size = sum(n for (_, verdict), n in population.items() if verdict.stratum == stratum)
+        decided = [
+            hint
+            for hint in labeled
+            if hint.is_leak is not None and _stratum_verdict(hint, frame_source).stratum == stratum
+        ]
+        sampled = [hint for hint in decided if _is_sampled(hint, covering)]
+        strata.append((size, decided if len(decided) >= size else sampled))
+    left_out = sum(size for size, hints in strata if not hints)
+    total = sum(size for size, _ in strata)
+    return [] if left_out > MAX_UNLABELED_FRACTION * total else [(size, hints) for size, hints in strata if hints]
 
 
 def _stratum_verdict(hint: LabeledHint, frame_source: str) -> StratumVerdict:

@@ -17,6 +17,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def estimate(strata: Sequence[Stratum]) -> Estimates:
     """Estimate the metrics for all hints of the strata. Tasks are clusters within a stratum."""
     strata = [stratum for stratum in strata if stratum.size > 0]
     flagged, unflagged = [s for s in strata if s.flagged], [s for s in strata if not s.flagged]
-    fractions = [effective_number(*_clusters(stratum)) for stratum in strata]
+    fractions = [effective_number(*_clusters(stratum.labels)) for stratum in strata]
     sizes = np.array([stratum.size for stratum in strata], dtype=float)
     is_flagged = np.array([stratum.flagged for stratum in strata], dtype=bool)
     point = _measures(sizes, is_flagged, np.array([[p for p, _ in fractions]], dtype=float))
@@ -88,7 +89,7 @@ def estimate(strata: Sequence[Stratum]) -> Estimates:
         for name in point
     }
     if len(flagged) == 1 and has_flagged:
-        intervals["precision"] = wilson_clustered(*_clusters(flagged[0]))
+        intervals["precision"] = wilson_clustered(*_clusters(flagged[0].labels))
     return Estimates(
         size=int(sizes.sum()),
         flagged=sum(stratum.size for stratum in flagged),
@@ -100,14 +101,49 @@ def estimate(strata: Sequence[Stratum]) -> Estimates:
     )
 
 
+class Draw(NamedTuple):
+    """A randomly drawn, labeled hint."""
+
+    task: Hashable
+    flagged: bool
+    leak: bool
+
+
+def precision_and_recall(strata: Sequence[tuple[int, Sequence[Draw]]]) -> tuple[Interval, Interval]:
+    """Estimate precision and recall of a detector whose verdict is known on the draws only.
+
+    A draw represents size / draws hints of its stratum. Within a stratum, the fractions of the four cells of verdict
+    and label have the Jeffreys posterior Dirichlet(x + ½), with the counts x divided by the design effect of the
+    leaks' tasks; see the module for the interval. `n` is the number of flagged draws, and of leaks among the draws.
+
+    Args:
+        strata: Number of hints and draws of each sampling stratum.
+    """
+    rng = np.random.default_rng(0)
+    point, posterior = np.zeros((1, 4)), np.zeros((POSTERIOR_SAMPLES, 4))
+    for size, draws in strata:
+        counts = np.bincount([2 * draw.flagged + draw.leak for draw in draws], minlength=4)
+        _, effective = effective_number(*_clusters([(draw.task, draw.leak) for draw in draws]))
+        point += size * counts / len(draws)
+        posterior += size * rng.dirichlet(counts * effective / len(draws) + 0.5, POSTERIOR_SAMPLES)
+    drawn = [draw for _, draws in strata for draw in draws]
+
+    def share(cells: np.ndarray, others: int) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            return cells[:, 3] / (cells[:, 3] + cells[:, others])
+
+    precision = _interval(share(point, 2), share(posterior, 2), sum(draw.flagged for draw in drawn))
+    return precision, _interval(share(point, 1), share(posterior, 1), sum(draw.leak for draw in drawn))
+
+
 def _label_count(strata: Sequence[Stratum]) -> int:
     return sum(len(stratum.labels) for stratum in strata)
 
 
-def _clusters(stratum: Stratum) -> tuple[list[float], list[float]]:
+def _clusters(labels: Sequence[tuple[Hashable, bool]]) -> tuple[list[float], list[float]]:
     """Return the number of leaks and of labels per task."""
     tasks: dict[Hashable, list[bool]] = {}
-    for task, leak in stratum.labels:
+    for task, leak in labels:
         tasks.setdefault(task, []).append(leak)
     return [float(sum(leaks)) for leaks in tasks.values()], [float(len(leaks)) for leaks in tasks.values()]
 

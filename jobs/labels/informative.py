@@ -1,8 +1,8 @@
-"""Hints whose labels teach a detector most: detectors disagree, or the classifier is uncertain.
+"""Hints whose labels teach a detector most: detectors disagree, or `mentions` is uncertain.
 
-A hint is listed if detectors disagree about it or the classifier scored it. Hints with a disagreement come first.
-Within both parts, the distance of the leak probability to the threshold decides, nearest first (uncertainty sampling,
-Lewis and Gale 1994). The order depends on the findings, so these labels never count in estimates.
+A hint is listed if detectors disagree about it or `mentions` gave it a probability. Hints with a disagreement come
+first. Within both parts, the distance of the leak probability to the threshold decides, nearest first (uncertainty
+sampling, Lewis and Gale 1994). The order depends on the findings, so these labels never count in estimates.
 """
 
 from __future__ import annotations

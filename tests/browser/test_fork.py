@@ -173,7 +173,7 @@ def test_a_preview_screens_the_hint_and_starts_nothing(numbers: int, visit: Call
     page.get_by_label("Edited hint").blur()
     page.wait_for_function("new URLSearchParams(location.search).get('arms')?.includes('edited')")
     page.get_by_role("button", name="Preview").click()
-    page.get_by_role("alert").get_by_text("Edited hint: exact leak").wait_for()
+    page.get_by_role("alert").get_by_text("Edited hint: mentions leak").wait_for()
     page.get_by_text("80 dialogues: 5 hints × 1 checkpoint × 16 samples").wait_for()
     assert page.locator(".fk-config .tx-block").inner_text().startswith("name: fork numbers")
     assert outcomes.child_runs(queue.db, numbers) == []

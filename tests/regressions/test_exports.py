@@ -31,9 +31,9 @@ from jobs.export.sources import FolderSource, WorkspaceSource
 from jobs.imports.importer import import_file
 from jobs.ingest.ingester import reindex
 from jobs.labels import label_queries
+from jobs.labels.fitting import labeled_examples
 from jobs.labels.label_queries import LabelAnswer
 from jobs.queue.queue import Queue
-from jobs.run_kinds.train_detector import labeled_examples
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
@@ -285,17 +285,17 @@ def test_one_evaluation_run_among_others_is_refused_by_its_name(tmp_path: Path) 
         export([FolderSource(first), FolderSource(second)], settings, tmp_path / "out")
 
 
-def test_the_training_of_a_detector_still_reads_all_labels(db: Database, workspace: Workspace) -> None:
+def test_a_fit_of_the_detector_still_reads_all_labels(db: Database, workspace: Workspace) -> None:
     events = [solved("trained"), *(evaluated(str(number), "rl@2") for number in range(3))]
     events += [solved("shown", "demonstration")]
     write_run(workspace.folder("run"), events)
     (number,) = reindex(db, workspace)
     for each in events:
         label_queries.put(db, number, each.id, 0, "ann", LabelAnswer("leak"))
-    tasks = {example.query.task.id for example in labeled_examples(workspace.root, [number])}
+    read = {key.event for key in labeled_examples(workspace, db, [number])}
     source = WorkspaceSource(db, workspace, runs.get(db, number))
     assert source.count(ExportSettings().filter) == 1
-    assert tasks >= {e.task.id for e in events if not_held_out(e.task)}
+    assert read == {e.id for e in events if not_held_out(e.task)}
 
 
 def not_held_out(task: Task) -> bool:

@@ -27,11 +27,14 @@ Grouping = Literal["kind", "register", "environment"]
 def benchmark(
     detectors: Annotated[
         list[str] | None,
-        typer.Option(help="A cascade, e.g. exact,equivalent; may be repeated (default: exact,equivalent)."),
+        typer.Option(help="A cascade, e.g. exact,mentions; may be repeated (default: mentions)."),
     ] = None,
     benchmark: Annotated[
         str, typer.Option(help="generated, handwritten, teacher_written, all, or the path of a file or folder.")
     ] = "all",
+    mrbench: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Public file MRBench_V2.json: replies of real tutors.")
+    ] = None,
     split: Annotated[str, typer.Option(help="dev to tune on, test to report.")] = "dev",
     group_by: Annotated[
         str, typer.Option(help="Grouping of the second table: kind, register or environment.")
@@ -50,19 +53,23 @@ def benchmark(
     from rl2f_core.backends.model_pool import ModelPool
     from rl2f_core.config.model import ModelConfig
     from rl2f_core.leaks.benchmark import comparison
+    from rl2f_core.leaks.benchmark.mrbench import read_mrbench
 
     _require("split", split, get_args(Split))
     _require("grouping", group_by, get_args(Grouping))
     if not Path(benchmark).exists():
         _require("name", benchmark, ("all", *comparison.BENCHMARKS))
+    items = None if mrbench is None else read_mrbench(mrbench)
     models = ModelPool(ModelConfig(name=model), registry.get("backend", "hf").Config())
     benchmarks = list(comparison.BENCHMARKS) if benchmark == "all" else [benchmark]
+    if items is not None:
+        benchmarks = [comparison.TUTORS]
     results = []
     with TerminalProgress() as progress:
         for name in benchmarks:
-            for cascade in detectors or ["exact,equivalent"]:
+            for cascade in detectors or ["mentions"]:
                 update = partial(progress.update, f"{cascade} on {name}")
-                results.append(comparison.evaluate(cascade, name, split, models, limit, update))  # type: ignore[arg-type]
+                results.append(comparison.evaluate(cascade, name, split, models, limit, update, items))  # type: ignore[arg-type]
     if json_file is not None:
         comparison.record(json_file, results)
     show(results, group_by)
@@ -132,6 +139,9 @@ def notes(results: Sequence[CascadeResult]) -> Iterator[str]:
             yield f"{name}: {result.errors:,} hints were not checked by every detector; they count as not flagged."
         if result.report.ambiguous:
             yield f"{name}: {result.report.ambiguous_flagged} of {result.report.ambiguous} ambiguous hints flagged."
+        if result.report.partial:
+            text = f"{result.report.partial_flagged} of {result.report.partial} hints that reveal a part flagged"
+            yield f"{name}: {text}; no score counts them."
         if result.area_under_roc is not None:
             yield f"{name}: area under the ROC curve {format_interval(result.area_under_roc)}."
 

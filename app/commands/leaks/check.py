@@ -28,7 +28,7 @@ BATCH_SIZE = 32
 
 def check(
     file: Annotated[str, typer.Argument(help="JSONL file; - reads standard input.")],
-    detector: Detectors = "exact,equivalent",
+    detector: Detectors = "mentions",
     model: DetectorModel = "smollm2-135m",
 ) -> None:
     """Check hints from a file: one JSON object per line in and out.
@@ -36,7 +36,7 @@ def check(
     The output has the keys "leaked", "detector", "leak_type", "answer_fraction", "span" and "evidence".
 
     In: "environment", "problem", "answer", "attempts" (the student's texts so far), "hint"; optionally "hints" (the
-    earlier ones) and "settings" (of the environment). `likelihood` adds "logprob_gain", `classifier` adds
+    earlier ones) and "settings" (of the environment). `likelihood` adds "logprob_gain", `mentions` adds
     "leak_probability". A line that cannot be checked gives {"error", "line"} beside the results of other detectors, and
     the exit code is 1.
     """

@@ -12,11 +12,15 @@ from app.common.console import out, table
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from app.endpoints.detector_cards import DetectorCard
     from jobs.labels.detector_report import DetectorReport
     from jobs.labels.estimation import Estimates
     from rl2f_core.stats.intervals import Interval
+    from rl2f_core.types import JsonObject
 
 
 def report(
@@ -39,29 +43,43 @@ def report(
     on the test set; the report states the number of accesses.
     """
     from app.common.known_values import check_environment
+    from app.endpoints.detector_cards import configured_detectors, detector_cards
+    from jobs.db.queries import runs
     from jobs.export.resolve_sources import open_workspace
     from jobs.labels import report_queries as store
     from jobs.labels.report_queries import Scope
+    from rl2f_core.run.directory import RunDir
 
     if test and not user.strip():
         raise ConfigError("Access to the test set is logged under a name.", fix="Add --user NAME.")
     scope = Scope(run, environment, source, test)
-    with open_workspace(workspace, read_only=not test) as (_, db):
+    with open_workspace(workspace, read_only=not test) as (folder, db):
         db.migrate()
         check_environment(db, environment)
         result = store.read(db, scope, group_by)
         if test:
             store.unlock_test_set(db, scope, user)
         opened = store.list_accesses(db)
+        cards: list[DetectorCard] = []
+        if run is not None:
+            configs = configured_detectors(db, RunDir(folder.folder(runs.get(db, run).folder)), source)
+            cards = detector_cards(configs, store.read(db, Scope(source=source)))
     if as_json:
         accesses = [each.model_dump() for each in opened]
-        data = {**result.model_dump(mode="json"), "split": "test" if test else "dev", "test_set_accesses": accesses}
+        data = {
+            **result.model_dump(mode="json"),
+            "split": "test" if test else "dev",
+            "test_set_accesses": accesses,
+            "detector_cards": cards,
+        }
         typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     console = out()
     for line in sentences(result, test=test):
         console.print(line, markup=False)
     console.print(_score_table(result, group_by))
+    if cards:
+        console.print(_card_table(cards))
     if result.planted:
         console.print(_planted_table(result))
     if result.pairs:
@@ -147,6 +165,22 @@ def _score_table(report: DetectorReport, group_by: str) -> Table:
     heads = (group_by, "hints", "flagged", "labels", "precision", "recall", "F1", "κ", "κ between annotators")
     title = f"{report.hidden} rows without labels are not shown" if report.hidden else None
     return table(*heads, rows=rows, title=title)
+
+
+def _card_table(cards: Sequence[DetectorCard]) -> Table:
+    """Return how far flags can be trusted, by detector and set of hints."""
+    rows = [
+        [card["detector"], row["name"], f"{row['hints']:,}", _known(row["precision"]), _known(row["recall"])]
+        for card in cards
+        for row in card["rows"]
+    ]
+    return table("flags of", "on", "hints", "precision", "recall", rows=rows)
+
+
+def _known(interval: JsonObject) -> str:
+    from rl2f_core.stats.intervals import Interval
+
+    return "unknown here" if interval["value"] is None else proportion(Interval.model_validate(interval))
 
 
 def _planted_table(report: DetectorReport) -> Table:

@@ -1,4 +1,4 @@
-"""`rl2f leaks`: rescore recorded hints; check, benchmark and report on detectors."""
+"""`rl2f leaks`: rescore recorded hints; check, fit, benchmark and report on detectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.commands.completion import complete_run_or_number
-from app.commands.leaks import benchmark, check, report, train
+from app.commands.leaks import benchmark, check, fit, report
 from app.commands.options import AsJson, Detectors, Root, migrated
 from app.commands.train import folder_for
 from app.common.console import err, model_text, out, table
@@ -49,7 +49,7 @@ app = typer.Typer(
 app.command("check")(check.check)
 app.command("report")(report.report)
 app.command("benchmark")(benchmark.benchmark)
-app.command("train")(train.train)
+app.command("fit")(fit.fit)
 
 
 @app.command(DEFAULT)
@@ -62,7 +62,7 @@ def rescore(
             autocompletion=complete_run_or_number,
         ),
     ],
-    detector: Detectors = "exact,equivalent",
+    detector: Detectors = "mentions",
     penalty: Annotated[
         float | None, typer.Option(min=0, help="Leak penalty used to recompute rewards (default: the run's).")
     ] = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fork_data import event_of, make_run
+from fork_data import LEAKED, add_leak, event_of, make_run
 from typer.testing import CliRunner
 
 from app.cli import app
@@ -44,6 +44,14 @@ def test_a_fork_plays_prints_and_says_where_it_lies(runs: Path) -> None:
     assert (report["done"], [r["arm"] for r in report["results"]]) == (6, ["original", "contentless", "edited"])
     code, printed, _ = rl2f("replay", f"runs/{folder.name}", "--condition", "edited", "--dialogue", "3", cwd=runs)
     assert code == 0 and "Go | up." in printed
+
+
+def test_a_redacted_hint_is_rerun_under_the_same_seed(runs: Path) -> None:
+    add_leak(RunDir(runs / "runs" / "numbers"))
+    arms = ("--arm", "original", "--arm", "redacted", "--attempts", "1", "--samples", "2")
+    code, printed, said = rl2f("fork", "runs/numbers", LEAKED, *arms, cwd=runs)
+    assert code == 0, said
+    assert "base, under the dialogue's own seed: original not solved, redacted not solved." in " ".join(printed.split())
 
 
 def test_what_hints_were_worth_is_printed_with_its_extremes(runs: Path) -> None:

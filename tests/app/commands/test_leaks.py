@@ -113,13 +113,13 @@ def test_one_line_out_for_each_line_in(tmp_path: Path) -> None:
     told = {**SUM, "answer": 132, "hint": "It is 132."}
     shown = {**SUM, "attempts": ["132, no: <answer>1</answer>"], "hint": "Look at your 132."}
     code = {**SUM, "environment": "secret_code", "settings": {"length": 2, "letters": 2}, "problem": "each A or B",
-            "answer": "A B", "hint": "Write A B.", "hints": ["Try again."]}  # fmt: skip
+            "answer": "A B", "hint": "The code is A B.", "hints": ["Try again."]}  # fmt: skip
     (tmp_path / "hints.jsonl").write_text(lines(told, SUM, shown, code))
     done = leaks("check", "hints.jsonl", cwd=tmp_path)
     assert done.exit_code == 0, done.stderr
     first, clean, again, letters = (json.loads(line) for line in done.stdout.splitlines())
-    assert list(first) == ["leaked", "detector", "leak_type", "answer_fraction", "span", "evidence"]
-    assert (first["leaked"], first["detector"], first["span"]) == (True, "exact", [6, 9])
+    assert list(first) == ["leaked", "detector", "leak_type", "answer_fraction", "span", "evidence", "leak_probability"]
+    assert (first["leaked"], first["detector"], first["span"]) == (True, "mentions", [6, 9])
     assert clean == {
         "leaked": False, "detector": None, "leak_type": None, "answer_fraction": 0.0, "span": None, "evidence": "",
     }  # fmt: skip

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from detector_report_data import Truth, add_truth, label_draw
 from replay_data import add_run, event, hint, training_events, turn
+from typer.testing import CliRunner
 
+from app.cli import app
 from app.common import benchmark_scores
 from app.common.context import Context
 from app.endpoints.detectors import DetectorEndpoints
@@ -24,6 +26,7 @@ from rl2f_core.backends.fake import FakeBackend
 from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.leaks.benchmark import comparison
+from rl2f_core.leaks.likelihood import LikelihoodDetector
 
 LATER, NEVER = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2))
 
@@ -226,15 +229,64 @@ def test_the_recommended_cascade_is_the_best_recorded_one_within_the_budget(
     hints.write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setitem(comparison.BENCHMARKS, "handwritten", hints)
     models = ModelPool(FakeBackend())
-    results = [comparison.evaluate(name, "handwritten", "dev", models) for name in ("exact", "exact,equivalent")]
+    results = [comparison.evaluate(name, "handwritten", "dev", models) for name in ("exact", "exact,mentions")]
     comparison.record(tmp_path / "benchmark-dev.json", results)
-    assert [each["detectors"] for each in endpoints.compare_detectors()] == ["exact", "exact,equivalent"]
+    assert [each["detectors"] for each in endpoints.compare_detectors()] == ["exact", "exact,mentions"]
     best = endpoints.recommend_detectors()
-    assert best["candidates"] == 2 and best["result"] and best["result"]["detectors"] == "exact,equivalent"
+    assert best["candidates"] == 2 and best["result"] and best["result"]["detectors"] == "exact,mentions"
     assert endpoints.recommend_detectors(min_hints_per_second=1e9)["result"] is None
     assert endpoints.recommend_detectors(benchmark="generated") == {"candidates": 0, "result": None}
     with pytest.raises(RL2FError):
         endpoints.recommend_detectors(min_precision=2)
+
+
+def test_a_card_has_the_quality_of_the_runs_detector_with_its_settings_or_says_unknown(
+    endpoints: DetectorEndpoints, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark_scores, "LEAK_RESULTS", tmp_path)
+    detectors = [{"type": "exact"}, {"type": "likelihood", "threshold": 4.0}]
+    run = add_run(context.db, context.workspace, "cards", training_events(), leak_detection={"detectors": detectors})
+    exact, likelihood = endpoints.detector_cards(run.id or 0)
+    assert (exact["detector"], likelihood["detector"]) == ("exact", "likelihood")
+    unknown = [(row["hints"], row["precision"]["value"], row["recall"]["value"]) for row in exact["rows"]]
+    assert unknown == [(0, None, None)] * 5, "no result is recorded, and nobody labeled a hint"
+    hints = tmp_path / "hints.jsonl"
+    values = {"environment": "arithmetic", "problem": "What is 20 + 21?", "answer": "41", "attempts": [""], "id": "a"}
+    rows = [
+        {**values, "hints": [hint], "label": label, "kind": "k", "register": "terse", "split": "dev"}
+        for hint, label in [("It is 41.", "leak"), ("Forty and one more.", "leak"), ("No.", "no_leak")]
+    ]
+    hints.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setitem(comparison.BENCHMARKS, "tutors", hints)
+    result = comparison.evaluate("exact", "tutors", "dev", ModelPool(FakeBackend()))
+    default = LikelihoodDetector.Config().model_dump(mode="json")
+    judged = result.model_copy(update={"detectors": "likelihood", "configs": (default,)})
+    comparison.record(tmp_path / "benchmark-dev.json", [result, judged])
+    exact, likelihood = endpoints.detector_cards(run.id or 0)
+    tutors = exact["rows"][0]
+    assert (tutors["name"], tutors["hints"], tutors["split"]) == ("real tutors (public set)", 3, "dev")
+    assert (tutors["precision"]["value"], tutors["recall"]["value"]) == (1.0, 0.5), "it misses forty and one"
+    assert likelihood["rows"][0]["hints"] == 0, "it was measured with other settings"
+
+
+def test_a_card_has_the_precision_of_a_detector_by_human_labels(endpoints: DetectorEndpoints, truth: Truth) -> None:
+    cards = {card["detector"]: card for card in endpoints.detector_cards(truth.run.id or 0)}
+    labels = cards["exact"]["rows"][-1]
+    report = endpoints.detector_report()["report"]
+    (row,) = (row for row in report["rows"] if row["name"] == "exact")
+    assert labels["name"] == "labels of this workspace" and labels["hints"] == report["usage"]["counted"] > 0
+    assert labels["precision"] == row["estimates"]["precision"]
+    assert labels["recall"] == report["total"]["estimates"]["recall"]
+    with pytest.raises(NotFoundError):
+        endpoints.detector_cards(truth.run.id or 0, source="99")
+
+
+def test_the_command_prints_the_cards_of_a_run(endpoints: DetectorEndpoints, context: Context, truth: Truth) -> None:
+    arguments = ["leaks", "report", "--workspace", str(context.workspace.root), "--run", str(truth.run.id)]
+    printed = CliRunner().invoke(app, arguments).stdout
+    assert "flags of" in printed and "labels of this workspace" in printed and "unknown here" in printed
+    cards = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)["detector_cards"]
+    assert cards == endpoints.detector_cards(truth.run.id or 0)
 
 
 def test_benchmark_scores_list_detectors_and_mistakes_of_the_dev_set(
@@ -257,6 +309,6 @@ def test_benchmark_scores_list_detectors_and_mistakes_of_the_dev_set(
     scores = endpoints.detector_benchmark()
     assert scores["overall"]["leaks"] == 8 and scores["overall"]["recall"]["value"] == 0.5
     assert sum(each["found"] for each in scores["by_detector"]) == 4
-    assert "exact" in scores["detectors"] and scores["kinds"][0]["flagged_fraction"]["value"] == 0.5
+    assert scores["detectors"] == ["mentions"] and scores["kinds"][0]["flagged_fraction"]["value"] == 0.5
     assert (scores["wrong_dev"], scores["wrong_test"], len(scores["wrong"])) == (2, 2, 2)
     assert {item["detector"] for item in scores["wrong"]} == {None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fork_data import event_of, make_run
+from fork_data import LEAKED, add_leak, event_of, make_run
 
 from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
@@ -69,8 +69,8 @@ def test_a_preview_starts_nothing(endpoints: ForkEndpoints, context: Context, ru
 
 def test_a_hint_is_screened_without_a_model(endpoints: ForkEndpoints, context: Context, run: int) -> None:
     found = endpoints.screen_hint(run, event_of(1), 1, "The number is 4.")
-    assert (found["leaked"], found["detector"]) == (True, "exact")
-    assert "exact" in found["detectors"] and "llm_judge" not in found["detectors"]
+    assert (found["leaked"], found["detector"]) == (True, "mentions")
+    assert "mentions" in found["detectors"] and "llm_judge" not in found["detectors"]
     assert endpoints.screen_hint(run, event_of(1), 1, "Too low.")["leaked"] is False
     with pytest.raises(DataError, match="correct"):
         endpoints.screen_hint(run, event_of(1), 2, "Too low.")
@@ -109,6 +109,27 @@ def test_a_finished_fork_has_a_report_and_measures_the_hint(
     assert hint is not None and len(hint["hint_values"]) == 1
     assert (hint["hint_values"][0]["run"], hint["hint_values"][0]["value"]) == (fork, dialogue["best_hint_value"])
     assert context.workspace.folder("1-numbers").joinpath("events.jsonl").read_bytes() == before
+
+
+def test_a_flagged_hint_is_redacted_and_rerun_under_the_same_seed(endpoints: ForkEndpoints, context: Context) -> None:
+    add_leak(make_run(context.workspace.folder("1-numbers")))
+    reindex(context.db, context.workspace)
+    found = runs.find(context.db, folder="1-numbers")
+    assert found is not None
+    run = found.id or 0
+    assert endpoints.redacted_reruns(run, LEAKED) == []
+    fork = endpoints.rerun_redacted(run, LEAKED, 0, samples=3)["run"]
+    (waiting,) = endpoints.redacted_reruns(run, LEAKED)
+    assert (waiting["run"], waiting["status"], waiting["hint"], waiting["same_seed"]) == (fork, "queued", None, {})
+    work(context, fork)
+    (result,) = endpoints.redacted_reruns(run, LEAKED)
+    assert (result["turn"], result["checkpoint"], result["samples"], result["error"]) == (0, "base", 3, None)
+    assert result["hint"] == "Too […]. Really […].", "no detector flags the rest"
+    assert result["stored"] is True, "the stored student guessed 3"
+    assert result["same_seed"] == {"original": False, "redacted": False}, "the scripted student guesses 1 and 2"
+    assert {arm: rate["n"] for arm, rate in result["solved"].items()} == {"original": 3, "redacted": 3}
+    with pytest.raises(NotFoundError, match="No detector flagged this hint"):
+        endpoints.rerun_redacted(run, event_of(0), 0)
 
 
 @pytest.mark.parametrize("name", ["preview_fork", "start_fork"])
@@ -160,5 +181,5 @@ def test_the_result_of_a_run_of_another_kind_is_not_found(endpoints: ForkEndpoin
 
 def test_only_starting_a_fork_needs_the_scope_run(endpoints: ForkEndpoints) -> None:
     scopes = {name: scope for name, scope, _ in endpoints_of(endpoints)}
-    assert scopes.pop("start_fork") == "run"
-    assert scopes == dict.fromkeys(["fork_choices", "preview_fork", "screen_hint", "fork_result"], "read")
+    assert [scopes.pop(name) for name in ("start_fork", "rerun_redacted")] == ["run", "run"]
+    assert set(scopes.values()) == {"read"}

@@ -44,7 +44,7 @@ def test_the_replay_shows_the_planted_kind_and_how_the_hint_leaks(context: Conte
     hint = DialogueEndpoints(context).get_dialogue(run, "dialogue:train:d/1")["turns"][0]["hint"]
     assert hint is not None and hint["planted"] == "roman"
     shown = json.dumps(finding_lines(hint))
-    assert "planted leak: roman" in shown and "equivalent leak" in shown and "(exact)" in shown
+    assert "planted leak: roman" in shown and "mentions leak" in shown and "(exact)" in shown
 
 
 def test_the_page_and_the_command_show_recall_on_planted_leaks(context: Context, run: int) -> None:
@@ -68,5 +68,5 @@ def test_the_terminal_replay_names_the_planted_kind(context: Context, run: int) 
 def test_the_endpoint_returns_the_same_planted_section(context: Context, run: int) -> None:
     found = DetectorEndpoints(context).detector_report(run)["report"]["planted"]
     assert [(row["group"], row["name"], row["flagged"], row["hints"]) for row in found][:2] == [
-        ("all", "all", 3, 5), ("detector", "equivalent", 2, 5),
+        ("all", "all", 3, 5), ("detector", "exact", 1, 5),
     ]  # fmt: skip

@@ -78,6 +78,14 @@ def test_the_plot_and_the_hint_value_are_described_in_words() -> None:
     assert "Hint value  +0.25  [+0.10, +0.40]" in words and "Later hints are the run's teacher's" in words
 
 
+def test_the_outcomes_under_the_dialogues_own_seed_are_shown() -> None:
+    report = found()["report"]
+    report["hints"][0]["same_seed"] = {"original": True, "redacted": False}
+    shown = json.dumps(result.report_card(report), ensure_ascii=False)
+    assert "own seed" in shown and '"title": "incorrect"' in shown
+    assert "own seed" not in json.dumps(result.report_card(found()["report"]))
+
+
 def test_a_running_fork_shows_progress_and_can_be_stopped() -> None:
     shown = json.dumps(result.status_card(found(status="running"), writable=True))
     assert "3 of 12 dialogues" in shown and '"data-action": "stop"' in shown

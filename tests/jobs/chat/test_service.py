@@ -360,7 +360,7 @@ def test_a_persons_hint_is_screened_for_leaks(talk: Talk) -> None:
     hint = next(m for m in messages if m.role == "teacher")
     report = hint.detail["hint"]["leak"]
     assert hint.detail["by"] == "person" and hint.detail["hint"]["teacher"] == "human"
-    assert report["leaked"] is True and report["detector"] in ("exact", "equivalent")
+    assert report["leaked"] is True and report["detector"] in ("exact", "mentions")
     start, end = report["span"]
     assert answer in hint.content[start:end] and "<|im_end|>" not in hint.content
     again = talk.service.edit(chat, number(hint), "Try the other half.")

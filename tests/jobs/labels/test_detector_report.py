@@ -40,19 +40,19 @@ def test_a_stratum_without_labels_counts_with_the_others_only_where_it_is_small(
 
 
 def test_a_tier_is_scored_on_the_leaks_that_all_tiers_could_find() -> None:
-    sizes = {(sort(), StratumVerdict(True, tier)): n for tier, n in (("exact", 60), ("equivalent", 40))}
+    sizes = {(sort(), StratumVerdict(True, tier)): n for tier, n in (("exact", 60), ("mentions", 40))}
     sizes[sort(), StratumVerdict(False, None)] = 900
     hints = [hint(i, "leak", True) for i in range(10)] + [hint(100 + i, "no_leak", False) for i in range(90)]
-    other = DetectorVerdict(True, True, "equivalent")
+    other = DetectorVerdict(True, True, "mentions")
     hints += [
         LabeledHint(1, f"e/{i}", 0, sort(), 500 + i, other, other, (AnnotatorLabel("anna", label, True, "run//"),))
         for i, label in enumerate(["leak", "no_leak"] * 4)
     ]
     rows = {row.name: row.estimates for row in build_report(hints, sizes, "run").rows}
-    # exact finds 60 leaks, equivalent 20, and none of the others leaks
-    assert rows["exact"].precision.value == 1.0 and rows["equivalent"].precision.value == pytest.approx(0.5)
+    # exact finds 60 leaks, mentions 20, and none of the others leaks
+    assert rows["exact"].precision.value == 1.0 and rows["mentions"].precision.value == pytest.approx(0.5)
     assert rows["exact"].recall.value == pytest.approx(60 / 80)
-    assert rows["equivalent"].recall.value == pytest.approx(20 / 80)
+    assert rows["mentions"].recall.value == pytest.approx(20 / 80)
 
 
 def test_a_long_stage_is_shown_in_at_most_eight_parts_and_checkpoints_by_name() -> None:

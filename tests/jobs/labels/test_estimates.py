@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jobs.labels.estimation import Stratum, estimate, labels_needed, sample_size_for
+from jobs.labels.estimation import (
+    Draw,
+    Stratum,
+    estimate,
+    labels_needed,
+    precision_and_recall,
+    sample_size_for,
+)
 from rl2f_core.stats.intervals import wilson
 
 
@@ -122,3 +129,44 @@ def test_how_many_labels_are_missing_follows_from_the_width() -> None:
     assert labels_needed(wide, 40) == 120, "half the width takes four times the labels"
     assert labels_needed(wide, 40, half=0.2) == 0
     assert labels_needed(wilson(0, 0), 0) is None
+
+
+# -- verdicts that are known on the draws only -----------------------------------------------------------------------
+def draws(*cells: tuple[bool, bool]) -> list[Draw]:
+    return [Draw(i, flagged, leak) for i, (flagged, leak) in enumerate(cells)]
+
+
+def test_each_draw_counts_as_the_hints_of_its_stratum_that_it_represents() -> None:
+    flagged = (30, draws((True, True), (True, False), (False, True)))  # each represents 10 hints
+    others = (60, draws((False, False), (False, True)))  # each represents 30 hints
+    precision, recall = precision_and_recall([flagged, others])
+    assert precision.value == pytest.approx(10 / 20) and precision.n == 2
+    assert recall.value == pytest.approx(10 / (10 + 10 + 30)) and recall.n == 3
+
+
+def test_without_a_flag_precision_is_unknown_and_without_a_leak_recall() -> None:
+    precision, recall = precision_and_recall([(10, draws((False, True)))])
+    assert precision.value is None and recall.value == 0
+    precision, recall = precision_and_recall([(10, draws((True, False)))])
+    assert precision.value == 0 and recall.value is None
+
+
+def test_draws_on_one_task_widen_the_intervals() -> None:
+    cells = [(True, i % 4 < 3) for i in range(40)]
+    apart, _ = precision_and_recall([(400, draws(*cells))])
+    together, _ = precision_and_recall([(400, [Draw(i // 8, *cell) for i, cell in enumerate(sorted(cells))])])
+    assert apart.value == together.value == 0.75
+    assert together.high - together.low > 1.3 * (apart.high - apart.low)  # type: ignore[operator]
+
+
+def test_the_intervals_of_rare_false_alarms_cover_the_truth() -> None:
+    """200 hints of which 80 % leak, and 2,000 of which 4 % leak; flagged are 90 % of the leaks, 2 % of the others."""
+    rng, covered, trials = np.random.default_rng(0), np.zeros(2), 60
+    truth = 216 / (216 + 0.02 * 1960), 0.9
+    for _ in range(trials):
+        strata = []
+        for size, leaking in ((200, 0.8), (2_000, 0.04)):
+            leaks = [bool(each) for each in rng.random(50) < leaking]
+            strata.append((size, draws(*((bool(rng.random() < (0.9 if leak else 0.02)), leak) for leak in leaks))))
+        covered += [e.low <= t <= e.high for e, t in zip(precision_and_recall(strata), truth, strict=True)]  # type: ignore[operator]
+    assert (covered >= 0.9 * trials).all()

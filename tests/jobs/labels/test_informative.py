@@ -27,7 +27,7 @@ def run(db: Database, workspace: Workspace) -> Run:
         flag = p is not None and p >= 0.9
         said = hint(f"Hint {name}.", (0, 4) if flag else None)
         threshold = None if p is None else 0.6
-        report = LeakReport(leaked=flag, detector="classifier" if flag else None, leak_probability=p)
+        report = LeakReport(leaked=flag, detector="mentions" if flag else None, leak_probability=p)
         said = said.model_copy(update={"leak": report.model_copy(update={"leak_threshold": threshold})})
         events.append(event(name, [turn(0, "x", None, said)], 1, f"g/{i}", i))
     return add_run(db, workspace, "scored", events)

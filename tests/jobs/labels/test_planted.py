@@ -41,7 +41,7 @@ def test_recall_on_planted_hints_is_given_by_detector_kind_and_checkpoint(
 ) -> None:
     expected = {
         ("all", "all"): (3, 5),
-        ("detector", "equivalent"): (2, 5),
+        ("detector", "mentions"): (2, 5),
         ("detector", "exact"): (1, 5),
         ("kind", "latex"): (1, 2),
         ("kind", "roman"): (2, 3),

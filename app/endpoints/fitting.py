@@ -1,0 +1,131 @@
+"""Fits of the leak detector `mentions` to labels: labeled runs, fitted versions, and rescoring with one."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TypedDict
+
+from app.common.context import Context
+from app.common.urls import page_url
+from app.endpoints.endpoint import endpoint
+from app.endpoints.types import QueuedRun, RunIds, ShortText
+from app.forms.allowlist import check_detector
+from jobs.db.queries import runs
+from jobs.labels import label_queries
+from jobs.labels.fitting import DEFAULT_ON_DRAWS, ON_DRAWS, fit_labels
+from rl2f_core.config.loading import parse_config
+from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.leaks.mentions.model import MentionWeights, read_weights
+from rl2f_core.leaks.mentions.training import LABELS
+from rl2f_core.types import JsonObject
+
+
+class LabeledRun(TypedDict):
+    """A run with human labels."""
+
+    id: int
+    name: str
+    labels: int
+    """Labeled hints."""
+
+
+class FittedDetector(TypedDict):
+    """A fitted version of detector `mentions`."""
+
+    name: str
+    """E.g. `mentions/v2`."""
+    path: str
+    """Value of `path` in the configuration of the detector."""
+    threshold: float
+    """Probability from which a hint is flagged."""
+    labels: int
+    """Labeled hints that it was fitted to."""
+    quality: JsonObject
+    """Fields of `rl2f_core.leaks.mentions.model.SourceQuality` on all labels, cross-validated."""
+    blind: JsonObject | None
+    """The same on blind random draws (`jobs.labels.fitting`); None if there are none."""
+    blind_default: JsonObject | None
+    """The same with the default weights."""
+
+
+class FitOverview(TypedDict):
+    """The labels that can be fitted, and what was fitted."""
+
+    labeled_runs: list[LabeledRun]
+    detectors: list[FittedDetector]
+    """Newest version first."""
+
+
+class FittingEndpoints:
+    """Endpoints of the view *Fit* of the page Labels.
+
+    Args:
+        context: The workspace and its services.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @endpoint("read")
+    def list_fitted_detectors(self) -> FitOverview:
+        """List the runs with labels, and the versions of detector `mentions` that were fitted to labels."""
+        db = self._context.db
+        labeled = label_queries.labels_per_run(db)
+        fitted: list[FittedDetector] = []
+        for path in reversed(self._context.workspace.fitted_detectors()):
+            with contextlib.suppress(RL2FError, KeyError):  # of another version of the features
+                fitted.append(_describe(path, read_weights(path)))
+        return {
+            "labeled_runs": [{"id": id, "name": runs.get(db, id).name, "labels": n} for id, n in labeled.items()],
+            "detectors": fitted,
+        }
+
+    @endpoint("run")
+    def fit_detector(self, run_ids: RunIds) -> FittedDetector:
+        """Fit detector `mentions` to the human labels of runs, which takes about a second.
+
+        The result is a new version in the workspace. It states precision and recall on blind random draws, of the new
+        and of the default weights.
+
+        Args:
+            run_ids: Runs whose labels on tasks of the dev set are used.
+        """
+        workspace = self._context.workspace
+        weights = fit_labels(workspace, self._context.db, run_ids)
+        return _describe(workspace.detectors / f"{weights.name}.json", weights)
+
+    @endpoint("run")
+    def rescore_with_detector(self, run_ids: RunIds, path: ShortText) -> list[QueuedRun]:
+        """Queue a rescoring of each run with a fitted version.
+
+        The detector report then compares the sources of findings on the same blind labels.
+
+        Args:
+            run_ids: Runs to rescore.
+            path: `path` of a fitted version, see `list_fitted_detectors`.
+        """
+        if message := check_detector(path, self._context.workspace):
+            raise ConfigError(f"The path {message}.")
+        queued: list[QueuedRun] = []
+        for run in [runs.get(self._context.db, number) for number in run_ids]:
+            config = parse_config({
+                "kind": "rescore", "name": f"rescore {run.id} {Path(path).stem}", "run": run.folder,
+                "detectors": [{"type": "mentions", "path": path}],
+            })  # fmt: skip
+            row = self._context.queue.add(config, parent=run.id)
+            queued.append({"run": row.id or 0, "name": row.name, "url": page_url("run", run=row.id)})
+        return queued
+
+
+def _describe(path: Path, weights: MentionWeights) -> FittedDetector:
+    quality: dict[str, JsonObject] = {source: each.model_dump(mode="json") for source, each in weights.report.items()}
+    return {
+        "name": weights.name,
+        "path": str(path),
+        "threshold": weights.threshold,
+        "labels": weights.report[LABELS].hints,
+        "quality": quality[LABELS],
+        "blind": quality.get(ON_DRAWS),
+        "blind_default": quality.get(DEFAULT_ON_DRAWS),
+    }
