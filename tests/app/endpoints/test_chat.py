@@ -90,6 +90,7 @@ def test_models_checkpoints_and_limits_are_listed(endpoints: ChatEndpoints, run:
     assert limits["max_turns"]["maximum"] == 64 and limits["max_checkpoints"] == 4
 
 
+@pytest.mark.slow
 def test_all_checkpoints_reply_and_each_update_has_the_text_so_far(
     endpoints: ChatEndpoints, start: Start, run: int
 ) -> None:

@@ -288,6 +288,7 @@ def test_a_path_is_refused_beside_other_errors(launch: LaunchEndpoints) -> None:
     assert set(fields(state)) == {"lora.init_adapter", "seed"}
 
 
+@pytest.mark.slow
 def test_a_dataset_is_one_of_a_stage_or_of_a_run(launch: LaunchEndpoints, context: Context, tmp_path: Path) -> None:
     dataset = trained_run(context).parent.parent / "datasets" / "distil"
     dataset.mkdir(parents=True)

@@ -214,6 +214,7 @@ def test_fork_compares_arms(source: RunDir, tmp_path: Path) -> None:
     assert (tmp_path / "fork" / "counterfactual" / "solved.png").stat().st_size < 120_000
 
 
+@pytest.mark.slow
 def test_resumed_fork_gives_the_same_result(source: RunDir, tmp_path: Path) -> None:
     config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, FIVE, samples=10)
     assert play(config, tmp_path / "whole")

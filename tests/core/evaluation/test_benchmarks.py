@@ -68,6 +68,7 @@ def test_several_environments_are_a_mixture_with_as_many_tasks_of_each(trained: 
     assert eval_config([(trained.path, "rl@3")]).environment == trained.config().environment
 
 
+@pytest.mark.slow
 def test_report_and_page_have_a_heatmap_of_checkpoints_and_benchmarks(trained: RunDir, tmp_path: Path) -> None:
     config = eval_config([(trained.path, "rl@3")], ["secret_code", "guess_number"])
     run_dir = RunDir.create(tmp_path / "eval", config)

@@ -116,6 +116,7 @@ def test_tasks_and_seeds_are_equal_for_all_checkpoints_and_conditions(played: Pl
     assert len({seed for *_, seed in wanted}) == TASKS * SAMPLES
 
 
+@pytest.mark.slow
 def test_evaluations_draw_distinct_problems(tmp_path: Path) -> None:
     """Defect 1: the quickstart's "64 test tasks" were 32 distinct problems.
 

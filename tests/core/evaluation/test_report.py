@@ -367,6 +367,7 @@ def test_report_without_hints_plots_its_other_conditions():
     assert to_png(accuracy_chart(report), dpi=50)
 
 
+@pytest.mark.slow
 def test_html_has_one_script_and_escaped_text(tmp_path):
     report = built().model_copy(update={"level": "<script>alert(1)</script>", "notes": ("<b>bold</b>",)})
     written = write_figures(report, tmp_path / "figures", {"rl2f": ROWS})

@@ -86,6 +86,7 @@ def test_other_seed_gives_another_run(whole: Path, speaker: Path, tmp_path: Path
     assert content(run_dir.path)[0]["task"] != content(whole)[0]["task"]
 
 
+@pytest.mark.slow
 def test_run_stopped_after_every_step_equals_an_uninterrupted_run(
     whole: Path, speaker: Path, kl: float, tmp_path: Path
 ):

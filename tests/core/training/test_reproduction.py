@@ -64,6 +64,7 @@ def test_the_preflight_states_the_disk_space_of_the_retained_states(whole: Path,
     assert any("1 retained training states: up to 0.00 GiB on disk" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_a_run_reproduces_its_retained_steps_bit_for_bit_and_is_unchanged(whole: Path, tmp_path: Path):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     result = CliRunner().invoke(app, ["reproduce", str(whole), "--out", str(tmp_path / "report.json")])

@@ -74,6 +74,7 @@ def test_children_count_while_they_run_and_after_their_end() -> None:
     assert process_usage().cpu_seconds - before.cpu_seconds > 0.4
 
 
+@pytest.mark.slow
 def test_every_step_of_a_run_records_its_use(tiny: Path, tmp_path: Path) -> None:
     run_dir = RunDir.create(tmp_path / "run", config_of(tiny, steps=(1, 1)))
     assert go(run_dir) == "succeeded"

@@ -93,6 +93,7 @@ def test_initial_weights_of_another_shape_are_refused(tiny: Path, changes: dict[
     parse_config(staged(tiny, {}, {"lora": {"rank": 3}, "init_from": "base"}))
 
 
+@pytest.mark.slow
 def test_stage_starts_from_its_own_initial_adapter(speaker: Path, tmp_path: Path) -> None:
     start, trained = tmp_path / "start", learner(speaker, rank=2)
     start.mkdir()

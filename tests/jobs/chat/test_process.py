@@ -169,6 +169,7 @@ def test_a_killed_process_is_an_immediate_error_and_the_next_message_restarts_it
     assert not psutil.pid_exists(pid) and process.state()["running"] is False
 
 
+@pytest.mark.slow
 def test_the_process_does_not_outlive_the_studio(tiny: Path, tmp_path: Path) -> None:
     import subprocess
     import sys

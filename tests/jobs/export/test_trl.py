@@ -106,6 +106,7 @@ def test_kto_trainer_takes_a_step_on_the_unpaired_file(exported: Path, load: Any
     )
 
 
+@pytest.mark.slow
 def test_reward_trainer_takes_a_step_on_the_pairs(exported: Path, load: Any, tiny: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
     from trl import RewardConfig, RewardTrainer

@@ -344,6 +344,7 @@ def test_a_run_without_an_event_file_has_nothing_to_read(db: Database, workspace
     assert ingest(db, workspace, run) == 0
 
 
+@pytest.mark.slow
 def test_reindex_rebuilds_equal_rows_and_keeps_labels_and_notes(db: Database, workspace: Workspace) -> None:
     run = stored_run(db, workspace, small_run())
     other = stored_run(db, workspace, small_run(), "2-other")

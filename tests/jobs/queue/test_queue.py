@@ -163,6 +163,7 @@ def test_recovery_keeps_the_staged_directory_of_a_living_process(queue: Queue) -
     assert staged.is_dir() and placed.is_dir()
 
 
+@pytest.mark.slow
 def test_a_run_added_without_start_waits_for_a_resume(queue: Queue) -> None:
     run = queue.add(counting(), start=False)
     assert run.status == "stopped" and queue.dispatch() == []
@@ -238,6 +239,7 @@ def test_a_paused_queue_starts_nothing(queue: Queue) -> None:
 
 
 # -- two tabs --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_second_of_two_concurrent_requests_is_an_error(queue: Queue) -> None:
     run = queue.add(counting(count=600, seconds=0.1))
     until_status(queue, run.id, "running")
