@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from fork_data import event_of, make_run
+from fork_data import event_of, make_run, served
 from playwright.sync_api import expect
 from replay_data import add_run, event, hint, turn
 
@@ -26,16 +26,7 @@ HOSTILE = (
 @pytest.fixture
 def numbers(queue: Any) -> Iterator[int]:
     """A run whose dialogues go on without a model, in the shared server's workspace; it and its forks go afterwards."""
-    from jobs.db.queries import outcomes, runs
-    from jobs.ingest.ingester import reindex
-
-    make_run(queue.workspace.folder("numbers"))
-    reindex(queue.db, queue.workspace, ["numbers"])
-    run = runs.find(queue.db, folder="numbers")
-    assert run is not None and run.id is not None
-    yield run.id
-    for child in [*outcomes.child_runs(queue.db, run.id), run]:
-        queue.delete(child.id)
+    yield from served(queue, make_run(queue.workspace.folder("numbers")))
 
 
 def settle(page: Any) -> None:

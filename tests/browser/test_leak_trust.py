@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from fork_data import LEAKED, add_leak, make_run, obedient
+from fork_data import LEAKED, add_leak, make_run, obedient, served
 from playwright.sync_api import expect
 from replay_data import add_run, event, hint, training_events, turn
 
@@ -17,23 +17,16 @@ from rl2f_core.run.events import MetricEvent
 from rl2f_core.teachers import prompt_templates
 
 SLOW = 120_000
-EXACT = {"detectors": ["exact"]}
 """Milliseconds that a worker may take to start and to end on a busy machine."""
+EXACT = {"detectors": ["exact"]}
 
 
 @pytest.fixture
 def numbers(queue: Any) -> Iterator[int]:
     """A run with a flagged hint whose dialogues go on without a model; it and its forks go afterwards."""
-    from jobs.db.queries import outcomes, runs
-    from jobs.ingest.ingester import reindex
-
-    add_leak(make_run(queue.workspace.folder("flagged"), obedient))
-    reindex(queue.db, queue.workspace, ["flagged"])
-    run = runs.find(queue.db, folder="flagged")
-    assert run is not None and run.id is not None
-    yield run.id
-    for child in [*outcomes.child_runs(queue.db, run.id), run]:
-        queue.delete(child.id)
+    run_dir = make_run(queue.workspace.folder("flagged"), obedient)
+    add_leak(run_dir)
+    yield from served(queue, run_dir)
 
 
 def test_a_flagged_hint_is_redacted_and_rerun(
@@ -53,6 +46,7 @@ def test_a_flagged_hint_is_redacted_and_rerun(
     no_overflow(page)
     page.set_viewport_size({"width": 390, "height": 844})
     no_overflow(page)
+    expect(flagged.locator(".dv-redacted .rl-badge")).to_have_count(0, timeout=SLOW)  # the fork has ended
 
 
 def test_a_flag_has_a_card_and_a_model_teacher_its_prompt(

@@ -4,6 +4,7 @@ turns wrong, hints between them."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,20 @@ def make_run(folder: Path, script: Any = obedient, **changes: Any) -> RunDir:
 def event_of(index: int) -> str:
     """The event id of a dialogue."""
     return f"dialogue:evaluation:base:hints:number/{index}/0"
+
+
+def served(queue: Any, run_dir: RunDir) -> Iterator[int]:
+    """Yield the id of the run in the workspace of a shared server; the run and its forks are deleted afterwards."""
+    from jobs.db.queries import outcomes, runs
+    from jobs.ingest.ingester import reindex
+
+    folder = run_dir.path.name
+    reindex(queue.db, queue.workspace, [folder])
+    run = runs.find(queue.db, folder=folder)
+    assert run is not None and run.id is not None
+    yield run.id
+    for child in [*outcomes.child_runs(queue.db, run.id), run]:
+        queue.delete(child.id)
 
 
 LEAKED = "event:leaked"
