@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, el
-from app.endpoints.fitting import FitOverview, FittedDetector
+from app.endpoints.fitting import FitOverview, FittedDetector, LabeledRun
 from app.endpoints.studio import Studio
 from app.pages._labels_desk import LabelForm
 from app.pages._labels_report import fraction, interval_cell, number_cell, plural, table
@@ -32,11 +32,12 @@ QUALITIES = {"quality": "all labels", "blind": "blind draws", "blind_default": "
 def fit_view(studio: Studio, form: LabelForm, message: str, *, writable: bool = True) -> Element:
     """Return the labels and the button of a fit, the fitted versions, and their comparison on people's labels."""
     overview = studio.fitting.list_fitted_detectors()
+    chosen = _chosen(overview, form)
     return el(
         "div.lb-report.lb-fit",
-        _start(overview, form, message, writable),
+        _start(chosen, message, writable),
         _versions(overview["detectors"], writable),
-        _comparison(studio, form),
+        _comparison(studio, form, chosen[0]["id"] if len(chosen) == 1 else None),
     )
 
 
@@ -65,12 +66,15 @@ def start_rescoring(studio: Studio, form: LabelForm, path: str) -> str:
 
 
 def _chosen_runs(studio: Studio, form: LabelForm) -> list[int]:
-    labeled = [each["id"] for each in studio.fitting.list_fitted_detectors()["labeled_runs"]]
-    return [id for id in labeled if not form.run or form.run == str(id)]
+    return [each["id"] for each in _chosen(studio.fitting.list_fitted_detectors(), form)]
 
 
-def _start(overview: FitOverview, form: LabelForm, message: str, writable: bool) -> Element:
-    chosen = [each for each in overview["labeled_runs"] if not form.run or form.run == str(each["id"])]
+def _chosen(overview: FitOverview, form: LabelForm) -> list[LabeledRun]:
+    """Return the labeled run that the form names, or all."""
+    return [each for each in overview["labeled_runs"] if not form.run or form.run == str(each["id"])]
+
+
+def _start(chosen: list[LabeledRun], message: str, writable: bool) -> Element:
     labels = sum(each["labels"] for each in chosen)
     return el(
         "section.rl-card.rl-stack",
@@ -130,10 +134,9 @@ def _detector_names(configs: str) -> str:
     return ", ".join(names) or configs
 
 
-def _comparison(studio: Studio, form: LabelForm) -> Element:
+def _comparison(studio: Studio, form: LabelForm, run: int | None) -> Element:
     """Return precision and recall of each source of findings on the same blind labels of the dev set."""
-    rows, labeled = [], _chosen_runs(studio, form)
-    run = labeled[0] if len(labeled) == 1 else None
+    rows = []
     for source in studio.detectors.list_finding_sources()[: MAX_SOURCES + 1]:
         scope = {**form.scope(), "run": run, "source": source["name"]}
         report = studio.detectors.detector_report(**scope)["report"]

@@ -53,14 +53,15 @@ def fit_labels(workspace: Workspace, db: Database, runs: Sequence[int]) -> Menti
     """
     examples, default = labeled_examples(workspace, db, runs), read_weights()
     hints = list(examples.values())
-    fit = fitted(hints, "mentions", [LABELS], default)
-    held_out = dict(zip(examples, cross_validated(hints, default), strict=True))
-    unchanged = dict(zip(examples, probabilities(default, hints), strict=True))
+    held_out = cross_validated(hints, default)
+    fit = fitted(hints, held_out, "mentions", [LABELS], default)
     draws = [stratum for run in runs for stratum in blind_draws(db, run, examples)]
     if draws:
         blind = {
-            ON_DRAWS: draw_quality(draws, held_out, fit.threshold),
-            DEFAULT_ON_DRAWS: draw_quality(draws, unchanged, default.threshold),
+            ON_DRAWS: draw_quality(draws, dict(zip(examples, held_out, strict=True)), fit.threshold),
+            DEFAULT_ON_DRAWS: draw_quality(
+                draws, dict(zip(examples, probabilities(default, hints), strict=True)), default.threshold
+            ),
         }
         fit = fit.model_copy(update={"report": {**fit.report, **blind}})
     number = max((int(path.stem[1:]) for path in workspace.fitted_detectors()), default=0) + 1

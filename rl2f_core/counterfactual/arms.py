@@ -32,7 +32,7 @@ from rl2f_core.config.components import TeacherConfig
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.counterfactual.fork_points import ForkPoint
 from rl2f_core.errors import ConfigError, DataError, FieldValueError
-from rl2f_core.leaks.guard import REDACTED, LeakGuard
+from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.rollout.build import build_control, build_teacher
 from rl2f_core.rollout.engine import RolloutEngine
 from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
@@ -170,12 +170,6 @@ def _redacted(origin: ForkPoint, arm: Arm, request: FeedbackRequest, engine: Rol
         return hint.model_copy(update={"error": "No detector of the run flagged this hint."})
     if hint.feedback is not None:
         return hint.model_copy(update={"error": "A leak action replaced the flagged message, so nobody read it."})
-    text = request.fallback_hint
-    if report.span is not None:
-        start, end = report.span
-        guard = LeakGuard(engine.guard.detectors, "redact", 0, engine.guard.environment)
-        masked = Feedback(hint.text[:start] + REDACTED + hint.text[end:])
-        (screened,) = guard.screen([request], [masked], hint.teacher, lambda again: [])
-        text = screened.hint.text
+    text = engine.guard.redact(request, hint.text, report)
     report = report.model_copy(update={"action": "redact"})
     return hint.model_copy(update={"text": text, "feedback": hint.text, "leak": report})

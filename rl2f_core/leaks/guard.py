@@ -160,13 +160,13 @@ class LeakGuard:
             return ScreenedHint(hint)
         text = ""
         if self.action == "redact":
-            text = self._redact(request, feedback.text, report)
+            text = self.redact(request, feedback.text, report)
         elif self.action == "resample":
             text = request.fallback_hint
         hint = hint.model_copy(update={"text": text, "feedback": feedback.text})
         return ScreenedHint(hint, drop=self.action == "drop")
 
-    def _redact(self, request: FeedbackRequest, text: str, report: LeakReport | None) -> str:
+    def redact(self, request: FeedbackRequest, text: str, report: LeakReport | None) -> str:
         """Blank the flagged span until no detector flags the text; contentless if that fails."""
         for _ in range(MAX_REDACTIONS):
             if report is None or not report.leaked:

@@ -10,8 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core.config.components import LeakDetectorConfig, by_name
+from rl2f_core.config.components import by_name
 from rl2f_core.config.fields import BASIC_FIELD, RUN_REF, BaseConfig
+from rl2f_core.config.leaks import Cascade
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
@@ -40,9 +41,7 @@ class RescoreRun(BaseConfig):
     """Unused by detectors; every run has a seed."""
     run: str = Field(min_length=1, json_schema_extra={**BASIC_FIELD, **RUN_REF})
     """Run directory to rescore; a bare name is a sibling of this run's directory."""
-    detectors: tuple[LeakDetectorConfig, ...] = Field(
-        by_name(("mentions",)), min_length=1, json_schema_extra=BASIC_FIELD
-    )
+    detectors: Cascade = Field(by_name(("mentions",)), min_length=1, json_schema_extra=BASIC_FIELD)
     """Detectors, cheapest first."""
     penalty: float | None = Field(None, ge=0, json_schema_extra=BASIC_FIELD)
     """Leak penalty used to recompute rewards (default: the run's)."""

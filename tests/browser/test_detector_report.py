@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from detector_report_data import Truth, add_truth
+from detector_report_data import Truth, truth_of
 from playwright.sync_api import expect
 
 from jobs.db.engine import Database
@@ -19,12 +19,7 @@ SAMPLE = 24
 
 @pytest.fixture
 def truth(replay: Any) -> Truth:
-    """A run of 60 hints, half of them flagged, half of them leaks."""
-    workspace = Workspace(replay.workspace)
-    db = Database(workspace.database_url())
-    made = add_truth(db, workspace, "truth", 60, flagged=0.5, precise=0.5, missed=0.5)
-    db.close()
-    return made
+    return truth_of(replay, "truth")
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
 from replay_data import add_run, event, hint, turn
 
@@ -69,6 +70,15 @@ def add_truth(db: Database, workspace: Workspace, name: str = "truth", hints: in
     events, leaks = made_events(hints, **{"flagged": 0.2, "precise": 0.8, "missed": 0.05, **shares})  # type: ignore[arg-type]
     detectors = {"detectors": ["exact", "mentions"]}
     return Truth(add_run(db, workspace, name, events, leak_detection=detectors), leaks)
+
+
+def truth_of(replay: Any, name: str) -> Truth:
+    """A run of 60 hints in the workspace of a server, half of them flagged, half of them leaks."""
+    workspace = Workspace(replay.workspace)
+    db = Database(workspace.database_url())
+    made = add_truth(db, workspace, name, 60, flagged=0.5, precise=0.5, missed=0.5)
+    db.close()
+    return made
 
 
 def label_draw(db: Database, truth: Truth, filter: QueueFilter, who: str = "anna", limit: int = 5_000) -> int:

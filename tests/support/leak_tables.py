@@ -6,7 +6,7 @@ import json
 
 from rl2f_core.paths import DATA
 
-# Sentences about 85, which is the answer and stands in the problem: the first table gives it away, the second does not.
+# Sentences about 85, which is the answer and a number of the problem: the first table asserts it, the second does not.
 _SENTENCES = json.loads((DATA / "leaks" / "sentences.json").read_text(encoding="utf-8"))
 ASSERTED: list[str] = _SENTENCES["asserted"]
 MENTIONED: list[str] = _SENTENCES["mentioned"]

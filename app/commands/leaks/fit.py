@@ -62,8 +62,8 @@ def fit(
 
 def fit_default(mrbench: Path) -> MentionWeights:
     """Fit the default weights; the threshold is chosen on real tutors."""
-    from rl2f_core.leaks.mentions.model import fitted
+    from rl2f_core.leaks.mentions.model import cross_validated, fitted
     from rl2f_core.leaks.mentions.training import TUTORS, own_examples, scripted_examples, tutor_examples
 
     examples = [*tutor_examples(mrbench), *own_examples(), *scripted_examples(SCRIPTED)]
-    return fitted(examples, "default", TUTORS)
+    return fitted(examples, cross_validated(examples), "default", TUTORS)

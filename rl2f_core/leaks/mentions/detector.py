@@ -12,7 +12,7 @@ from rl2f_core.config.fields import DETECTOR_REF, ComponentConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import shorten
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
-from rl2f_core.leaks.mentions.features import FEATURES, Dialogue, MentionContext, cue_of, vector
+from rl2f_core.leaks.mentions.features import FEATURES, Dialogue, MentionContext, cue_of, vectors
 from rl2f_core.leaks.mentions.finder import Mention, MentionFinder
 from rl2f_core.leaks.mentions.model import MentionWeights, read_weights
 from rl2f_core.types import LeakReport, LeakType
@@ -64,12 +64,12 @@ class MentionsDetector(LeakDetector):
     def _report(self, query: LeakQuery, found: Sequence[Mention]) -> LeakReport:
         """Report the mentions of the whole answer; the one with the greatest score decides."""
         dialogue = Dialogue(self.environment, query)
-        vectors = [vector(MentionContext(dialogue, mention)) for mention in found]
-        scores = [self.weights.score(each) for each in vectors]
+        values = vectors(dialogue, found)
+        scores = [self.weights.score(each) for each in values]
         probability = self.weights.probability(scores)
         best = max(range(len(found)), key=scores.__getitem__)
         mention, leaked = found[best], probability >= self.threshold
-        reasons = self._reasons(MentionContext(dialogue, mention), vectors[best], leaked)
+        reasons = self._reasons(MentionContext(dialogue, mention), values[best], leaked)
         kind = LeakType.EXACT if mention.literal else LeakType.EQUIVALENT
         return LeakReport(
             leaked=leaked,

@@ -247,7 +247,7 @@ def _asserted_by_grammar(context: MentionContext) -> bool:
 
 
 def operand(context: MentionContext) -> bool:
-    """The mention is an operand of a calculation that goes on."""
+    """The mention is an operand of a calculation that continues."""
     return bool(_OPERAND_BEFORE.search(context.before) or _OPERAND_AFTER.match(context.after))
 
 
@@ -283,9 +283,10 @@ FEATURES = (
 """All features in the order of the weights."""
 
 
-def vector(context: MentionContext) -> list[float]:
-    """Return the values of `FEATURES`, 0 or 1."""
-    return [float(feature.holds(context)) for feature in FEATURES]
+def vectors(dialogue: Dialogue, mentions: Sequence[Mention]) -> list[list[float]]:
+    """Return the values of `FEATURES`, 0 or 1, for each mention."""
+    contexts = [MentionContext(dialogue, mention) for mention in mentions]
+    return [[float(feature.holds(context)) for feature in FEATURES] for context in contexts]
 
 
 def cue_of(context: MentionContext) -> str:

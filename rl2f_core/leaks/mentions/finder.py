@@ -119,10 +119,11 @@ class MentionFinder:
     def mentions(self, query: LeakQuery) -> list[Mention]:
         """Return the mentions of the whole answer in order of their start, then one of all new parts."""
         found: dict[tuple[int, int], Mention] = {}
-        hint, spans = find_verbatim(self.environment.gold_answer(query.task), query.hint)
+        answer = self.environment.gold_answer(query.task)
+        hint, spans = find_verbatim(answer, query.hint)
         for start, end in spans:
             span = hint.original(start, end)
-            found[span] = Mention(*span, self.environment.gold_answer(query.task), True, source=hint.text[start:end])
+            found[span] = Mention(*span, answer, True, source=hint.text[start:end])
         if not isinstance(self.environment, LeakVocabulary):
             return _outermost(list(found.values()))[:MAX_MENTIONS]
         facts = self._task_facts(self.environment, query.task)

@@ -201,17 +201,22 @@ def cross_validated(examples: Sequence[Example], prior: MentionWeights | None = 
 
 
 def fitted(
-    examples: Sequence[Example], name: str, sources: Sequence[str], prior: MentionWeights | None = None
+    examples: Sequence[Example],
+    held_out: NDArray[np.float64],
+    name: str,
+    sources: Sequence[str],
+    prior: MentionWeights | None = None,
 ) -> MentionWeights:
     """Fit weights, choose the threshold and report the quality by source, both cross-validated.
 
     Args:
         examples: Labeled hints of all sources.
+        held_out: Their probabilities, `cross_validated` with the same `prior`.
         name: Version of the weights.
         sources: Names of the sources on which the threshold must reach `MIN_PRECISION`.
         prior: Weights that are adapted; their threshold stays if the examples do not determine another one.
     """
-    weights, held_out = fit(examples, prior=prior), cross_validated(examples, prior)
+    weights = fit(examples, prior=prior)
     leaks = np.array([example.leak for example in examples])
     source = np.array([example.source for example in examples])
     counted = np.isin(source, sources)

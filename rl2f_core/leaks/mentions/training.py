@@ -18,18 +18,17 @@ from rl2f_core import registry
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
 from rl2f_core.leaks.base import LeakQuery
+from rl2f_core.leaks.benchmark.comparison import BENCHMARKS
 from rl2f_core.leaks.benchmark.score import LeakItem, by_environment, query_of, read_items
-from rl2f_core.leaks.mentions.features import FEATURES, Dialogue, MentionContext, vector
+from rl2f_core.leaks.mentions.features import FEATURES, Dialogue, vectors
 from rl2f_core.leaks.mentions.finder import MentionFinder
 from rl2f_core.leaks.mentions.model import Example
-from rl2f_core.paths import DATA, HANDWRITTEN_LEAKS, LEAK_BENCHMARK, TEACHER_WRITTEN_LEAKS
+from rl2f_core.paths import DATA
 from rl2f_core.types import Verdict
 
 TUTORS = ("MathDial", "Bridge")
 """Sources of the dialogues of MRBench."""
 LABELS, SCRIPTED = "labels", "scripted"
-BENCHMARKS = {"generated": LEAK_BENCHMARK, "handwritten": HANDWRITTEN_LEAKS, "teacher_written": TEACHER_WRITTEN_LEAKS}
-"""Shipped benchmarks by source."""
 SENTENCES = DATA / "leaks" / "sentences.json"
 BENCHMARK_WEIGHT = 0.1
 """Weight of a hint of the shipped benchmarks; hints of tutors and labels of people have weight 1."""
@@ -38,9 +37,8 @@ BENCHMARK_WEIGHT = 0.1
 def example_of(finder: MentionFinder, query: LeakQuery, leak: bool, group: str, source: str, weight: float) -> Example:
     """Return a labeled hint with the features of its mentions of the whole answer."""
     found = [mention for mention in finder.mentions(query) if mention.fraction >= 1]
-    dialogue = Dialogue(finder.environment, query)
-    vectors = [vector(MentionContext(dialogue, mention)) for mention in found]
-    return Example(np.array(vectors).reshape(len(found), len(FEATURES)), leak, group, source, weight)
+    values = vectors(Dialogue(finder.environment, query), found)
+    return Example(np.array(values).reshape(len(found), len(FEATURES)), leak, group, source, weight)
 
 
 def item_examples(items: Sequence[LeakItem], source: str, weight: float) -> Iterator[Example]:
@@ -53,10 +51,12 @@ def item_examples(items: Sequence[LeakItem], source: str, weight: float) -> Iter
                 yield example_of(finder, query_of(environment, item), item.leak, group, source, weight)
 
 
-def own_examples(names: Sequence[str] = tuple(BENCHMARKS)) -> list[Example]:
-    """Return the dev halves of shipped benchmarks, and `sentence_examples`."""
+def own_examples() -> list[Example]:
+    """Return the dev halves of the shipped benchmarks, and `sentence_examples`."""
     items = [
-        each for name in names for each in item_examples(read_items(BENCHMARKS[name], "dev"), name, BENCHMARK_WEIGHT)
+        each
+        for name, path in BENCHMARKS.items()
+        for each in item_examples(read_items(path, "dev"), name, BENCHMARK_WEIGHT)
     ]
     return items + sentence_examples()
 

@@ -17,7 +17,7 @@ from rl2f_core.errors import DataError
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.benchmark.mrbench import read_mrbench
 from rl2f_core.leaks.mentions.detector import MentionsDetector
-from rl2f_core.leaks.mentions.features import FEATURES, Dialogue, MentionContext, vector
+from rl2f_core.leaks.mentions.features import FEATURES, Dialogue, vectors
 from rl2f_core.leaks.mentions.finder import MAX_MENTIONS, MentionFinder
 from rl2f_core.leaks.mentions.model import (
     Example,
@@ -41,9 +41,9 @@ def found(hint: str, problem: str = "What is 47 + 38?", answer: str = "85", *att
     """The names of the features that hold, by the text of the mention."""
     env, task = arithmetic(problem, answer)
     query = LeakQuery(task, hint, attempts)
-    dialogue = Dialogue(env, query)
-    values = {m: vector(MentionContext(dialogue, m)) for m in MentionFinder(env).mentions(query)}
-    return {hint[m.start : m.end]: {n for n, x in zip(NAMES, v, strict=True) if x} for m, v in values.items()}
+    mentions = MentionFinder(env).mentions(query)
+    values = zip(mentions, vectors(Dialogue(env, query), mentions), strict=True)
+    return {hint[m.start : m.end]: {n for n, x in zip(NAMES, v, strict=True) if x} for m, v in values}
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_value_of_the_problem_is_asserted_only_beyond_its_quotation() -> None:
     env, task = arithmetic("What is 85 + 0?", "85")
     env.prompt = lambda public: problem  # type: ignore[method-assign]
     context = Dialogue(env, LeakQuery(task, "Remember that x = 85."))
-    (mention,) = MentionFinder(env).mentions(context.query)
-    values = dict(zip(NAMES, vector(MentionContext(context, mention)), strict=True))
+    (vector,) = vectors(context, MentionFinder(env).mentions(context.query))
+    values = dict(zip(NAMES, vector, strict=True))
     assert values["in_problem"] and values["only_repeated"] and not values["asserted"]
 
 
@@ -239,7 +239,7 @@ def test_the_shipped_benchmarks_are_detected_like_they_were_recorded() -> None:
         if at.any():
             leaks = np.array([each.leak for each in examples])[at]
             assert quality(p[at], leaks, made.threshold).f1 == pytest.approx(report.resubstituted_f1, abs=1e-9)
-    assert fitted(examples, "again", ["handwritten"]).report.keys() == {
+    assert fitted(examples, cross_validated(examples), "again", ["handwritten"]).report.keys() == {
         "generated", "handwritten", "teacher_written", "sentences"
     }  # fmt: skip
 
