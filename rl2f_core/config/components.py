@@ -24,8 +24,9 @@ class Component:
     reason: str = ""
     """Error message for that name."""
     replaced: tuple[str, ...] = ()
-    """The name of a component, and the removed ones that it replaces in the configurations of recorded runs. Of their
-    settings, those stay that it has."""
+    """The name of a component, and the removed ones that it replaces in the configurations of recorded runs."""
+    kept: tuple[str, ...] = ()
+    """Settings of the removed components that have the same meaning in the new one; the others are dropped."""
 
     def validate(self, value: object) -> BaseModel:
         """Validate a dict or a bare name as the Config of the registered class."""
@@ -51,8 +52,7 @@ class Component:
         new, *removed = self.replaced or ("",)
         if value["type"] not in removed:
             return value
-        known = registry.get(self.category, new).Config.model_fields
-        return {**{key: each for key, each in value.items() if key in known}, "type": new}
+        return {"type": new, **{key: value[key] for key in self.kept if key in value}}
 
     def names(self) -> list[str]:
         """List the registered names that a configuration may use."""
@@ -79,7 +79,9 @@ EnvironmentConfig = Annotated[ComponentConfig, Component("environment")]
 TeacherConfig = Annotated[ComponentConfig, Component("teacher")]
 REMOVED_DETECTORS = ("equivalent", "candidates", "classifier")
 """Names that configurations of recorded runs have; `mentions` replaces them."""
-LeakDetectorConfig = Annotated[ComponentConfig, Component("leak_detector", replaced=("mentions", *REMOVED_DETECTORS))]
+LeakDetectorConfig = Annotated[
+    ComponentConfig, Component("leak_detector", replaced=("mentions", *REMOVED_DETECTORS), kept=("partial",))
+]
 BackendConfig = Annotated[ComponentConfig, Component("backend")]
 LLMConfig = Annotated[ComponentConfig, Component("llm")]
 MethodConfig = Annotated[ComponentConfig, Component("method")]

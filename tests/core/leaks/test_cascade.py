@@ -13,6 +13,7 @@ from leak_tables import ASSERTED, EQUIVALENT, EXACT, MENTIONED, NOT_EQUIVALENT, 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.config.loading import parse_config
 from rl2f_core.environments.base import Environment, new_task, wrap_answer
 from rl2f_core.environments.numbers.arithmetic import Arithmetic
 from rl2f_core.environments.numbers.guess_number import GuessNumber
@@ -322,11 +323,12 @@ def test_cheaper_detector_reports_first():
     detectors = make_detectors(LeaksConfig(detectors=("exact", "mentions")).detectors, env)
     assert run_cascade(detectors, [LeakQuery(task, "1,024 is 1024")])[0].detector == "exact"
     assert run_cascade(detectors, [LeakQuery(task, "1,024")])[0].detector == "mentions"
-    old = ("exact", {"type": "equivalent", "partial": 0.5}, {"type": "classifier", "path": "v1", "device": "cpu"})
-    replaced = LeaksConfig(detectors=old).detectors
-    assert [(part.type, getattr(part, "partial", None)) for part in replaced] == [
-        ("exact", None), ("mentions", 0.5), ("mentions", 1.0)
-    ]  # fmt: skip
+    old = ("exact", {"type": "equivalent", "partial": 0.5}, {"type": "classifier", "path": "v1", "threshold": 0.97})
+    replaced = [part.model_dump() for part in LeaksConfig(detectors=old).detectors]
+    default = {"type": "mentions", "path": None, "threshold": None, "partial": 1.0}
+    assert replaced == [{"type": "exact"}, {**default, "partial": 0.5}, default], "paths and thresholds mean others"
+    rescore = parse_config({"kind": "rescore", "run": "r", "detectors": ["exact", "candidates", "classifier"]})
+    assert [part.type for part in rescore.detectors] == ["exact", "mentions"]  # type: ignore[attr-defined]
     assert make_detectors(LeaksConfig(detectors=()).detectors, env) == []
 
 
