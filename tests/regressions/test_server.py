@@ -8,10 +8,11 @@ import json
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -32,6 +33,7 @@ from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.errors import RL2FError
 
+T = TypeVar("T")
 BASE = "http://127.0.0.1:7860"
 ENDPOINT = PublishedEndpoint(1, "list_runs", "read")
 
@@ -112,6 +114,12 @@ def send_results(blocks: Any, count: int, characters: int) -> None:
         blocks._queue.send_message(event, ProcessCompletedMessage(output={"data": ["x" * characters]}, success=True))
 
 
+def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread of its own, since a browser test before may keep an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def unfetched(blocks: Any) -> list[str]:
     return [name for name in blocks._queue.pending_messages_per_session if name.startswith("unfetched")]
 
@@ -120,7 +128,7 @@ def test_the_results_that_nobody_fetches_have_a_limit_of_bytes(site: Site) -> No
     async def send() -> None:
         send_results(site.blocks, 40, 1_000_000)
 
-    asyncio.run(send())
+    run_apart(send())
     assert 0 < len(unfetched(site.blocks)) <= 10
     assert unfetched(site.blocks)[-1] == "unfetched39", "the newest one stays"
 
@@ -134,7 +142,7 @@ def test_a_result_that_nobody_fetches_expires(site: Site, monkeypatch: pytest.Mo
         assert unfetched(site.blocks)
         await asyncio.sleep(0.2)
 
-    asyncio.run(send())
+    run_apart(send())
     assert not unfetched(site.blocks)
 
 
@@ -194,9 +202,9 @@ async def call_at_once(site: Site, count: int) -> tuple[int, list[int]]:
 
 
 def test_a_token_has_a_limit_of_parallel_requests(site: Site) -> None:
-    most, statuses = asyncio.run(call_at_once(site, 100))
+    most, statuses = run_apart(call_at_once(site, 100))
     assert most <= 10 and set(statuses) == {200, 429}
-    most, statuses = asyncio.run(call_at_once(site, 40))
+    most, statuses = run_apart(call_at_once(site, 40))
     assert most <= 10 and set(statuses) == {200}, "a few more requests wait"
 
 
