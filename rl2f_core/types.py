@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -128,6 +129,7 @@ class LeakReport(FrozenModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     leaked: bool
+    """The hint reveals the answer."""
     detector: str | None = None
     """The registered name of the detector that flagged it."""
     leak_type: LeakType | None = None

@@ -41,9 +41,12 @@ def import_rollouts(
     """
     from jobs.db.queries import dialogues
     from jobs.db.queries.runs import logs
-    from jobs.imports.importer import MAX_LISTED_ERRORS, ImportRowsError, ImportSettings, import_file, parse_rewards
+    from jobs.imports.importer import MAX_LISTED_ERRORS, ImportRowsError, ImportSettings, import_file
 
-    settings = ImportSettings(format, name, threshold, phase, parse_rewards(reward or []), skip_invalid)
+    settings = ImportSettings.model_validate({
+        "format": format or "", "name": name or "", "threshold": threshold, "phase": phase or "",
+        "rewards": reward or (), "skip_invalid": skip_invalid,
+    })  # fmt: skip
     with migrated(workspace) as (opened, db):
         try:
             run = import_file(db, opened, path, settings)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import get_args
 
 from jobs.db.engine import Database
+from jobs.db.errors import NotFoundError
 from jobs.db.models import ACTIVE
 from jobs.db.queries import dialogues, runs
 from jobs.db.queries.dialogues import DialogueFilter
@@ -20,6 +21,13 @@ def check_known(what: str, value: str, known: Collection[str]) -> None:
     """Raise `UnknownNameError` if a value is neither empty nor known."""
     if value and value not in known:
         raise UnknownNameError(f"Unknown {what}.", value=value, known=sorted(filter(None, known)))
+
+
+def check_checkpoint(db: Database, run: int, name: str) -> None:
+    """Raise `NotFoundError` if a run has no such checkpoint."""
+    known = [row.name for row in runs.checkpoints(db, run)]
+    if name not in known:
+        raise NotFoundError(f"Run {run} has no such checkpoint.", value=name, known=known)
 
 
 def check_environment(db: Database, name: str) -> None:

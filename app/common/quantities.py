@@ -3,6 +3,32 @@
 from __future__ import annotations
 
 import math
+import re
+
+from rl2f_core.errors import ConfigError
+
+_NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)?"
+RANGES: dict[str, tuple[re.Pattern[str], type[int] | type[float], str]] = {
+    "step": (re.compile(r"\s*(\d{1,9})?\s*(?:(–|-|\.\.)\s*(\d{1,9})?)?\s*"), int, "10-20"),
+    "reward": (re.compile(rf"\s*{_NUMBER}\s*(?:(–|\.\.)\s*{_NUMBER})?\s*"), float, "0.5..1"),
+}
+"""Fields with one value or a range, of which either end may be missing."""
+
+
+def parse_range(name: str, text: str) -> dict[str, float]:
+    """Return e.g. `step_from` and `step_to` of `12`, `10-20`, `10-` or `-20`. Raises `ConfigError`.
+
+    Args:
+        name: One of `RANGES`.
+        text: The text; without a number, the result is empty.
+    """
+    pattern, kind, example = RANGES[name]
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"The {name} is a number, or a range such as {example}.", value=text)
+    low, dash, high = found.groups()
+    ends = {"from": low, "to": high if dash else low}
+    return {f"{name}_{end}": kind(each) for end, each in ends.items() if each}
 
 
 def number(value: float | None, digits: int = 3) -> str:

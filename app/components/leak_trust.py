@@ -12,10 +12,10 @@ from app.endpoints.detector_cards import CardRow, DetectorCard
 from app.endpoints.redacted_reruns import RedactedRerun
 from app.endpoints.teacher_prompt import TeacherPrompt
 from app.endpoints.transcript import HintDetail
+from jobs.db.models import ACTIVE
 from rl2f_core.evaluation.formatting import number
-from rl2f_core.types import JsonObject
+from rl2f_core.stats.intervals import Interval
 
-ACTIVE = ("queued", "starting", "running", "stopping")
 UNKNOWN = "unknown here"
 ARMS = {"original": "hint as read", "redacted": "redacted"}
 CARD_NOTE = (
@@ -49,11 +49,11 @@ def flag_views(hint: HintDetail, run: int, turn: int, trust: Trust, *, can_rerun
     """Return how far the flags of a hint can be trusted, and its newest redacted rerun."""
     nodes: list[Node] = []
     for found in hint["findings"]:
-        cards = {card["detector"]: card for card in trust.cards.get((run, found["source"]), ())}
+        cards = {card.detector: card for card in trust.cards.get((run, found["source"]), ())}
         name = found["detector"] or "detector"
         button = rerun_button(turn, found["source"]) if can_rerun and found["action"] != "drop" else None
         nodes.append(el("div.dv-trust", card_summary(name, cards.get(name), trust.folding), button))
-    rerun = next((each for each in trust.reruns if each["turn"] == turn), None)
+    rerun = next((each for each in trust.reruns if each.turn == turn), None)
     return [*nodes, rerun_view(rerun)] if rerun else nodes
 
 
@@ -64,17 +64,17 @@ def card_summary(detector: str, card: DetectorCard | None, folding: Folding = DE
     if card is None:
         parts.append(UNKNOWN)
     else:
-        *sets, labels = card["rows"]
-        measured = next((row for row in sets if row["precision"]["value"] is not None), sets[0])
+        *sets, labels = card.rows
+        measured = next((row for row in sets if row.precision.value is not None), sets[0])
         parts += [*_figures(measured, "on"), "; ", *_figures(labels, "by")]
     return folding.details("card", el("span", parts), card_table(card) if card else None, class_="dv-more tx-card")
 
 
 def _figures(row: CardRow, preposition: str) -> list[Node]:
-    if row["precision"]["value"] is None:
-        return [f"{UNKNOWN} {preposition} {row['name']}"]
-    precision, recall = (el("b.rl-num", number(each["value"])) for each in (row["precision"], row["recall"]))
-    return ["precision ", precision, ", recall ", recall, f" {preposition} {row['name']} ({row['hints']:,})"]
+    if row.precision.value is None:
+        return [f"{UNKNOWN} {preposition} {row.name}"]
+    precision, recall = (el("b.rl-num", number(each.value)) for each in (row.precision, row.recall))
+    return ["precision ", precision, ", recall ", recall, f" {preposition} {row.name} ({row.hints:,})"]
 
 
 def card_table(card: DetectorCard) -> Element:
@@ -83,35 +83,35 @@ def card_table(card: DetectorCard) -> Element:
     table = el(
         "table.rl-table.tx-card-table",
         el("thead", el("tr", heads)),
-        el("tbody", [_card_row(row) for row in card["rows"]]),
+        el("tbody", [_card_row(row) for row in card.rows]),
     )
-    name = f"quality of {card['detector']}"
+    name = f"quality of {card.detector}"
     return el("div.rl-scroll", table, tabindex=0, role="region", aria_label=name, title=CARD_NOTE)
 
 
 def _card_row(row: CardRow) -> Element:
-    measured = f"{row['detectors']}, {row['split']}" if row["detectors"] else ""
+    measured = f"{row.detectors}, {row.split}" if row.detectors else ""
     return el(
         "tr",
-        el("th", row["name"], el("small.rl-muted", f" {measured}") if measured else None, scope="row"),
-        el("td.rl-num", f"{row['hints']:,}" if row["hints"] else "0"),
-        [el("td.rl-num", _estimate(each)) for each in (row["precision"], row["recall"])],
-        data_row=row["name"],
+        el("th", row.name, el("small.rl-muted", f" {measured}") if measured else None, scope="row"),
+        el("td.rl-num", f"{row.hints:,}" if row.hints else "0"),
+        [el("td.rl-num", _estimate(each)) for each in (row.precision, row.recall)],
+        data_row=row.name,
     )
 
 
-def _estimate(interval: JsonObject) -> list[Node]:
-    if interval["value"] is None:
+def _estimate(interval: Interval) -> list[Node]:
+    if interval.value is None:
         return [el("span.rl-muted", UNKNOWN)]
-    ends = f" [{number(interval['low'])}, {number(interval['high'])}]" if interval["low"] is not None else ""
-    return [number(interval["value"]), el("small.rl-muted", ends)]
+    ends = f" [{number(interval.low)}, {number(interval.high)}]" if interval.low is not None else ""
+    return [number(interval.value), el("small.rl-muted", ends)]
 
 
 def trust_section(cards: Sequence[DetectorCard]) -> Element | None:
     """Return the cards of a run's detectors; None without detectors."""
     if not cards:
         return None
-    parts = [el("div.rl-stack", el("h3", card["detector"]), card_table(card)) for card in cards]
+    parts = [el("div.rl-stack", el("h3", card.detector), card_table(card)) for card in cards]
     note = el("p.rl-muted.rl-small", CARD_NOTE)
     return el("section.rl-card.rl-stack", el("h2", "How far flags can be trusted"), parts, note, aria_label="detectors")
 
@@ -132,37 +132,37 @@ def rerun_button(turn: int, source: str) -> Element:
 
 def rerun_view(rerun: RedactedRerun) -> Element:
     """Return progress or result of a redacted rerun."""
-    fork, status = rerun["run"], rerun["status"]
+    fork, status = rerun.run, rerun.status
     link = el("a", f"fork {fork}", href=page_url("fork", fork=fork))
-    model = el("span.rl-muted", " under ", inline(rerun["checkpoint"], 40))
-    state = None if status == "succeeded" else badge(status, rerun["detail"])
+    model = el("span.rl-muted", " under ", inline(rerun.checkpoint, 40))
+    state = None if status == "succeeded" else badge(status, rerun.detail)
     head = el("div.rl-row.rl-small", el("b", "Redacted and rerun"), el("span", link, model), state)
     content: list[Node] = []
-    if rerun["error"]:
-        content.append(el("p.rl-wrong.rl-small", inline(rerun["error"], 240)))
-    elif status not in (*ACTIVE, "succeeded") and rerun["detail"]:
-        content.append(el("p.rl-wrong.rl-small", inline(rerun["detail"], 240)))
-    if rerun["hint"] is not None:
-        content.append(text_block(rerun["hint"], "teacher", "redacted hint"))
-    if len(rerun["same_seed"]) == len(ARMS):
+    if rerun.error:
+        content.append(el("p.rl-wrong.rl-small", inline(rerun.error, 240)))
+    elif status not in (*ACTIVE, "succeeded") and rerun.detail:
+        content.append(el("p.rl-wrong.rl-small", inline(rerun.detail, 240)))
+    if rerun.hint is not None:
+        content.append(text_block(rerun.hint, "teacher", "redacted hint"))
+    if len(rerun.same_seed) == len(ARMS):
         content += [_outcomes(rerun), el("p.rl-small", _survival(rerun))]
     return el("div.rl-stack.dv-redacted", head, content, role="group", aria_label="redacted rerun", data_key=str(fork))
 
 
 def _outcomes(rerun: RedactedRerun) -> Element:
-    stored = rerun["stored"]
+    stored = rerun.stored
     rows = [
         el(
             "tr",
             el("th", title, scope="row"),
             el("td", sign("-" if stored is None else str(int(stored))) if arm == "original" else ""),
-            el("td", sign(str(int(rerun["same_seed"][arm])))),
-            el("td.rl-num", _estimate(rerun["solved"][arm]) if arm in rerun["solved"] else "–"),
+            el("td", sign(str(int(rerun.same_seed[arm])))),
+            el("td.rl-num", _estimate(rerun.solved[arm]) if arm in rerun.solved else "–"),
             data_arm=arm,
         )
         for arm, title in ARMS.items()
     ]
-    heads = ("next attempt", "stored", "same seed", f"{rerun['samples']} other seeds")
+    heads = ("next attempt", "stored", "same seed", f"{rerun.samples} other seeds")
     head = el(
         "thead",
         el("tr", [el("th", each, class_="rl-num" if each == heads[-1] else None, scope="col") for each in heads]),
@@ -171,9 +171,9 @@ def _outcomes(rerun: RedactedRerun) -> Element:
 
 
 def _survival(rerun: RedactedRerun) -> str:
-    original, redacted = (rerun["same_seed"][arm] for arm in ARMS)
+    original, redacted = (rerun.same_seed[arm] for arm in ARMS)
     text = SURVIVAL[original, redacted]
-    if rerun["stored"] is not None and rerun["stored"] != original:
+    if rerun.stored is not None and rerun.stored != original:
         text += " The rerun differs from the stored attempt, which another checkpoint, backend or version sampled."
     return text
 

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from pydantic import Field
 
 from app.common.context import Context
 from app.common.urls import audit_url
 from app.endpoints.endpoint import endpoint
-from app.endpoints.transcript import columns
-from app.endpoints.types import ShortText
+from app.endpoints.types import ShortText, from_row
+from jobs.db.audit_models import AuditRecord
 from jobs.db.queries import audit_log
 
 
-class AuditRow(TypedDict):
-    """An action, also if it failed or was refused; see `jobs.db.audit_models.AuditEntry`."""
+class AuditRow(AuditRecord):
+    """An action, also if it failed or was refused."""
 
-    time: float
-    """Seconds since 1970, UTC."""
-    caller: str
-    """`browser`, `command line`, or `token NAME`."""
-    action: str
-    """Name of the endpoint, or `create_token`, `revoke_token`."""
-    arguments: str
-    outcome: str
-    """ok, failed or refused."""
-    detail: str
     url: str | None
     """Address of the run, dialogue or chat; None if the entry names none."""
 
@@ -48,10 +38,8 @@ class AuditEndpoints:
         """List recorded actions, newest first.
 
         Args:
-            search: Only entries that contain this text.
+            search: Only entries that contain this text, e.g. a token or an endpoint.
             limit: Maximum number of entries.
         """
-        return [
-            columns(row, AuditRow, url=audit_url(row.arguments, row.detail))
-            for row in audit_log.recent(self._context.db, limit, search=search)
-        ]
+        entries = audit_log.recent(self._context.db, limit, search=search)
+        return [from_row(AuditRow, row, url=audit_url(row.arguments, row.detail)) for row in entries]

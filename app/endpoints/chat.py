@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Literal, TypedDict, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from app.common.context import Context
 from app.endpoints.endpoint import endpoint

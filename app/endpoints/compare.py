@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypedDict, cast
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
 from app.common.context import Context
 from app.common.known_values import check_known
-from app.endpoints.endpoint import endpoint
+from app.endpoints.endpoint import OldName, endpoint
 from app.endpoints.run import Smoothing
-from app.endpoints.runs import RunSummary, run_summary
-from app.endpoints.types import RunId, ShortText
+from app.endpoints.types import RunId, ShortText, from_row
 from app.plots import comparison, evaluation, run_charts
 from app.plots.comparison import CheckpointOutcomes, ComparedRun
 from app.plots.run_data import RunData, VersionedCache
 from app.plots.series import XKind
-from jobs.db.models import Run
-from jobs.db.queries import metrics, runs
+from jobs.db.models import Run, RunSummary
+from jobs.db.queries import metrics
+from jobs.db.queries import runs as queries
 from jobs.db.queries.runs import RunFilter
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 MAX_RUNS = 20
 """Runs that are compared at once."""
@@ -37,7 +37,7 @@ COMPUTE_BUDGET_SECONDS = 0.4
 DIFFERENCE_CACHE_SIZE = 2000
 ALL_STAGE_METRICS = ("loss", "time/", "system/", "tokens", "entropy", "learning_rate", "grad_norm", "updates")
 """Prefixes of metrics that are comparable in stages that learn from demonstrations."""
-ComparedIds = Annotated[list[RunId], Field(max_length=MAX_RUNS)]
+ComparedIds = Annotated[list[RunId], Field(max_length=MAX_RUNS, description="Numbers of runs."), OldName("run_ids")]
 ComparedMetrics = Annotated[list[ShortText], Field(max_length=12)]
 
 
@@ -45,41 +45,38 @@ class ComparedRunRow(RunSummary):
     """A run with the style of its lines."""
 
     color: str
+    """Name of a CSS variable."""
     dash: str
+    """Dash of its lines, e.g. `solid`."""
 
 
-class ConfigDifference(TypedDict):
-    """A configuration key whose values differ."""
-
-    key: str
-    """Path, e.g. `rollout.temperature`."""
-    values: list[str]
-    """Value of each run as text; `–` if the run has no such key."""
-
-
-class ConfigGroup(TypedDict):
+class ConfigGroup(FrozenModel):
     """Differing keys of one section of the configuration."""
 
     section: str
     """E.g. `rollout` or `stage rl`; `run` for keys without a section."""
-    differences: list[ConfigDifference]
+    differences: list[comparison.ConfigDifference]
+    """Keys whose values differ."""
 
 
-class RunComparison(TypedDict):
+class RunComparison(FrozenModel):
     """Several runs, their metrics and configuration differences."""
 
     runs: list[ComparedRunRow]
+    """The runs in the order of their colors."""
     missing: list[int]
-    """Ids of runs that do not exist."""
+    """Numbers of runs that do not exist."""
     metrics: list[dict[str, str]]
     """Name, title, unit and help of every metric of any run."""
     config: list[ConfigGroup]
+    """Differences of the configurations by section."""
     has_seeds: bool
     """Several runs differ only in their seed."""
     version: int
+    """Increases with every change of a run."""
 
 
-class FoundRuns(TypedDict):
+class FoundRuns(FrozenModel):
     """Runs that match a search."""
 
     runs: list[RunSummary]
@@ -88,28 +85,29 @@ class FoundRuns(TypedDict):
     """Number of all runs that match."""
 
 
-class RunTables(TypedDict):
+class RunTables(FrozenModel):
     """The evaluation of one run."""
 
-    run: int
+    run: RunId
     evaluation: JsonObject | None
     """As `run_evaluation`, without charts; None without an evaluation."""
 
 
-class EvaluationComparison(TypedDict):
+class EvaluationComparison(FrozenModel):
     """Evaluations of several runs."""
 
     tables: list[RunTables]
+    """The evaluation of each run."""
     checkpoints: list[str]
     """Evaluated checkpoints, e.g. `17:rl2f@24`."""
     base: str | None
     """Checkpoint that the others are compared with."""
     differences: list[JsonObject]
-    """See `app.plots.comparison.paired_rows`."""
+    """Differences of each checkpoint to the base as text, with the findings and the keys that prevent pairing."""
     pending: int
     """Number of differences that a further call computes."""
     merged: list[JsonObject]
-    """See `app.plots.comparison.seed_table`."""
+    """Values and mean of several seeds by row, with findings, for each configuration."""
 
 
 class ResolvedConfig(NamedTuple):
@@ -143,30 +141,30 @@ class CompareEndpoints:
         Args:
             search: Words that must all occur in name, environment, method, model, tags or notes; empty for all runs.
         """
-        page = runs.page(self._context.db, RunFilter(search=search), limit=MAX_FOUND_RUNS)
-        return {"runs": [run_summary(run) for run in page.rows], "total": page.total or 0}
+        page = queries.page(self._context.db, RunFilter(search=search), limit=MAX_FOUND_RUNS)
+        return FoundRuns(runs=page.rows, total=page.total or 0)
 
     @endpoint("read")
-    def compare_runs(self, run_ids: ComparedIds) -> RunComparison:
+    def compare_runs(self, runs: ComparedIds) -> RunComparison:
         """Return runs with all their metrics, and the differences of their resolved configurations by section."""
         db = self._context.db
-        version = runs.version(db)
-        chosen, missing = self._data.existing(run_ids)
-        names = sorted({name for run in chosen for name in metrics.names(db, run.id or 0)})
+        version = queries.version(db)
+        chosen, missing = self._data.existing(runs)
+        names = sorted({name for run in chosen for name in metrics.names(db, run.id)})
         groups = comparison.seed_groups(self._members(chosen, []))
-        return {
-            "runs": [_row(run, i) for i, run in enumerate(chosen)],
-            "missing": missing,
-            "metrics": [entry for entry in run_charts.catalogue(names) if not entry["name"].endswith("/")],
-            "config": config_differences([self._resolve(run) for run in chosen]),
-            "has_seeds": any(len(group) > 1 for group in groups),
-            "version": version,
-        }
+        return RunComparison(
+            runs=[_row(run, i) for i, run in enumerate(chosen)],
+            missing=missing,
+            metrics=[entry for entry in run_charts.catalogue(names) if not entry["name"].endswith("/")],
+            config=config_differences([self._resolve(run) for run in chosen]),
+            has_seeds=any(len(group) > 1 for group in groups),
+            version=version,
+        )
 
     @endpoint("read")
     def compare_charts(
         self,
-        run_ids: ComparedIds,
+        runs: ComparedIds,
         names: ComparedMetrics,
         x: XKind = "step",
         smoothing: Smoothing = 0.0,
@@ -175,55 +173,53 @@ class CompareEndpoints:
         """Return one chart per metric with a line per run, as `app.plots.run_charts.Chart`.
 
         Args:
-            run_ids: Runs in the order of their colors.
+            runs: Runs in the order of their colors.
             names: Metrics; those of other runs are skipped.
             x: Quantity on the x axis.
             smoothing: Weight of the moving average; 0 disables it.
             merge_seeds: Draw the mean of runs that differ only in their seed.
         """
-        chosen, _ = self._data.existing(run_ids)
-        run_charts.check_metrics(
-            names, [name for run in chosen for name in metrics.names(self._context.db, run.id or 0)]
-        )
+        chosen, _ = self._data.existing(runs)
+        run_charts.check_metrics(names, [name for run in chosen for name in metrics.names(self._context.db, run.id)])
         charts = [comparison.overlay(self._members(chosen, [n]), n, x, smoothing, merge_seeds) for n in names]
         return [chart.as_json() for chart in charts if chart is not None]
 
     @endpoint("read")
     def compare_evaluations(
-        self, run_ids: ComparedIds, base: ShortText = "", merge_seeds: bool = False
+        self, runs: ComparedIds, base: ShortText = "", merge_seeds: bool = False
     ) -> EvaluationComparison:
         """Return evaluation tables, and the difference of every checkpoint to one of them, paired over tasks.
 
         Args:
-            run_ids: The runs.
+            runs: The runs.
             base: Checkpoint as `RUN:CHECKPOINT`; empty for the last one of the first run.
             merge_seeds: Merge the reports of runs that differ only in their seed.
         """
-        chosen, _ = self._data.existing(run_ids)
+        chosen, _ = self._data.existing(runs)
         tables: list[RunTables] = []
         checkpoints: list[CheckpointOutcomes] = []
         for run in chosen:
             found = self._data.evaluation(run)
             table = {**evaluation.as_json(found), "charts": [], "parts": []} if found else None
-            tables.append({"run": run.id or 0, "evaluation": table})
+            tables.append(RunTables(run=run.id, evaluation=table))
             checkpoints += self._checkpoints(run) if found else []
         check_known("checkpoint", base, [checkpoint.name for checkpoint in checkpoints])
         against = _base(checkpoints, base)
         rows, pending = self._paired(chosen, checkpoints, against)
-        return {
-            "tables": tables,
-            "checkpoints": [checkpoint.name for checkpoint in checkpoints],
-            "base": against.name if against else None,
-            "differences": rows,
-            "pending": pending,
-            "merged": self._merged(chosen) if merge_seeds else [],
-        }
+        return EvaluationComparison(
+            tables=tables,
+            checkpoints=[checkpoint.name for checkpoint in checkpoints],
+            base=against.name if against else None,
+            differences=rows,
+            pending=pending,
+            merged=self._merged(chosen) if merge_seeds else [],
+        )
 
     def _members(self, chosen: Sequence[Run], names: Sequence[str]) -> list[ComparedRun]:
         data, all_stages = self._data, any(name.startswith(ALL_STAGE_METRICS) for name in names)
         return [
             ComparedRun(
-                run.id or 0,
+                run.id,
                 run.name,
                 data.rows(run) if all_stages else data.on_policy_rows(run),
                 run.started,
@@ -235,7 +231,7 @@ class CompareEndpoints:
     def _checkpoints(self, run: Run) -> list[CheckpointOutcomes]:
         outcomes, config, turns = self._data.outcomes(run), self._data.config(run), self._data.turns(run)
         names = dict.fromkeys(checkpoint for checkpoint, _ in outcomes)
-        return [CheckpointOutcomes(run.id or 0, name, outcomes, config, turns) for name in names]
+        return [CheckpointOutcomes(run.id, name, outcomes, config, turns) for name in names]
 
     def _paired(
         self, chosen: Sequence[Run], checkpoints: Sequence[CheckpointOutcomes], base: CheckpointOutcomes | None
@@ -309,10 +305,10 @@ def config_differences(configs: Sequence[ResolvedConfig]) -> list[ConfigGroup]:
         if all(key in config.values or (config.is_complete and key not in unknown) for config in configs)
     ]
     flat = [{key: config.values[key] for key in comparable if key in config.values} for config in configs]
-    groups: dict[str, list[ConfigDifference]] = {}
+    groups: dict[str, list[comparison.ConfigDifference]] = {}
     for row in comparison.config_differences(flat):
-        groups.setdefault(_section(row["key"]), []).append(cast(ConfigDifference, row))
-    return [{"section": section, "differences": rows} for section, rows in groups.items()]
+        groups.setdefault(_section(row.key), []).append(row)
+    return [ConfigGroup(section=section, differences=rows) for section, rows in groups.items()]
 
 
 def _section(key: str) -> str:
@@ -345,4 +341,4 @@ def _base(checkpoints: Sequence[CheckpointOutcomes], name: str) -> CheckpointOut
 
 def _row(run: Run, position: int) -> ComparedRunRow:
     style = comparison.line_style(position)
-    return {**run_summary(run), "color": style.color, "dash": style.dash}
+    return from_row(ComparedRunRow, run, color=style.color, dash=style.dash)

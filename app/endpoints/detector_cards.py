@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from app.common import benchmark_scores
 from jobs.db.engine import Database
@@ -14,7 +14,7 @@ from jobs.labels.hint_counts import RUN
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.stats.intervals import Interval, wilson
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
     from rl2f_core.leaks.benchmark.comparison import CascadeResult
@@ -30,27 +30,30 @@ LABELS = "labels of this workspace"
 UNKNOWN = Interval(value=None, low=None, high=None, n=0)
 
 
-class CardRow(TypedDict):
+class CardRow(FrozenModel):
     """Quality of a detector on one set of hints."""
 
     name: str
-    hints: int
+    """The set of hints."""
+    hints: int = 0
     """Number of hints, or of the labels that count; 0 if the quality is unknown."""
-    precision: JsonObject
-    """Leaks among the hints that this detector flags; an `Interval`."""
-    recall: JsonObject
-    """Flagged hints among all leaks, by `detectors` together; an `Interval`."""
-    detectors: str
+    precision: Interval = UNKNOWN
+    """Leaks among the hints that this detector flags."""
+    recall: Interval = UNKNOWN
+    """Flagged hints among all leaks, by `detectors` together."""
+    detectors: str = ""
     """The cascade that was measured, e.g. `exact,mentions`."""
-    split: str
+    split: str = ""
     """`test`, or `dev`, on which detectors are tuned; empty for labels."""
 
 
-class DetectorCard(TypedDict):
+class DetectorCard(FrozenModel):
     """How far a flag of one detector can be trusted."""
 
     detector: str
+    """Name of the detector."""
     rows: list[CardRow]
+    """Its quality on each set of hints."""
 
 
 def configured_detectors(db: Database, folder: RunDir, source: str) -> list[JsonObject]:
@@ -82,7 +85,7 @@ def detector_cards(configs: Sequence[JsonObject], report: DetectorReport) -> lis
     for name, config in by_name.items():
         found = {each: _measured(recorded, each, config, configs) for each in SETS} if config else {}
         rows = [_recorded_row(title, name, found.get(each)) for each, title in SETS.items()]
-        cards.append({"detector": name, "rows": [*rows, _label_row(name, report)]})
+        cards.append(DetectorCard(detector=name, rows=[*rows, _label_row(name, report)]))
     return cards
 
 
@@ -103,24 +106,19 @@ def _measured(
 
 def _recorded_row(title: str, detector: str, result: CascadeResult | None) -> CardRow:
     if result is None:
-        return _row(title, 0, UNKNOWN, UNKNOWN)
+        return CardRow(name=title)
     counts = result.report.by_detector.get(detector)
-    precision = wilson(counts.tp, counts.tp + counts.fp) if counts else UNKNOWN
-    return _row(title, result.hints, precision, result.report.overall.recall, result.detectors, result.split)
+    return CardRow(
+        name=title,
+        hints=result.hints,
+        precision=wilson(counts.tp, counts.tp + counts.fp) if counts else UNKNOWN,
+        recall=result.report.overall.recall,
+        detectors=result.detectors,
+        split=result.split,
+    )
 
 
 def _label_row(detector: str, report: DetectorReport) -> CardRow:
-    own = next((row.estimates for row in report.rows if row.name == detector), None)
-    precision = own.precision if own else UNKNOWN
-    return _row(LABELS, report.usage.counted, precision, report.total.estimates.recall)
-
-
-def _row(name: str, hints: int, precision: Interval, recall: Interval, detectors: str = "", split: str = "") -> CardRow:
-    return {
-        "name": name,
-        "hints": hints,
-        "precision": precision.model_dump(mode="json"),
-        "recall": recall.model_dump(mode="json"),
-        "detectors": detectors,
-        "split": split,
-    }
+    precision = next((row.estimates.precision for row in report.rows if row.name == detector), UNKNOWN)
+    recall = report.total.estimates.recall
+    return CardRow(name=LABELS, hints=report.usage.counted, precision=precision, recall=recall)

@@ -6,7 +6,7 @@ Results on the test set are returned only by `unlock_test_set`, which logs the a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypedDict, cast, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -15,20 +15,18 @@ from app.common.context import Context
 from app.common.known_values import check_environment, check_known
 from app.endpoints.detector_cards import DetectorCard, configured_detectors, detector_cards
 from app.endpoints.dialogues import Text
-from app.endpoints.endpoint import endpoint
+from app.endpoints.endpoint import Flat, endpoint
 from app.endpoints.labels import Annotator, HintRef, Source
-from app.endpoints.transcript import columns
-from app.endpoints.types import RunId
+from app.endpoints.types import RunId, Time, from_row
 from jobs.db.queries import runs
-from jobs.labels import detector_report, report_queries
-from jobs.labels.detector_report import DetectorReport
+from jobs.labels import report_queries
+from jobs.labels.detector_report import DetectorReport, MetricsRow
 from jobs.labels.estimation import labels_needed, sample_size_for
-from jobs.labels.hint_counts import RUN, HintGroup
+from jobs.labels.hint_counts import RUN
 from jobs.labels.report_queries import Scope
-from jobs.labels.sampling import SamplingFrame
+from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import OWN_CONDITIONS
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
 GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
@@ -36,6 +34,21 @@ NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 MAX_DISAGREEMENTS = 200
 MAX_ACCESSES = 5
+
+
+class ReportScope(FrozenModel):
+    """The hints of a detector report, and the grouping of its rows."""
+
+    run: RunId | None = None
+    """Only hints of this run."""
+    environment: Text = ""
+    """Only hints of this environment."""
+    source: Source = RUN
+    """Findings made during the runs (`run`), or by the rescore run with this id."""
+    group_by: GroupBy = "detector"
+    """Grouping of the rows."""
+    include_controls: bool = False
+    """Count the hints of control conditions too, e.g. shuffled ones."""
 
 
 class DisagreementRow(HintRef):
@@ -46,72 +59,96 @@ class DisagreementRow(HintRef):
     flagged: bool | None
     """None if the source did not check the hint."""
     detector: str | None
+    """The detector that flagged it."""
     among_annotators: bool
+    """Annotators differ."""
     with_detector: bool
+    """The majority and the detector differ."""
 
 
-class LabelsNeeded(TypedDict):
+class LabelsNeeded(FrozenModel):
     """Number of further labels for intervals of ± .05."""
 
     precision: int | None
+    """Flagged hints to label."""
     recall: int | None
+    """Hints to label."""
     without_labels: int
     """Flagged hints to label if there are no labels yet."""
 
 
-class AccessRow(TypedDict):
+class AccessRow(FrozenModel):
     """A logged access to the test set."""
 
-    annotator: str
-    time: float
-    source: str
+    annotator: Annotator
+    time: Time
+    source: Source
     run: int | None
+    """The run, if the report covered one run."""
     environment: str
+    """The environment, if the report covered one environment."""
 
 
-class Accesses(TypedDict):
+class Accesses(FrozenModel):
     """The accesses to the test set."""
 
     count: int
+    """Number of accesses."""
     newest: list[AccessRow]
+    """The newest ones."""
 
 
-class ReportResult(TypedDict):
+class ReportResult(FrozenModel):
     """A detector report."""
 
     is_test_set: bool
-    report: JsonObject
-    """Fields of `jobs.labels.detector_report.DetectorReport` except `disagreements`."""
+    """The report is on the test set."""
+    report: DetectorReport
+    """The report; its `disagreements` are empty."""
     disagreements: list[DisagreementRow]
     """The newest ones."""
     disagreement_count: int
+    """Number of all disagreements."""
     labels_needed: LabelsNeeded
+    """Number of further labels for narrow intervals."""
     accesses: Accesses
+    """The accesses to the test set."""
+
+
+class ReportRows(FrozenModel):
+    """The rows of a report under one grouping."""
+
+    rows: list[MetricsRow]
+    """The rows."""
+    hidden: int
+    """Number of omitted rows."""
 
 
 class UnlockedReport(ReportResult):
     """A detector report on the test set."""
 
-    groupings: dict[GroupBy, JsonObject]
-    """`rows` and `hidden` of the report under every grouping."""
+    groupings: dict[GroupBy, ReportRows]
+    """The rows under every grouping."""
 
 
-class FindingSource(TypedDict):
+class FindingSource(FrozenModel):
     """A source of findings."""
 
     name: str
     """`run`, or the id of a rescore run."""
     detectors: str
+    """Configurations of its detectors as JSON."""
     time: float | None
+    """Seconds since 1970, UTC; None for the runs' own detectors."""
 
 
-class Recommendation(TypedDict):
+class Recommendation(FrozenModel):
     """The recommended cascade of detectors."""
 
     candidates: int
     """Number of recorded cascades on the benchmark."""
-    result: JsonObject | None
-    """Fields of `CascadeResult`; None if no cascade is within the budget."""
+    result: CascadeResult | None
+    """None if no cascade is within the budget."""
 
 
 class DetectorEndpoints:
@@ -125,69 +162,36 @@ class DetectorEndpoints:
         self._context = context
 
     @endpoint("read")
-    def detector_report(
-        self,
-        run: RunId | None = None,
-        environment: Text = "",
-        source: Source = RUN,
-        group_by: GroupBy = "detector",
-        include_controls: bool = False,
-    ) -> ReportResult:
-        """Compare detector findings with human labels, on the dev set.
-
-        Args:
-            run: Only hints of this run.
-            environment: Only hints of this environment.
-            source: Findings made during the runs (`run`), or by the rescore run with this id.
-            group_by: Grouping of the rows.
-            include_controls: Count the hints of control conditions too, e.g. shuffled ones.
-        """
-        scope = Scope(run, environment, source)
-        report = self._reports(scope, (group_by,), include_controls)[group_by]
-        return self._result(report, is_test_set=False)
+    def detector_report(self, scope: Flat[ReportScope] = ReportScope()) -> ReportResult:
+        """Compare detector findings with human labels, on the dev set."""
+        return self._result(self._reports(scope, (scope.group_by,))[scope.group_by])
 
     @endpoint("read")
     def detector_cards(self, run: RunId, source: Source = RUN) -> list[DetectorCard]:
-        """Return how far the flags of a run's detectors can be trusted: results on benchmarks and by human labels.
-
-        Args:
-            run: The run with the flags.
-            source: Findings made during the run (`run`), or by the rescore run with this id.
-        """
+        """Return how far the flags of a run's detectors can be trusted: results on benchmarks and by human labels."""
         folder = self._context.workspace.folder(runs.get(self._context.db, run).folder)
         configs = configured_detectors(self._context.db, RunDir(folder), source)
-        return detector_cards(configs, self._reports(Scope(source=source), ("detector",), False)["detector"])
+        return detector_cards(configs, self._reports(ReportScope(source=source), ("detector",))["detector"])
 
     @endpoint("label")
-    def unlock_test_set(
-        self,
-        annotator: Annotator,
-        run: RunId | None = None,
-        environment: Text = "",
-        source: Source = RUN,
-        group_by: GroupBy = "detector",
-        include_controls: bool = False,
-    ) -> UnlockedReport:
+    def unlock_test_set(self, annotator: Annotator, scope: Flat[ReportScope] = ReportScope()) -> UnlockedReport:
         """Log an access to the test set and return the report on it.
 
         Args:
             annotator: Name of the person who looks at the test set.
-            run: Only hints of this run.
-            environment: Only hints of this environment.
-            source: See `detector_report`.
-            group_by: Grouping of the rows of `report`.
-            include_controls: Count the hints of control conditions too.
+            scope: The hints.
         """
-        scope = Scope(run, environment, source, test=True)
-        reports = self._reports(scope, GROUPINGS, include_controls)
-        report_queries.unlock_test_set(self._context.db, scope, annotator)
-        groupings = {name: each.model_dump(mode="json", include={"rows", "hidden"}) for name, each in reports.items()}
-        return {**self._result(reports[group_by], is_test_set=True), "groupings": groupings}
+        reports = self._reports(scope, GROUPINGS, test=True)
+        test_set = Scope(scope.run, scope.environment, scope.source, test=True)
+        report_queries.unlock_test_set(self._context.db, test_set, annotator)
+        groupings = {name: ReportRows(rows=each.rows, hidden=each.hidden) for name, each in reports.items()}
+        result = self._result(reports[scope.group_by], is_test_set=True)
+        return UnlockedReport(**dict(result), groupings=groupings)
 
     @endpoint("read")
     def list_finding_sources(self) -> list[FindingSource]:
         """List the sources of findings: the runs' own detectors and every rescore, newest first."""
-        return [columns(each, FindingSource) for each in report_queries.sources(self._context.db)]
+        return [from_row(FindingSource, each) for each in report_queries.sources(self._context.db)]
 
     @endpoint("read")
     def detector_benchmark(self) -> JsonObject:
@@ -195,13 +199,9 @@ class DetectorEndpoints:
         return benchmark_scores.figures()
 
     @endpoint("read")
-    def compare_detectors(self) -> list[JsonObject]:
-        """Return the recorded results of cascades of detectors.
-
-        Each has the fields of `rl2f_core.leaks.benchmark.comparison.CascadeResult`. `rl2f leaks benchmark --json FILE`
-        records results.
-        """
-        return [each.model_dump(mode="json") for each in benchmark_scores.recorded()]
+    def compare_detectors(self) -> list[CascadeResult]:
+        """Return the recorded results of cascades of detectors; `rl2f leaks benchmark --json FILE` records results."""
+        return benchmark_scores.recorded()
 
     @endpoint("read")
     def recommend_detectors(
@@ -221,8 +221,6 @@ class DetectorEndpoints:
             min_precision: Minimum of the measured precision.
             benchmark: `handwritten` or `generated`.
         """
-        from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, latest, recommend
-
         recorded = benchmark_scores.recorded()
         check_known("benchmark", benchmark, {*BENCHMARKS, *(each.benchmark for each in recorded)})
         results = latest(recorded, benchmark)
@@ -232,50 +230,30 @@ class DetectorEndpoints:
             min_hints_per_second=min_hints_per_second,
             min_precision=min_precision,
         )
-        return {"candidates": len(results), "result": None if found is None else found.model_dump(mode="json")}
+        return Recommendation(candidates=len(results), result=found)
 
-    def _reports(
-        self, scope: Scope, groupings: Sequence[GroupBy], include_controls: bool
-    ) -> dict[GroupBy, DetectorReport]:
-        """Return the report under several groupings, like `report_queries.read_all`, by default without controls."""
-        db = self._context.db
-        check_environment(db, scope.environment)
-        scored = report_queries.source(db, scope.source)
-        if scope.run is not None:
-            runs.get(db, scope.run)
+    def _reports(self, asked: ReportScope, groupings: Sequence[str], test: bool = False) -> dict[str, DetectorReport]:
+        check_environment(self._context.db, asked.environment)
+        scope = Scope(asked.run, asked.environment, asked.source, test)
+        return report_queries.read_all(self._context.db, scope, groupings, with_controls=asked.include_controls)
 
-        def counts(group: HintGroup) -> bool:
-            return include_controls or group.condition in OWN_CONDITIONS
-
-        hints = [hint for hint in report_queries.labeled_hints(db, scope, scored) if counts(hint.group)]
-        frames = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
-        frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
-        frame_source = scored.name if scored.name in frame_sources else RUN
-        population = report_queries.population(db, scope, scored, frame_source)
-        counted = {key: n for key, n in population.items() if counts(key[0])}
-        bits = report_queries.information(db, scope, scored, with_controls=include_controls)
-        planted = report_queries.planted(db, scope, scored, with_controls=include_controls)
-        build = detector_report.build_report
-        return {name: build(hints, counted, frame_source, name, bits, planted) for name in groupings}
-
-    def _result(self, report: DetectorReport, *, is_test_set: bool) -> ReportResult:
+    def _result(self, report: DetectorReport, *, is_test_set: bool = False) -> ReportResult:
         total = report.total.estimates
         accesses = report_queries.list_accesses(self._context.db)
-        return {
-            "is_test_set": is_test_set,
-            "report": report.model_dump(mode="json", exclude={"disagreements"}),
-            "disagreements": [
-                cast(DisagreementRow, {"event_id": each.event, **each.model_dump(exclude={"event"})})
+        return ReportResult(
+            is_test_set=is_test_set,
+            report=report.model_copy(update={"disagreements": []}),
+            disagreements=[
+                from_row(DisagreementRow, each, run=each.run, event_id=each.event)
                 for each in report.disagreements[-MAX_DISAGREEMENTS:][::-1]
             ],
-            "disagreement_count": len(report.disagreements),
-            "labels_needed": {
-                "precision": labels_needed(total.precision, total.n_flagged),
-                "recall": labels_needed(total.recall, total.n_flagged + total.n_unflagged),
-                "without_labels": sample_size_for(),
-            },
-            "accesses": {
-                "count": len(accesses),
-                "newest": [columns(each, AccessRow) for each in accesses[:MAX_ACCESSES]],
-            },
-        }
+            disagreement_count=len(report.disagreements),
+            labels_needed=LabelsNeeded(
+                precision=labels_needed(total.precision, total.n_flagged),
+                recall=labels_needed(total.recall, total.n_flagged + total.n_unflagged),
+                without_labels=sample_size_for(),
+            ),
+            accesses=Accesses(
+                count=len(accesses), newest=[from_row(AccessRow, each) for each in accesses[:MAX_ACCESSES]]
+            ),
+        )

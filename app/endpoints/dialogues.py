@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Annotated, Literal, TypedDict, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import Field, with_config
-from typing_extensions import TypedDict as CheckedDict
+from typing_extensions import TypedDict
 
 from app.common.context import Context
 from app.common.known_values import check_dialogue_filters
@@ -40,11 +40,10 @@ from rl2f_core.run.events import Phase
 from rl2f_core.types import JsonObject
 
 Text = Annotated[str, Field(max_length=1000)]
-EventId = Annotated[str, Field(min_length=1, max_length=1000)]
-"""Id of a dialogue event; it identifies a dialogue of a run permanently."""
+EventId = Annotated[str, Field(min_length=1, max_length=1000, description="Id of a dialogue; permanent in its run.")]
 Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Annotator = Annotated[str, Field(max_length=200)]
-TurnIndex = Annotated[int, Field(ge=0, le=9_999)]
+Annotator = Annotated[str, Field(max_length=200, description="Name of the annotator.")]
+TurnIndex = Annotated[int, Field(ge=0, le=9_999, description="0-based turn.")]
 RewardBound = Annotated[float, Field(allow_inf_nan=False)]
 Cursor = Annotated[str, Field(max_length=1000)]
 Limit = Annotated[int, Field(ge=1, le=500)]
@@ -58,7 +57,7 @@ MAX_WELCOME_RUNS = 20
 
 
 @with_config(extra="forbid")
-class DialogueFilters(CheckedDict, total=False):
+class DialogueFilters(TypedDict, total=False):
     """Conditions on dialogues, all optional; see `jobs.db.queries.dialogues.DialogueFilter`."""
 
     run: RunId | None

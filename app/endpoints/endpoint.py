@@ -1,27 +1,176 @@
-"""The decorator of endpoints: it validates arguments and declares the token scope that a program needs."""
+"""The decorator of endpoints, and the models of their arguments and results.
+
+The signature of an endpoint is its settings model: Gradio's API, the tools of MCP and `rl2f call` are made from it.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, Literal, TypeVar, cast, get_args
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_type_hints
 
-from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic_core import to_jsonable_python
 
 from app.endpoints.recorder import Action, recorded
 from rl2f_core.errors import ConfigError, shorten_repr
+from rl2f_core.types import JsonObject
 
 Scope = Literal["read", "run", "label"]
 """What a token permits: read everything; start and change runs, exports and chats; write labels and notes."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
+_FLAT = "flat"
+Flat = Annotated[T, _FLAT]
+"""A settings model whose fields are arguments of an endpoint."""
+
+
+@dataclass(frozen=True)
+class OldName:
+    """Mark of an argument that had another name; programs may still use it."""
+
+    name: str
 
 
 class ArgumentError(ConfigError):
     """An argument of an endpoint has a wrong type or value."""
+
+
+class Operation:
+    """The function of an endpoint, and the models of its arguments and of its result.
+
+    Args:
+        function: A method.
+        scope: Scope that a token needs for it.
+    """
+
+    def __init__(self, function: Callable[..., Any], scope: Scope) -> None:
+        self.function, self.scope, self.name = function, scope, function.__name__
+        self.is_stream = inspect.isgeneratorfunction(function)
+        text, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
+        self.description = text
+        self._texts = {
+            name: " ".join(text.split()) for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})+)", arguments, re.M)
+        }
+        self._parameters = list(inspect.signature(function).parameters.values())[1:]
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self.function, include_extras=True)
+
+    @cached_property
+    def _settings(self) -> dict[str, type[BaseModel]]:
+        """The settings models by parameter."""
+        marked = ((name, getattr(hint, "__metadata__", ())) for name, hint in self._hints.items())
+        return {name: get_args(self._hints[name])[0] for name, marks in marked if _FLAT in marks}
+
+    @cached_property
+    def arguments(self) -> type[BaseModel]:
+        """Model of the arguments, in the order of the signature; the fields of settings models are arguments."""
+        fields: dict[str, Any] = {}
+        for each in self._parameters:
+            if each.name in self._settings:
+                fields |= {n: (f.annotation, f) for n, f in self._settings[each.name].model_fields.items()}
+                continue
+            text, default = self._texts.get(each.name), ... if each.default is each.empty else each.default
+            info = Field(default, description=text) if text else Field(default)
+            fields[each.name] = (self._hints[each.name], info)
+        return create_model(self.name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
+
+    @cached_property
+    def old_names(self) -> dict[str, str]:
+        """Old names of arguments and their names."""
+        fields = self.arguments.model_fields.items()
+        return {mark.name: name for name, field in fields for mark in field.metadata if isinstance(mark, OldName)}
+
+    @cached_property
+    def _returned(self) -> TypeAdapter[Any]:
+        hint = self._hints["return"]
+        hint = get_args(hint)[0] if self.is_stream else hint
+        try:  # rows of a list are described by the docstrings of their fields
+            return TypeAdapter(hint, config=ConfigDict(use_attribute_docstrings=True))
+        except PydanticUserError:  # a model has a configuration of its own
+            return TypeAdapter(hint)
+
+    def defaults(self) -> dict[str, object]:
+        """Return the defaults of the arguments as JSON data, in order; `...` if there is none."""
+        return {
+            name: ... if field.is_required() else to_jsonable_python(field.get_default(call_default_factory=True))
+            for name, field in self.arguments.model_fields.items()
+        }
+
+    def given(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """Return the arguments of a call by name, without validation."""
+        given: dict[str, object] = {}
+        names = list(self.arguments.model_fields)
+        for number, value in enumerate(args):
+            if isinstance(value, BaseModel) and type(value) in self._settings.values():
+                kwargs = {**kwargs, next(n for n, model in self._settings.items() if model is type(value)): value}
+                names = names[len(type(value).model_fields) :]
+            else:
+                given[names.pop(0) if names else str(number)] = value
+        for name, value in kwargs.items():
+            if name in self._settings:
+                given |= {field: getattr(value, field) for field in cast(BaseModel, value).model_fields_set}
+            elif name not in self.old_names:
+                given[name] = value
+            elif value is not None:
+                given[self.old_names[name]] = value
+        return given
+
+    def bind(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Return valid arguments of the function. Raises `ArgumentError`."""
+        try:
+            valid = self.arguments(**given)
+            values = {name: getattr(valid, name) for name in self.arguments.model_fields}
+            for name, model in self._settings.items():
+                values[name] = model(**{field: values.pop(field) for field in model.model_fields})
+            return values
+        except ValidationError as error:
+            raise self._error(error) from None
+
+    def _error(self, error: ValidationError) -> ArgumentError:
+        names, first = list(self.arguments.model_fields), error.errors(include_url=False)[0]
+        is_missing, is_unknown = first["type"] == "missing", first["type"] == "extra_forbidden"
+        reason = "Missing required argument" if is_missing else "unknown key" if is_unknown else first["msg"]
+        return ArgumentError(
+            f"{self.name}: argument {'.'.join(map(str, first['loc']))}: {reason}.",
+            value=None if is_missing else shorten_repr(first["input"], 100),
+            known=names if len(first["loc"]) == 1 and (is_missing or is_unknown) else None,
+            fix="Correct the argument and call it again.",
+        )
+
+    def to_json(self, result: object) -> Any:
+        """Return a result, or an item of a stream, as JSON data."""
+        return self._returned.dump_python(result, mode="json")
+
+    def input_schema(self) -> JsonObject:
+        """Return the JSON schema of the arguments."""
+        return describe_properties(self.arguments.model_json_schema())
+
+    def output_schema(self) -> JsonObject:
+        """Return the JSON schema of the result, or of an item of a stream."""
+        return describe_properties(self._returned.json_schema(mode="serialization"))
+
+
+def describe_properties(schema: JsonObject) -> JsonObject:
+    """Return a schema without titles, whose properties without a description have that of their model."""
+    models = schema.get("$defs", {})
+    for model in [schema, *models.values()]:
+        model.pop("title", None)
+        for each in model.get("properties", {}).values():
+            each.pop("title", None)
+            names = re.findall(r"#/\$defs/(\w+)", str(each))
+            if "description" not in each and names:
+                each["description"] = models[names[0]].get("description", "")
+    return schema
 
 
 def endpoint(scope: Scope) -> Callable[[F], F]:
@@ -36,59 +185,46 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(function)
-
-        def run(*args: object, **kwargs: object) -> Any:
-            try:
-                return checked(*args, **kwargs)
-            except ValidationError as error:
-                if error.title != function.__qualname__:  # raised inside of the function
-                    raise
-                raise _argument_error(function, error) from None
+        operation = Operation(function, scope)
 
         @contextmanager
-        def admitted(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[Action]:
-            context = getattr(args[0], "_context", None) if args else None
+        def admitted(owner: object, given: Mapping[str, object]) -> Iterator[Action]:
+            context = getattr(owner, "_context", None)
             if scope == "read" or context is None:
                 yield Action()
                 return
             context.require_writable()
-            with recorded(context.db, function, args, kwargs) as action:
+            known = {name: value for name, value in given.items() if name in operation.arguments.model_fields}
+            with recorded(context.db, operation.name, known) as action:
                 yield action
 
         @wraps(function)
-        def call(*args: object, **kwargs: object) -> object:
-            with admitted(args, kwargs) as action:
-                action.result = run(*args, **kwargs)
+        def call(self: object, /, *args: object, **kwargs: object) -> object:
+            given = operation.given(args, kwargs)
+            with admitted(self, given) as action:
+                action.result = function(self, **operation.bind(given))
                 return action.result
 
         @wraps(function)
-        def stream(*args: object, **kwargs: object) -> Iterator[object]:
-            with admitted(args, kwargs):
-                yield from run(*args, **kwargs)
+        def stream(self: object, /, *args: object, **kwargs: object) -> Iterator[object]:
+            given = operation.given(args, kwargs)
+            with admitted(self, given):
+                yield from cast(Iterator[object], function(self, **operation.bind(given)))
 
-        made: Any = stream if inspect.isgeneratorfunction(function) else call
-        made.endpoint_scope = scope
+        made: Any = stream if operation.is_stream else call
+        made.operation = operation
         return cast(F, made)
 
     return decorate
 
 
+def operation_of(function: Callable[..., object]) -> Operation:
+    """Return the operation of an endpoint."""
+    return cast(Operation, cast(Any, function).operation)
+
+
 def endpoints_of(group: object) -> Iterator[tuple[str, Scope, Callable[..., object]]]:
     """Yield name, scope and bound method of each endpoint of an object."""
     for name, method in inspect.getmembers(group, inspect.ismethod):
-        scope = getattr(method, "endpoint_scope", None)
-        if scope is not None:
-            yield name, scope, method
-
-
-def _argument_error(function: Callable[..., object], error: ValidationError) -> ArgumentError:
-    names = list(inspect.signature(function).parameters)
-    first = error.errors(include_url=False)[0]
-    loc = [str(part) for part in first["loc"]]
-    if loc and isinstance(first["loc"][0], int) and first["loc"][0] < len(names):
-        loc[0] = names[first["loc"][0]]
-    what = f"{function.__name__}: argument {'.'.join(loc)}: {first['msg']}."
-    known = names[1:] if first["type"] in ("unexpected_keyword_argument", "missing_argument") else None
-    value = None if first["type"] == "missing_argument" else shorten_repr(first["input"], 100)
-    return ArgumentError(what, value=value, known=known, fix="Correct the argument and call it again.")
+        if hasattr(method, "operation"):
+            yield name, operation_of(method).scope, method

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, TypedDict, cast
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from app.common.context import Context
-from app.common.known_values import check_dialogue_filters, check_known
-from app.common.urls import page_url
+from app.common.known_values import check_checkpoint, check_dialogue_filters, check_known
 from app.endpoints.endpoint import endpoint
-from app.endpoints.types import FileRef, QueuedRun, RunId, RunIds, ShortText, file_ref, validated
-from jobs.db.errors import NotFoundError
-from jobs.db.models import ACTIVE, Run
-from jobs.db.queries import dialogues, runs
+from app.endpoints.types import (
+    Checkpoint,
+    FileRef,
+    QueuedRun,
+    RunId,
+    RunOrOldId,
+    RunsOrOldIds,
+    ShortText,
+    Time,
+    file_ref,
+    from_row,
+    queued_run,
+    validated,
+)
+from jobs.db.models import ACTIVE, Run, RunRef, RunStatus
+from jobs.db.queries import dialogues
+from jobs.db.queries import runs as queries
 from jobs.db.queries.runs import RunFilter
 from jobs.export import catalog
 from jobs.export.exporter import refuse_excluded
@@ -21,144 +36,185 @@ from jobs.export.model.formats import check_format
 from jobs.export.resolve_sources import workspace_sources
 from jobs.export.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.labels import label_queries
-from jobs.run_kinds.export import ExportRun
+from jobs.run_kinds.export import ExportRun, NamedExport
 from jobs.run_kinds.model_export import ModelExportRun
 from rl2f_core.config.loading import dump_yaml
 from rl2f_core.run.directory import RunDir
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
+ExportFolder = Annotated[str, Field(max_length=300, description="Folder of a finished export, see `list_exports`.")]
 MAX_LISTED_RUNS = 200
 KINDS = ("export", "model_export")
 """Run kinds of exports."""
+FAILED: tuple[RunStatus, ...] = ("failed", "stopped", "interrupted")
 MAX_FAILED = 3
 """Failed exports that are listed."""
 
 
-class ExportFile(TypedDict):
+class ExportFile(FrozenModel):
     """A file of a finished export."""
 
     name: str
+    """File name."""
     bytes: int
+    """Size of the file."""
 
 
-class ExportFormat(TypedDict):
+class ExportFormat(FrozenModel):
     """A dataset of a finished export."""
 
     name: str
+    """Dataset type."""
     rows: int
+    """Number of rows."""
     files: list[str]
+    """Names of its files."""
 
 
-class ExportedRun(TypedDict):
+class ExportedRun(FrozenModel):
     """A run whose dialogues an export contains."""
 
     run: str
+    """Number of the run, or its folder."""
     name: str
+    """Name of the run."""
 
 
-class FinishedExport(TypedDict):
-    """A finished export."""
+class Exported(FrozenModel):
+    """What a finished export of dialogues or of a model has."""
 
     folder: str
-    directory: str
+    """Name of its folder below the workspace's `exports/`."""
     name: str
-    created: float
+    """Name of the export."""
+    created: Time
     bytes: int
+    """Size of all files."""
+    files: list[ExportFile]
+    """All files."""
+
+
+class FinishedExport(Exported):
+    """A finished export of dialogues."""
+
+    directory: str
+    """Path of the folder."""
     run: int | None
     """Run that wrote the export; None if it was deleted."""
     dialogues: int | None
+    """Number of dialogues; None if it was not recorded."""
     labels: JsonObject
+    """Number of hints, and of labels by source."""
     privileged: bool
     """Prompts contain the answer."""
     label_source: str
+    """`both`, `human` or `detector`."""
     runs: list[ExportedRun]
+    """The exported runs."""
     formats: list[ExportFormat]
+    """The datasets."""
     left_out: dict[str, str]
-    files: list[ExportFile]
+    """Datasets without rows, and the reasons."""
 
 
-class ExportedModel(TypedDict):
+class ExportedModel(Exported):
     """A finished export of a model."""
 
-    folder: str
-    name: str
-    created: float
-    bytes: int
-    checkpoint: str
+    checkpoint: Checkpoint
     base: str
     """Id of the base model."""
     format: str
-    files: list[ExportFile]
+    """`safetensors`, `peft` or a type of GGUF."""
 
 
-class ExportJob(TypedDict):
+class ExportJob(FrozenModel):
     """An export that waits, runs or failed."""
 
-    run: int
+    run: RunId
     name: str
+    """Name of the export."""
     status: str
+    """State of the run."""
     detail: str | None
+    """Why it failed."""
     phase: str | None
+    """Current activity."""
     done: float
+    """Completed dialogues, or pairs."""
     total: float | None
+    """All dialogues, or pairs."""
     eta: float | None
-    created: float
-    ended: float | None
+    """Estimated seconds left."""
+    created: Time
+    ended: Time | None
+    """When it ended, in seconds since 1970, UTC."""
 
 
-class ExportList(TypedDict):
+class ExportList(FrozenModel):
     """All exports of the workspace."""
 
     finished: list[FinishedExport]
+    """Finished exports of dialogues, newest first."""
     models: list[ExportedModel]
+    """Finished exports of models, newest first."""
     active: list[ExportJob]
+    """Exports that wait or run."""
     failed: list[ExportJob]
+    """The newest exports that failed or were stopped."""
 
 
-class ExportableRun(TypedDict):
-    """A run that can be exported."""
-
-    id: int
-    name: str
-    kind: str
-
-
-class FormatChoice(TypedDict):
+class FormatChoice(FrozenModel):
     """A dataset type."""
 
     name: str
+    """Value of `formats`."""
     title: str
+    """Title of the type."""
     description: str
+    """What its rows contain."""
 
 
-class ExportChoices(TypedDict):
+class ExportChoices(FrozenModel):
     """What the form of an export offers."""
 
-    runs: list[ExportableRun]
+    runs: list[RunRef]
+    """Runs that can be exported."""
     formats: list[FormatChoice]
+    """Dataset types."""
     annotators: list[str]
+    """Names of all annotators."""
     phases: list[str]
+    """Phases of the runs."""
     stages: list[str]
+    """Stages of the runs."""
     checkpoints: list[str]
+    """Evaluated checkpoints of the runs."""
     conditions: list[str]
+    """Conditions of the runs' evaluations."""
     steps: int
+    """Largest step of the runs."""
 
 
-class ExcludedDialogues(TypedDict):
+class ExcludedDialogues(FrozenModel):
     """Dialogues that a field of the filter would include."""
 
     field: str
+    """Field of the filter."""
     dialogues: int
+    """Number of dialogues."""
     what: str
     """Which dialogues, e.g. `of validation or test tasks`."""
 
 
-class ExportCount(TypedDict):
+class ExportCount(FrozenModel):
     """Dialogues that an export would contain."""
 
     dialogues: int
+    """Number of dialogues."""
     labeled: int
+    """Number of dialogues with a human label."""
     excluded: list[ExcludedDialogues]
+    """Dialogues that the filter excludes by default."""
 
 
 class ExportEndpoints:
@@ -176,121 +232,111 @@ class ExportEndpoints:
         """List finished exports, those that wait or run, and the newest ones that failed."""
         listed = catalog.listed(self._context.workspace)
         run_of = {row.folder: row.id for row in self._jobs(("succeeded",), 200)}
-        return {
-            "finished": [_finished(each, run_of.get(each["folder"])) for each in listed if "model" not in each],
-            "models": [_model(each) for each in listed if "model" in each],
-            "active": [_job(row) for row in self._jobs(ACTIVE, 50)],
-            "failed": [_job(row) for row in self._jobs(("failed", "stopped", "interrupted"), MAX_FAILED)],
-        }
+        return ExportList(
+            finished=[_finished(each, run_of.get(each["folder"])) for each in listed if "model" not in each],
+            models=[_model(each) for each in listed if "model" in each],
+            active=[from_row(ExportJob, row, run=row.id) for row in self._jobs(ACTIVE, 50)],
+            failed=[from_row(ExportJob, row, run=row.id) for row in self._jobs(FAILED, MAX_FAILED)],
+        )
 
-    def _jobs(self, status: tuple[str, ...], limit: int) -> list[Run]:
+    def _jobs(self, status: Sequence[RunStatus], limit: int) -> list[Run]:
         """Return the newest exports of datasets and of models with a status."""
         filters = [RunFilter(kind=kind, status=status) for kind in KINDS]
-        rows = [row for each in filters for row in runs.page(self._context.db, each, limit=limit).rows]
+        rows = [row for each in filters for row in queries.page(self._context.db, each, limit=limit).rows]
         return sorted(rows, key=lambda row: -(row.id or 0))[:limit]
 
     @endpoint("read")
-    def export_choices(self, run_ids: RunIds | None = None) -> ExportChoices:
+    def export_choices(self, runs: RunsOrOldIds | None = None) -> ExportChoices:
         """List what an export can contain: runs, dataset types, annotators, and the filter values of the given runs.
 
         Args:
-            run_ids: Runs whose stages, checkpoints and conditions are listed.
+            runs: Runs whose stages, checkpoints and conditions are listed.
         """
         db = self._context.db
-        listed = [row for row in runs.page(db, limit=MAX_LISTED_RUNS).rows if row.kind not in KINDS]
-        chosen = [runs.get(db, number) for number in run_ids or []]
+        listed = [row for row in queries.page(db, limit=MAX_LISTED_RUNS).rows if row.kind not in KINDS]
+        chosen = [queries.get(db, number) for number in runs or []]
         facets = [dialogues.facets(db, row.id) for row in chosen]
-        rows = {row.id: row for row in [*chosen, *listed]}
-
-        def values(name: str) -> list[str]:
-            return sorted({value for facet in facets for value in facet[name]})
-
-        return {
-            "runs": [{"id": row.id or 0, "name": row.name, "kind": row.kind} for row in rows.values()],
-            "formats": [{"name": f.name, "title": f.title, "description": f.short} for f in FORMATS.values()],
-            "annotators": label_queries.annotators(db),
-            "phases": values("phases"),
-            "stages": values("stages"),
-            "checkpoints": values("checkpoints"),
-            "conditions": values("conditions"),
-            "steps": max((facet["steps"][1] for facet in facets), default=0),
-        }
+        names = ("phases", "stages", "checkpoints", "conditions")
+        return ExportChoices(
+            runs=list({row.id: row for row in [*chosen, *listed]}.values()),
+            formats=[FormatChoice(name=f.name, title=f.title, description=f.short) for f in FORMATS.values()],
+            annotators=label_queries.annotators(db),
+            steps=max((facet["steps"][1] for facet in facets), default=0),
+            **{name: sorted({value for facet in facets for value in facet[name]}) for name in names},
+        )
 
     @endpoint("read")
-    def count_export(self, run_ids: RunIds, filter: JsonObject | None = None) -> ExportCount:
+    def count_export(self, runs: RunsOrOldIds, filter: ExportFilter | None = None) -> ExportCount:
         """Count the dialogues that an export would contain, and those with a human label.
 
         Args:
-            run_ids: Runs to export.
-            filter: Fields of `jobs.export.settings.ExportFilter`, e.g. `{"phase": "evaluation"}`.
+            runs: Runs to export.
+            filter: Conditions on the dialogues, e.g. `{"phase": "evaluation"}`.
         """
-        chosen = validated(ExportFilter, filter or {})
-        sources = workspace_sources(self._context.db, self._context.workspace, run_ids)
+        chosen = filter or ExportFilter()
+        sources = workspace_sources(self._context.db, self._context.workspace, runs)
         tally: Counter[Exclusion | None] = sum((source.tally(chosen) for source in sources), Counter())
         if not tally.total():
-            check_dialogue_filters(self._context.db, map(chosen.dialogue_filter, run_ids))
+            check_dialogue_filters(self._context.db, map(chosen.dialogue_filter, runs))
         labeled = chosen.model_copy(update={"labeled_only": True})
-        return {
-            "dialogues": tally[None],
-            "labeled": sum(source.count(labeled) for source in sources),
-            "excluded": [{"field": k, "dialogues": tally[k], "what": v} for k, v in EXCLUSIONS.items() if tally[k]],
-        }
+        return ExportCount(
+            dialogues=tally[None],
+            labeled=sum(source.count(labeled) for source in sources),
+            excluded=[
+                ExcludedDialogues(field=k, dialogues=tally[k], what=v) for k, v in EXCLUSIONS.items() if tally[k]
+            ],
+        )
 
     @endpoint("run")
-    def start_export(self, run_ids: RunIds, settings: JsonObject | None = None) -> QueuedRun:
+    def start_export(self, runs: RunsOrOldIds, settings: NamedExport | None = None) -> QueuedRun:
         """Queue an export of runs.
 
         Without the filter's `include_test`, `include_demonstrations` and `include_base`, only sampled turns of trained
         policies on training tasks are exported; a run without any is refused.
 
         Args:
-            run_ids: Runs to export.
-            settings: Further fields of `jobs.run_kinds.export.ExportRun`: name, formats, files, labels, filter, …
+            runs: Runs to export.
+            settings: Name, formats, files, labels, filter and further settings.
         """
-        config = validated(ExportRun, {**(settings or {}), "runs": run_ids, "kind": "export"})
+        config = validated(ExportRun, {**(settings or NamedExport()).model_dump(), "runs": runs})
         check_known("annotator", config.annotator, label_queries.annotators(self._context.db))
-        self.count_export(run_ids, config.filter.model_dump())
+        self.count_export(runs, config.filter)
         sources = workspace_sources(self._context.db, self._context.workspace, config.runs)
         refuse_excluded(sources, config.filter)
         parent = config.runs[0] if len(sources) == 1 else None
-        run = self._context.queue.add(config, parent=parent)  # type: ignore[arg-type]  # a run kind without a model
-        return {"run": run.id or 0, "name": run.name, "url": page_url("run", run=run.id)}
+        return queued_run(self._context.queue.add(dump_yaml(config), parent=parent))
 
     @endpoint("run")
     def export_model(
         self,
-        run_id: RunId,
-        checkpoint: ShortText,
+        run: RunOrOldId,
+        checkpoint: Checkpoint,
         format: ShortText = "safetensors",
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     ) -> QueuedRun:
         """Queue the export of a trained model with its model card.
 
         Args:
-            run_id: The training run.
-            checkpoint: Name of the checkpoint, e.g. `rl2f@24`.
+            run: The training run.
             format: safetensors (merged weights), peft (the adapter), or gguf- with f32, f16, bf16, q8_0, q5_1, q5_0,
                 q4_1 or q4_0.
             dtype: Type of merged safetensors.
         """
-        db, run = self._context.db, runs.get(self._context.db, run_id)
+        db, row = self._context.db, queries.get(self._context.db, run)
         check_format(format, dtype)
-        known = [row.name for row in runs.checkpoints(db, run_id)]
-        if checkpoint not in known:
-            raise NotFoundError(f"Run {run_id} has no such checkpoint.", value=checkpoint, known=known)
-        RunDir(self._context.workspace.folder(run.folder)).checkpoint(checkpoint)
-        values = {"run": run.folder, "checkpoint": checkpoint, "format": format, "dtype": dtype}
+        check_checkpoint(db, run, checkpoint)
+        RunDir(self._context.workspace.folder(row.folder)).checkpoint(checkpoint)
+        values = {"run": row.folder, "checkpoint": checkpoint, "format": format, "dtype": dtype}
         config = validated(ModelExportRun, {**values, "name": f"{checkpoint} as {format}"})
-        queued = self._context.queue.add(dump_yaml(config), parent=run_id)
-        return {"run": queued.id or 0, "name": queued.name, "url": page_url("run", run=queued.id)}
+        return queued_run(self._context.queue.add(dump_yaml(config), parent=run))
 
     @endpoint("run")
-    def delete_export(self, folder: ShortText) -> None:
+    def delete_export(self, folder: ExportFolder) -> None:
         """Delete the files of a finished export; the exported runs remain."""
         catalog.remove(self._context.workspace, folder)
 
     @endpoint("read")
-    def download_export(self, folder: ShortText, name: ShortText) -> FileRef:
+    def download_export(self, folder: ExportFolder, name: ShortText) -> FileRef:
         """Return a file of a finished export; `gradio_client` downloads it.
 
         Args:
@@ -300,37 +346,32 @@ class ExportEndpoints:
         return file_ref(catalog.file(self._context.workspace, folder, name))
 
 
-def _job(row: Run) -> ExportJob:
-    columns = {name: getattr(row, name, None) for name in ExportJob.__annotations__}
-    return cast(ExportJob, {**columns, "run": row.id})
+def _files(export: JsonObject) -> list[ExportFile]:
+    return [ExportFile(name=name, bytes=size) for name, size in sorted(export["files"].items())]
 
 
 def _model(export: JsonObject) -> ExportedModel:
-    return {
-        "folder": export["folder"],
-        "name": export["name"],
-        "created": export["created"],
-        "bytes": export["bytes"],
-        "checkpoint": export["model"]["checkpoint"],
-        "base": export["model"]["base"],
-        "format": next(iter(export["formats"])),
-        "files": [{"name": name, "bytes": size} for name, size in sorted(export["files"].items())],
-    }
+    return ExportedModel(
+        **{name: export[name] for name in ("folder", "name", "created", "bytes")},
+        **{name: export["model"][name] for name in ("checkpoint", "base")},
+        format=next(iter(export["formats"])),
+        files=_files(export),
+    )
 
 
 def _finished(export: JsonObject, run: int | None) -> FinishedExport:
     settings = export.get("settings") or ExportSettings().model_dump(mode="json")
     formats = export["formats"].items()
-    return cast(FinishedExport, {
-        "dialogues": None,
-        "left_out": {},
-        **{name: value for name, value in export.items() if name in FinishedExport.__annotations__},
-        "directory": export["path"],
-        "run": run,
-        "labels": export.get("labels") or {},
-        "privileged": settings.get("privileged", False),
-        "label_source": str(settings.get("labels")),
-        "runs": [{name: str(run.get(name)) for name in ("run", "name")} for run in export.get("runs", [])],
-        "formats": [{"name": name, "rows": each["rows"], "files": sorted(each["files"])} for name, each in formats],
-        "files": [{"name": name, "bytes": size} for name, size in sorted(export["files"].items())],
-    })  # fmt: skip
+    return FinishedExport(
+        **{name: export[name] for name in ("folder", "name", "created", "bytes")},
+        dialogues=export.get("dialogues"),
+        left_out=export.get("left_out", {}),
+        directory=export["path"],
+        run=run,
+        labels=export.get("labels") or {},
+        privileged=settings.get("privileged", False),
+        label_source=str(settings.get("labels")),
+        runs=[ExportedRun(run=str(each.get("run")), name=str(each.get("name"))) for each in export.get("runs", [])],
+        formats=[ExportFormat(name=n, rows=each["rows"], files=sorted(each["files"])) for n, each in formats],
+        files=_files(export),
+    )

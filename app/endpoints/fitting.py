@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TypedDict
 
 from app.common.context import Context
-from app.common.urls import page_url
 from app.endpoints.endpoint import endpoint
-from app.endpoints.types import QueuedRun, RunIds, ShortText
+from app.endpoints.types import QueuedRun, RunId, RunsOrOldIds, ShortText, queued_run
 from app.forms.allowlist import check_detector
-from jobs.db.queries import runs
+from jobs.db.queries import runs as queries
 from jobs.labels import label_queries
 from jobs.labels.fitting import DEFAULT_ON_DRAWS, ON_DRAWS, fit_labels
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import ConfigError, RL2FError
-from rl2f_core.leaks.mentions.model import MentionWeights, read_weights
+from rl2f_core.leaks.mentions.model import MentionWeights, SourceQuality, read_weights
 from rl2f_core.leaks.mentions.training import LABELS
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel
 
 
-class LabeledRun(TypedDict):
+class LabeledRun(FrozenModel):
     """A run with human labels."""
 
-    id: int
+    id: RunId
     name: str
+    """Name of the run."""
     labels: int
     """Labeled hints."""
 
 
-class FittedDetector(TypedDict):
+class FittedDetector(FrozenModel):
     """A fitted version of detector `mentions`."""
 
     name: str
@@ -41,18 +40,19 @@ class FittedDetector(TypedDict):
     """Probability from which a hint is flagged."""
     labels: int
     """Labeled hints that it was fitted to."""
-    quality: JsonObject
-    """Fields of `rl2f_core.leaks.mentions.model.SourceQuality` on all labels, cross-validated."""
-    blind: JsonObject | None
-    """The same on blind random draws (`jobs.labels.fitting`); None if there are none."""
-    blind_default: JsonObject | None
+    quality: SourceQuality
+    """Quality on all labels, cross-validated."""
+    blind: SourceQuality | None
+    """The same on blind random draws; None if there are none."""
+    blind_default: SourceQuality | None
     """The same with the default weights."""
 
 
-class FitOverview(TypedDict):
+class FitOverview(FrozenModel):
     """The labels that can be fitted, and what was fitted."""
 
     labeled_runs: list[LabeledRun]
+    """Runs with labels."""
     detectors: list[FittedDetector]
     """Newest version first."""
 
@@ -76,56 +76,52 @@ class FittingEndpoints:
         for path in reversed(self._context.workspace.fitted_detectors()):
             with contextlib.suppress(RL2FError, KeyError):  # of another version of the features
                 fitted.append(_describe(path, read_weights(path)))
-        return {
-            "labeled_runs": [{"id": id, "name": runs.get(db, id).name, "labels": n} for id, n in labeled.items()],
-            "detectors": fitted,
-        }
+        listed = [LabeledRun(id=id, name=queries.get(db, id).name, labels=n) for id, n in labeled.items()]
+        return FitOverview(labeled_runs=listed, detectors=fitted)
 
     @endpoint("run")
-    def fit_detector(self, run_ids: RunIds) -> FittedDetector:
+    def fit_detector(self, runs: RunsOrOldIds) -> FittedDetector:
         """Fit detector `mentions` to the human labels of runs, which takes about a second.
 
         The result is a new version in the workspace. It states precision and recall on blind random draws, of the new
         and of the default weights.
 
         Args:
-            run_ids: Runs whose labels on tasks of the dev set are used.
+            runs: Runs whose labels on tasks of the dev set are used.
         """
         workspace = self._context.workspace
-        weights = fit_labels(workspace, self._context.db, run_ids)
+        weights = fit_labels(workspace, self._context.db, runs)
         return _describe(workspace.detectors / f"{weights.name}.json", weights)
 
     @endpoint("run")
-    def rescore_with_detector(self, run_ids: RunIds, path: ShortText) -> list[QueuedRun]:
+    def rescore_with_detector(self, runs: RunsOrOldIds, path: ShortText) -> list[QueuedRun]:
         """Queue a rescoring of each run with a fitted version.
 
         The detector report then compares the sources of findings on the same blind labels.
 
         Args:
-            run_ids: Runs to rescore.
+            runs: Runs to rescore.
             path: `path` of a fitted version, see `list_fitted_detectors`.
         """
         if message := check_detector(path, self._context.workspace):
             raise ConfigError(f"The path {message}.")
         queued: list[QueuedRun] = []
-        for run in [runs.get(self._context.db, number) for number in run_ids]:
+        for run in [queries.get(self._context.db, number) for number in runs]:
             config = parse_config({
                 "kind": "rescore", "name": f"rescore {run.id} {Path(path).stem}", "run": run.folder,
                 "detectors": [{"type": "mentions", "path": path}],
             })  # fmt: skip
-            row = self._context.queue.add(config, parent=run.id)
-            queued.append({"run": row.id or 0, "name": row.name, "url": page_url("run", run=row.id)})
+            queued.append(queued_run(self._context.queue.add(config, parent=run.id)))
         return queued
 
 
 def _describe(path: Path, weights: MentionWeights) -> FittedDetector:
-    quality: dict[str, JsonObject] = {source: each.model_dump(mode="json") for source, each in weights.report.items()}
-    return {
-        "name": weights.name,
-        "path": str(path),
-        "threshold": weights.threshold,
-        "labels": weights.report[LABELS].hints,
-        "quality": quality[LABELS],
-        "blind": quality.get(ON_DRAWS),
-        "blind_default": quality.get(DEFAULT_ON_DRAWS),
-    }
+    return FittedDetector(
+        name=weights.name,
+        path=str(path),
+        threshold=weights.threshold,
+        labels=weights.report[LABELS].hints,
+        quality=weights.report[LABELS],
+        blind=weights.report.get(ON_DRAWS),
+        blind_default=weights.report.get(DEFAULT_ON_DRAWS),
+    )

@@ -6,22 +6,19 @@ Runs, dialogues and checkpoints are identified by their names in the workspace, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Required, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from pydantic import Field, ValidationError, with_config
-from typing_extensions import TypedDict as CheckedDict
+from pydantic import Field, ValidationError
 
 from app.common.context import Context
-from app.common.urls import page_url
 from app.endpoints.dialogues import EventId, Text, TurnIndex
-from app.endpoints.endpoint import endpoint
+from app.endpoints.endpoint import Flat, endpoint
 from app.endpoints.labels import Source
 from app.endpoints.redacted_reruns import RedactedRerun, rerun_result
-from app.endpoints.transcript import columns
-from app.endpoints.types import QueuedRun, RunId
+from app.endpoints.types import QueuedRun, RunId, Time, queued_run
 from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, Run
+from jobs.db.models import Dialogue, Run, RunSummary
 from jobs.db.queries import dialogues, hint_values, runs
 from jobs.labels.hint_counts import RUN
 from rl2f_core import registry
@@ -35,128 +32,134 @@ from rl2f_core.evaluation.formatting import verdict_text
 from rl2f_core.model_store.conversion import conversion_name
 from rl2f_core.model_store.store import is_loadable
 from rl2f_core.run.directory import RunDir
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
     from rl2f_core.run_kinds.fork import ForkRun
 
 HintText = Annotated[str, Field(max_length=4000)]
+Samples = Annotated[int, Field(ge=1, le=500)]
 MAX_TRAINED_RUNS = 100
 """Number of newest training runs whose checkpoints can continue a dialogue."""
 
 
-@with_config(extra="forbid")
-class ArmSettings(CheckedDict, total=False):
-    """An alternative hint; see `rl2f_core.counterfactual.arms.Arm`."""
+class ArmSettings(FrozenModel):
+    """An alternative hint."""
 
-    hint: Required[ArmHint]
-    text: HintText
+    hint: ArmHint
+    """Source of the hint."""
+    text: HintText = ""
     """Message of an `edited` arm."""
-    teacher: Text
+    teacher: Text | None = None
     """Registered name of the teacher of a `teacher` arm."""
-    name: Annotated[str, Field(max_length=64)]
-    """Name in tables."""
+    name: str = Field("", max_length=64)
+    """Name in tables; by default the kind of hint."""
 
 
-Checkpoints = Annotated[list[Text], Field(min_length=1, max_length=8)]
-"""`base`, or labels such as `17:rl2f@24`."""
-Arms = Annotated[list[ArmSettings], Field(min_length=1, max_length=12)]
-Samples = Annotated[int, Field(ge=1, le=500)]
-Attempts = Annotated[int, Field(ge=1, le=64)]
-LaterHints = Literal["run", "arm", "contentless"]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
+class ForkSettings(FrozenModel):
+    """What a dialogue continues with."""
+
+    checkpoints: list[Text] = Field(min_length=1, max_length=8)
+    """`base`, or labels of `fork_choices` such as `17:rl2f@24`."""
+    arms: list[ArmSettings] = Field(min_length=1, max_length=12)
+    """The hints, e.g. `[{"hint": "original"}, {"hint": "edited", "text": "Look again."}]`."""
+    samples: Samples = 16
+    """Dialogues per arm and checkpoint."""
+    attempts: int | None = Field(None, ge=1, le=64)
+    """Attempts after the fork; None for the dialogue's remaining turns."""
+    later_hints: Literal["run", "arm", "contentless"] = "run"
+    """Teacher of later turns: that of the run, that of the arm, or contentless."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of the samples."""
 
 
-class CheckpointChoice(TypedDict):
+class CheckpointChoice(FrozenModel):
     """A checkpoint that can continue a dialogue."""
 
     label: str
+    """`base`, or e.g. `17:rl2f@24`."""
     note: str
     """The model, or the run of the checkpoint."""
 
 
-class EarlierFork(TypedDict):
+class EarlierFork(FrozenModel):
     """A fork of the dialogue."""
 
-    run: int
+    run: RunId
     status: str
-    created: float
-    turn: int
+    """State of the run."""
+    created: Time
+    turn: TurnIndex
     checkpoints: list[str]
+    """Names of the checkpoints."""
     arms: list[str]
+    """Names of the arms."""
     samples: int
+    """Dialogues per arm and checkpoint."""
 
 
-class ForkChoices(TypedDict):
+class ForkChoices(FrozenModel):
     """What a dialogue can continue with."""
 
     checkpoints: list[CheckpointChoice]
+    """Checkpoints of the same base model."""
     default_checkpoint: str
     """The checkpoint that sampled the dialogue, or the closest one."""
     hints: list[str]
-    """Values of `ArmSettings.hint`."""
+    """Values of `hint` of an arm."""
     teachers: list[str]
+    """Values of `teacher` of an arm."""
     forks: list[EarlierFork]
     """Earlier forks of the dialogue, newest first."""
 
 
-class ForkPreview(TypedDict):
+class ForkPreview(FrozenModel):
     """A fork that was not started."""
 
     arms: list[str]
+    """Names of the arms."""
     checkpoints: list[str]
+    """Names of the checkpoints."""
     dialogues: int
     """Number of dialogues that it samples."""
     config: str
     """YAML of the run."""
 
 
-class HintScreening(TypedDict):
+class HintScreening(FrozenModel):
     """Leak report on a hint that no student read."""
 
     detectors: list[str]
     """Detectors that checked it; those that need a model are omitted."""
     leaked: bool
+    """The hint reveals the answer."""
     detector: str | None
     """The detector that flagged it."""
     leak_type: str | None
-    """How it reveals the answer; see `rl2f_core.types.LeakType`."""
+    """How it reveals the answer: `exact`, `equivalent`, `derivation` or `partial`."""
     start: int | None
     """First character of the flagged span."""
     end: int | None
+    """End of the flagged span, exclusive."""
     evidence: str
+    """What reveals the answer."""
     answer_fraction: float
     """Fraction of the answer that the hint reveals."""
 
 
-class ForkJob(TypedDict):
-    """Progress of a fork."""
-
-    id: int
-    name: str
-    status: str
-    detail: str
-    phase: str
-    done: float
-    total: float | None
-    eta: float | None
-    created: float
-    ended: float | None
-    version: int
-
-
-class ForkResult(TypedDict):
+class ForkResult(FrozenModel):
     """A fork and its report."""
 
-    job: ForkJob
+    job: RunSummary
+    """The fork's run."""
     run: int | None
     """Run of the dialogue; None if it was deleted."""
-    event_id: str
-    turn: int
+    event_id: EventId
+    turn: TurnIndex
     samples: int
+    """Dialogues per arm and checkpoint."""
     report: JsonObject | None
-    """Fields of `rl2f_core.counterfactual.report.CounterfactualReport`, each result with `findings`: the verdict on
-    each difference; None before the first result."""
+    """The report, each result with `findings`: the verdict on each difference; None before the first result."""
 
 
 class _Checkpoint(NamedTuple):
@@ -182,46 +185,31 @@ class ForkEndpoints:
         db = self._context.db
         row, owner = dialogues.get(db, run, event_id).row, runs.get(db, run)
         known = self._checkpoints(owner)
-        return {
-            "checkpoints": [{"label": label, "note": each.note} for label, each in known.items()],
-            "default_checkpoint": self._default_checkpoint(owner, row, known),
-            "hints": list(HINTS),
-            "teachers": _teachers(),
-            "forks": self._forks(owner, event_id),
-        }
+        return ForkChoices(
+            checkpoints=[CheckpointChoice(label=label, note=each.note) for label, each in known.items()],
+            default_checkpoint=self._default_checkpoint(owner, row, known),
+            hints=list(HINTS),
+            teachers=_teachers(),
+            forks=self._forks(owner, event_id),
+        )
 
     @endpoint("read")
-    def preview_fork(
-        self,
-        run: RunId,
-        event_id: EventId,
-        turn: TurnIndex,
-        checkpoints: Checkpoints,
-        arms: Arms,
-        samples: Samples = 16,
-        attempts: Attempts | None = None,
-        later_hints: LaterHints = "run",
-        seed: Seed = 0,
-    ) -> ForkPreview:
+    def preview_fork(self, run: RunId, event_id: EventId, turn: TurnIndex, settings: Flat[ForkSettings]) -> ForkPreview:
         """Check a fork and return its configuration without starting it; arguments as in `start_fork`."""
-        changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
-        config = self._config(run, event_id, turn, checkpoints, map(_arm, arms), **changes)
+        config = self._config_of(run, event_id, turn, settings)
         labels = list(config.labeled_arms())
-        return {
-            "arms": labels,
-            "checkpoints": list(config.checkpoints),
-            "dialogues": len(labels) * len(config.checkpoints) * (config.samples + config.repeats_seed),
-            "config": dump_yaml(config),
-        }
+        return ForkPreview(
+            arms=labels,
+            checkpoints=list(config.checkpoints),
+            dialogues=len(labels) * len(config.checkpoints) * (config.samples + config.repeats_seed),
+            config=dump_yaml(config),
+        )
 
     @endpoint("read")
     def screen_hint(self, run: RunId, event_id: EventId, turn: TurnIndex, text: HintText) -> HintScreening:
         """Check a hint for leaks with the run's detectors that need no model; nothing is stored.
 
         Args:
-            run: Run of the dialogue.
-            event_id: The dialogue.
-            turn: 0-based attempt that the hint follows.
             text: The hint.
         """
         from rl2f_core.leaks.base import LeakQuery, run_cascade
@@ -237,45 +225,26 @@ class ForkEndpoints:
         hints = tuple(each.reply for each in turns if each.hint is not None)
         report = run_cascade(detectors, [LeakQuery(origin.task, text, tuple(each.attempt for each in turns), hints)])[0]
         start, end = report.span or (None, None)
-        return {
-            "detectors": [each.name for each in detectors],
-            "leaked": report.leaked,
-            "detector": report.detector,
-            "leak_type": report.leak_type,
-            "start": start,
-            "end": end,
-            "evidence": report.evidence,
-            "answer_fraction": report.answer_fraction,
-        }
+        return HintScreening(
+            detectors=[each.name for each in detectors],
+            leaked=report.leaked,
+            detector=report.detector,
+            leak_type=report.leak_type,
+            start=start,
+            end=end,
+            evidence=report.evidence,
+            answer_fraction=report.answer_fraction,
+        )
 
     @endpoint("run")
-    def start_fork(
-        self,
-        run: RunId,
-        event_id: EventId,
-        turn: TurnIndex,
-        checkpoints: Checkpoints,
-        arms: Arms,
-        samples: Samples = 16,
-        attempts: Attempts | None = None,
-        later_hints: LaterHints = "run",
-        seed: Seed = 0,
-    ) -> QueuedRun:
+    def start_fork(self, run: RunId, event_id: EventId, turn: TurnIndex, settings: Flat[ForkSettings]) -> QueuedRun:
         """Queue a fork: continue a dialogue from one turn under other hints.
 
         Args:
-            run: Run of the dialogue.
-            event_id: The dialogue.
             turn: 0-based attempt after which the hint changes.
-            checkpoints: Labels of `fork_choices`.
-            arms: The hints, e.g. `[{"hint": "original"}, {"hint": "edited", "text": "Look again."}]`.
-            samples: Dialogues per arm and checkpoint.
-            attempts: Attempts after the fork; None for the dialogue's remaining turns.
-            later_hints: Teacher of later turns: that of the run, that of the arm, or contentless.
-            seed: Seed of the samples.
+            settings: What the dialogue continues with.
         """
-        changes = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
-        return self._queue(run, self._config(run, event_id, turn, checkpoints, map(_arm, arms), **changes))
+        return self._queue(run, self._config_of(run, event_id, turn, settings))
 
     @endpoint("run")
     def rerun_redacted(
@@ -286,10 +255,7 @@ class ForkEndpoints:
         Both are sampled under the dialogue's own seed, and under other shared seeds. `redacted_reruns` has the results.
 
         Args:
-            run: Run of the dialogue.
-            event_id: The dialogue.
             turn: 0-based attempt that the hint follows.
-            source: Findings made during the run (`run`), or by the rescore run with this id.
             samples: Number of other seeds.
         """
         view, owner = dialogues.get(self._context.db, run, event_id), runs.get(self._context.db, run)
@@ -329,14 +295,18 @@ class ForkEndpoints:
         assert isinstance(config, ForkRun)
         report = read_report(self._context.workspace.folder(row.folder))
         source = runs.find(self._context.db, folder=config.source)
-        return {
-            "job": columns(row, ForkJob),
-            "run": None if source is None else source.id,
-            "event_id": config.dialogue,
-            "turn": config.turn,
-            "samples": config.samples,
-            "report": None if report is None else _with_findings(report),
-        }
+        return ForkResult(
+            job=row,
+            run=None if source is None else source.id,
+            event_id=config.dialogue,
+            turn=config.turn,
+            samples=config.samples,
+            report=None if report is None else _with_findings(report),
+        )
+
+    def _config_of(self, run: int, event_id: str, turn: int, settings: ForkSettings) -> CounterfactualRun:
+        changes = {"turns": settings.attempts, **settings.model_dump(include={"samples", "later_hints", "seed"})}
+        return self._config(run, event_id, turn, settings.checkpoints, map(_arm, settings.arms), **changes)
 
     def _config(
         self, run: int, event_id: str, turn: int, checkpoints: list[str], arms: Iterable[Arm], **changes: object
@@ -352,8 +322,7 @@ class ForkEndpoints:
         return fork_config(self._folder(owner), owner.folder, event_id, turn, chosen, list(arms), **changes)
 
     def _queue(self, run: int, config: CounterfactualRun) -> QueuedRun:
-        queued = self._context.queue.add(config, origin="app", parent=run)
-        return {"run": queued.id or 0, "name": queued.name, "url": page_url("run", run=queued.id)}
+        return queued_run(self._context.queue.add(config, origin="app", parent=run))
 
     def _folder(self, run: Run) -> RunDir:
         return RunDir.open(self._context.workspace.folder(run.folder))
@@ -365,15 +334,15 @@ class ForkEndpoints:
     def _forks(self, owner: Run, event_id: str) -> list[EarlierFork]:
         """Return the forks of a dialogue, newest first."""
         return [
-            {
-                "run": child.id or 0,
-                "status": child.status,
-                "created": child.created,
-                "turn": config.turn,
-                "checkpoints": list(config.checkpoints),
-                "arms": list(config.labeled_arms()),
-                "samples": config.samples,
-            }
+            EarlierFork(
+                run=child.id,
+                status=child.status,
+                created=child.created,
+                turn=config.turn,
+                checkpoints=list(config.checkpoints),
+                arms=list(config.labeled_arms()),
+                samples=config.samples,
+            )
             for child, config in self._fork_configs(owner, event_id)
         ]
 
@@ -407,7 +376,7 @@ class ForkEndpoints:
         for run in [owner, *others]:
             if not (workspace.folder(run.folder) / "checkpoints").is_dir():
                 continue
-            for row in reversed(runs.checkpoints(db, run.id or 0)):
+            for row in reversed(runs.checkpoints(db, run.id)):
                 folder = str((workspace.folder(run.folder) / row.path).resolve())
                 if check_checkpoint(folder, workspace) is None:
                     label = f"{run.id}:{row.name}"
@@ -441,11 +410,11 @@ def _teachers() -> list[str]:
 
 def _arm(settings: ArmSettings) -> Arm:
     try:
-        return Arm.model_validate(settings)
+        return Arm.model_validate(settings.model_dump(exclude_unset=True))
     except ValidationError as error:
         reason = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
-        known = _teachers() if "teacher" in settings else HINTS
-        raise ConfigError(f"Invalid arm: {reason}.", value=settings["hint"], known=known) from error
+        known = _teachers() if settings.teacher is not None else HINTS
+        raise ConfigError(f"Invalid arm: {reason}.", value=settings.hint, known=known) from error
 
 
 def _with_findings(report: CounterfactualReport) -> JsonObject:

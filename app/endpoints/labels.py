@@ -6,15 +6,14 @@ is False. The server records who has opened them; labels of that annotator are n
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict, cast
+from typing import Annotated, Literal
 
-from pydantic import Field, with_config
-from typing_extensions import TypedDict as CheckedDict
+from pydantic import Field
 
 from app.common.context import Context
 from app.common.known_values import check_environment
 from app.endpoints.dialogues import Annotator, EventId, Text, TurnIndex
-from app.endpoints.endpoint import endpoint
+from app.endpoints.endpoint import Flat, endpoint
 from app.endpoints.transcript import (
     Findings,
     LabelRow,
@@ -27,60 +26,79 @@ from app.endpoints.transcript import (
 )
 from app.endpoints.types import RunId
 from jobs.db.errors import NotFoundError
+from jobs.db.models import RunRef
 from jobs.db.queries import dialogues, runs
 from jobs.labels import annotation_queue, label_queries, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
+from jobs.labels.hint_counts import RUN
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import ConfigError
+from rl2f_core.types import FrozenModel, JsonObject
 
-Source = Annotated[str, Field(max_length=20)]
-"""Source of findings: `run`, or the id of a rescore run."""
+Source = Annotated[
+    str, Field(max_length=20, description="Findings made during the runs (`run`), or by the rescore run with this id.")
+]
 Position = Annotated[int, Field(ge=0, le=2**31 - 1)]
 MAX_LISTED_RUNS = 200
 
 
-@with_config(extra="forbid")
-class HintQueue(CheckedDict, total=False):
-    """The hints to label, all fields optional; see `jobs.labels.annotation_queue.QueueFilter`."""
+class HintQueue(FrozenModel):
+    """The hints to label."""
 
-    selection: Literal["all", "flagged", "informative", "stratified", "random_unflagged"]
+    selection: Literal["all", "flagged", "informative", "stratified", "random_unflagged"] = "all"
     """All or flagged hints in dialogue order, or a random sample."""
-    run: RunId | None
-    environment: Text
-    unlabeled_only: bool
+    run: RunId | None = None
+    """Only hints of this run."""
+    environment: Text = ""
+    """Only hints of this environment."""
+    unlabeled_only: bool = False
     """Only hints without a label of the annotator."""
-    size: Annotated[int, Field(ge=1, le=annotation_queue.MAX_SAMPLE)]
+    size: int = Field(200, ge=1, le=annotation_queue.MAX_SAMPLE)
     """Sample size."""
-    seed: Position
+    seed: Position = 0
     """Seed of the sample."""
-    source: Source
-    include_controls: bool
-    """Include the hints of control conditions, e.g. shuffled ones; default False."""
+    source: Source = RUN
+    include_controls: bool = False
+    """Include the hints of control conditions, e.g. shuffled ones."""
 
 
-@with_config(extra="forbid")
-class HintRef(CheckedDict):
+class HintRef(FrozenModel):
     """A hint."""
 
     run: RunId
     event_id: EventId
     turn: TurnIndex
-    """0-based."""
 
 
 class QueuedHint(HintRef):
     """A hint of a queue, without its findings."""
 
     level: str
+    """Level of the task."""
     label: str | None
     """The annotator's own label."""
 
 
-class LabelingProgress(TypedDict):
+class HintLabel(FrozenModel):
+    """A label of a hint."""
+
+    label: Literal["leak", "no_leak", "unsure"]
+    """The label."""
+    start: Position | None = None
+    """Start of the leaking span in the teacher's message."""
+    end: Position | None = None
+    """End of the span, exclusive."""
+    note: str = Field("", max_length=label_queries.MAX_NOTE)
+    """A note."""
+
+
+class LabelingProgress(FrozenModel):
     """Labeled hints of a queue."""
 
     labeled: int
+    """Number of labeled hints."""
     total: int
+    """Number of hints."""
     is_capped: bool
     """There are more hints than `total`."""
 
@@ -89,13 +107,15 @@ class QueuePage(LabelingProgress):
     """Consecutive hints of a queue."""
 
     hints: list[QueuedHint]
+    """The hints."""
 
 
-class EarlierTurn(TypedDict):
+class EarlierTurn(FrozenModel):
     """A turn up to a hint."""
 
-    index: int
+    index: TurnIndex
     attempt: str
+    """The student's message."""
     outcome: str
     """`1` correct, `0` incorrect, `?` unparsable, `-` no verdict."""
     hint: str | None
@@ -106,24 +126,34 @@ class HintToLabel(HintRef):
     """A hint with its dialogue up to it."""
 
     dialogue_id: str
+    """Id of the dialogue in its run."""
     environment: str
+    """Environment of the task."""
     level: str
+    """Level of the task."""
     length: int
+    """Number of turns of the dialogue."""
     prompt: TaskPrompt
+    """The text of the task."""
     turns: list[EarlierTurn]
+    """The turns up to the hint."""
     feedback: str
     """The teacher's message."""
     teacher: str | None
+    """Name of the teacher."""
     own_label: LabelRow | None
+    """The annotator's label."""
     is_open: bool
     """The next three fields are known; None otherwise."""
     findings: Findings | None
+    """The detector findings."""
     hint: str | None
     """The message in the student's prompt; a leak action may have changed it."""
     other_labels: list[LabelRow] | None
+    """Labels of other annotators."""
 
 
-class UndoneLabel(TypedDict):
+class UndoneLabel(FrozenModel):
     """A removed label."""
 
     removed: LabelRow | None
@@ -132,20 +162,15 @@ class UndoneLabel(TypedDict):
     """The labels that the hint has now."""
 
 
-class LabelRun(TypedDict):
-    """A run in the filter of labels."""
-
-    id: int
-    name: str
-    environment: str
-
-
-class LabelChoices(TypedDict):
+class LabelChoices(FrozenModel):
     """Filter values of the queue."""
 
-    runs: list[LabelRun]
+    runs: list[RunRef]
+    """The newest runs."""
     environments: list[str]
+    """Environments of all runs."""
     annotators: list[str]
+    """Names of all annotators."""
 
 
 class LabelEndpoints:
@@ -169,14 +194,14 @@ class LabelEndpoints:
     ) -> QueuePage:
         """Return hints to label and the annotator's progress.
 
+        A queue of flagged hints tells a finding of each, so it opens them for the annotator.
+
         Args:
             annotator: The annotator's name; without one, all hints are unlabeled.
             queue: The hints to label.
             after: Return the hints directly after this one; by default the first ones.
             before: Return the hints directly before this one instead.
             limit: Maximum number of hints.
-
-        A queue of flagged hints tells a finding of each, so it opens them for the annotator.
         """
         if after is not None and before is not None:
             raise ConfigError("`after` and `before` exclude each other.", fix="Pass only one of them.")
@@ -185,8 +210,8 @@ class LabelEndpoints:
         items = annotation_queue.queue(self._context.db, name, chosen, limit, **place)
         if chosen.selection == "flagged":
             record_opened(self._context, [item.key for item in items], name)
-        hints: list[QueuedHint] = [{**hint_ref(item.key), "level": item.level, "label": item.label} for item in items]
-        return {"hints": hints, **self._progress(name, chosen)}
+        hints = [QueuedHint(**hint_ref(each.key), level=each.level, label=each.label) for each in items]
+        return QueuePage(hints=hints, **dict(self._progress(name, chosen)))
 
     @endpoint("read")
     def labeling_progress(self, annotator: Annotator = "", queue: HintQueue | None = None) -> LabelingProgress:
@@ -195,7 +220,7 @@ class LabelEndpoints:
 
     def _progress(self, annotator: str, filter: QueueFilter) -> LabelingProgress:
         labeled, total = annotation_queue.progress(self._context.db, annotator, filter)
-        return {"labeled": labeled, "total": total, "is_capped": total > annotation_queue.COUNT_LIMIT}
+        return LabelingProgress(labeled=labeled, total=total, is_capped=total > annotation_queue.COUNT_LIMIT)
 
     @endpoint("read")
     def hint_to_label(
@@ -204,10 +229,6 @@ class LabelEndpoints:
         """Return a hint with its dialogue up to it.
 
         Args:
-            run: The run.
-            event_id: The dialogue.
-            turn: 0-based turn of the hint.
-            annotator: The annotator's name.
             blind: Leave out findings and labels of others until the annotator has labeled the hint. If False, the
                 server records that the annotator, who must be named, has opened them.
         """
@@ -220,10 +241,7 @@ class LabelEndpoints:
         event_id: EventId,
         turn: TurnIndex,
         annotator: Annotator,
-        label: Literal["leak", "no_leak", "unsure"],
-        start: Position | None = None,
-        end: Position | None = None,
-        note: Annotated[str, Field(max_length=label_queries.MAX_NOTE)] = "",
+        answer: Flat[HintLabel],
         queue: HintQueue | None = None,
     ) -> HintToLabel:
         """Label a hint; return it with its findings and the labels of others.
@@ -231,20 +249,13 @@ class LabelEndpoints:
         The label is blind if the annotator has not opened the findings before.
 
         Args:
-            run: The run.
-            event_id: The dialogue.
-            turn: 0-based turn of the hint.
             annotator: The annotator's name; an earlier label of the annotator is replaced.
-            label: The label.
-            start: Start of the leaking span in the teacher's message.
-            end: End of the span, exclusive.
-            note: A note.
+            answer: The label.
             queue: The queue of the hint. A label counts in the detector report's estimates if the queue is a random
                 sample.
         """
-        answer = LabelAnswer(label, start, end, note)
         chosen = None if queue is None else self._filter(queue)
-        label_queries.put(self._context.db, run, event_id, turn, annotator, answer, chosen)
+        label_queries.put(self._context.db, run, event_id, turn, annotator, LabelAnswer(**dict(answer)), chosen)
         return self._hint(HintKey(run, event_id, turn), annotator, blind=True)
 
     @endpoint("label")
@@ -252,9 +263,9 @@ class LabelEndpoints:
         """Undo the annotator's last change of a label; an earlier label of the hint is restored."""
         removed = label_queries.undo(self._context.db, annotator)
         if removed is None:
-            return {"removed": None, "labels": []}
+            return UndoneLabel(removed=None, labels=[])
         labels = self.list_labels(removed.run_id, removed.event_id, removed.turn)
-        return {"removed": columns(removed, LabelRow), "labels": labels}
+        return UndoneLabel(removed=columns(removed, LabelRow), labels=labels)
 
     @endpoint("read")
     def list_labels(self, run: RunId, event_id: EventId, turn: TurnIndex) -> list[LabelRow]:
@@ -270,16 +281,15 @@ class LabelEndpoints:
     def label_choices(self) -> LabelChoices:
         """List the runs, environments and annotators that a queue can be filtered by."""
         db = self._context.db
-        listed = runs.page(db, limit=MAX_LISTED_RUNS).rows
-        return {
-            "runs": [{"id": row.id or 0, "name": row.name, "environment": row.environment} for row in listed],
-            "environments": runs.facets(db)["environments"],
-            "annotators": label_queries.annotators(db),
-        }
+        return LabelChoices(
+            runs=runs.page(db, limit=MAX_LISTED_RUNS).rows,
+            environments=runs.facets(db)["environments"],
+            annotators=label_queries.annotators(db),
+        )
 
     def _filter(self, queue: HintQueue | None) -> QueueFilter:
-        fields = dict(cast("dict[str, Any]", queue or {}))
-        filter = QueueFilter(without_controls=not fields.pop("include_controls", False), **fields)
+        fields = dict(queue or HintQueue())
+        filter = QueueFilter(without_controls=not fields.pop("include_controls"), **fields)
         check_environment(self._context.db, filter.environment)
         report_queries.source(self._context.db, filter.source)
         if filter.run is not None:
@@ -297,30 +307,30 @@ class LabelEndpoints:
         is_open = own is not None or (not blind and bool(name))
         if is_open:
             record_opened(self._context, [key], name)
-        return {
+        return HintToLabel(
             **hint_ref(key),
-            "dialogue_id": view.row.dialogue_id,
-            "environment": view.row.environment,
-            "level": view.row.level,
-            "length": view.row.length,
-            "prompt": task_prompt(runs.get(db, key.run), view.task),
-            "turns": [
-                {
-                    "index": each.row.index,
-                    "attempt": each.row.attempt,
-                    "outcome": view.row.outcomes[each.row.index],
-                    "hint": each.row.hint if each.row.index < key.turn else None,
-                }
+            dialogue_id=view.row.dialogue_id,
+            environment=view.row.environment,
+            level=view.row.level,
+            length=view.row.length,
+            prompt=task_prompt(runs.get(db, key.run), view.task),
+            turns=[
+                EarlierTurn(
+                    index=each.row.index,
+                    attempt=each.row.attempt,
+                    outcome=view.row.outcomes[each.row.index],
+                    hint=each.row.hint if each.row.index < key.turn else None,
+                )
                 for each in view.turns[: key.turn + 1]
             ],
-            "feedback": feedback(turn.row),
-            "teacher": turn.row.teacher,
-            "own_label": own,
-            "is_open": is_open,
-            "findings": findings(turn) if is_open else None,
-            "hint": turn.row.hint if is_open else None,
-            "other_labels": [label for label in labels if label["annotator"] != name] if is_open else None,
-        }
+            feedback=feedback(turn.row),
+            teacher=turn.row.teacher,
+            own_label=own,
+            is_open=is_open,
+            findings=findings(turn) if is_open else None,
+            hint=turn.row.hint if is_open else None,
+            other_labels=[label for label in labels if label["annotator"] != name] if is_open else None,
+        )
 
 
 def _name(annotator: str) -> str:
@@ -328,10 +338,10 @@ def _name(annotator: str) -> str:
     return label_queries.annotator_name(annotator) if annotator.strip() else ""
 
 
-def hint_ref(key: HintKey) -> HintRef:
-    """Return the key of a hint as JSON."""
+def hint_ref(key: HintKey) -> JsonObject:
+    """Return the fields of a `HintRef`."""
     return {"run": key.run, "event_id": key.event, "turn": key.turn}
 
 
 def _key(hint: HintRef | None) -> HintKey | None:
-    return None if hint is None else HintKey(hint["run"], hint["event_id"], hint["turn"])
+    return None if hint is None else HintKey(hint.run, hint.event_id, hint.turn)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import zoneinfo
-from typing import Annotated, Literal, TypedDict, cast
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from app.common.context import Context
 from app.common.urls import page_url
-from app.endpoints.endpoint import endpoint
-from app.endpoints.types import QueuedRun, RunId, ShortText
+from app.endpoints.endpoint import Flat, endpoint
+from app.endpoints.types import QueuedRun, RunId, ShortText, queued_run
 from app.forms import preflight, run_form, yaml_text
 from app.forms.allowlist import Option, list_options
+from app.forms.preflight import PreflightState
 from app.forms.run_form import FormResult
 from app.forms.schedule import next_times
 from app.forms.yaml_text import MAX_CHARACTERS, for_browser
@@ -23,37 +25,59 @@ from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 ConfigText = Annotated[str, Field(max_length=2 * MAX_CHARACTERS)]
 """YAML; texts above `MAX_CHARACTERS` are reported by the check."""
-Overrides = dict[ShortText, object]
-"""Dotted path → value, e.g. `{"stages.0.steps": 5}`."""
-Trigger = Literal["date", "cron"]
+Trigger = Annotated[Literal["date", "cron"], Field(description="`date` (once) or `cron` (repeated).")]
+When = Annotated[
+    str,
+    Field(
+        max_length=300,
+        description="ISO time such as `2030-01-31T22:30`, or five cron fields such as `30 2 * * *`.",
+    ),
+]
+TimeZone = Annotated[str, Field(max_length=300, description="Time zone of `when`, e.g. `Europe/Berlin`.")]
 
 
-class PresetInfo(TypedDict):
+class ConfigSource(FrozenModel):
+    """A configuration: YAML or a preset, with changes."""
+
+    yaml: ConfigText | None = None
+    """Configuration as YAML."""
+    preset: ShortText | None = None
+    """Name of a preset, instead of `yaml`."""
+    overrides: dict[ShortText, object] | None = None
+    """Dotted paths and their values, e.g. `{"stages.0.steps": 5}`."""
+
+
+class PresetInfo(FrozenModel):
     """A shipped configuration."""
 
     name: str
+    """Name of the preset."""
     description: str
+    """What it shows."""
     runs_on_cpu: bool
     """It trains a built-in model."""
 
 
-class RunForm(TypedDict):
-    """The form of a run kind; `app.forms.schema` describes its nodes."""
+class RunForm(FrozenModel):
+    """The form of a run kind."""
 
     kind: str
+    """The run kind."""
     kinds: list[str]
+    """All run kinds that can be started."""
     root: JsonObject
+    """Node of the whole form: its fields with type, limits, default, help and choices."""
     components: dict[str, JsonObject]
     """Component → type → section of its fields."""
     max_characters: int
     """Maximum length of a YAML text."""
 
 
-class ConfigFieldError(TypedDict):
+class ConfigFieldError(FrozenModel):
     """An invalid field."""
 
     path: list[str | int]
@@ -61,37 +85,46 @@ class ConfigFieldError(TypedDict):
     field: str
     """The path with dots, e.g. `stages.1.steps`."""
     message: str
+    """What is wrong."""
     line: int | None
     """1-based line of the YAML."""
 
 
-class YamlError(TypedDict):
-    """A text that is not the YAML of a mapping; line and column are 1-based."""
+class YamlError(FrozenModel):
+    """A text that is not the YAML of a mapping."""
 
     message: str
+    """What is wrong."""
     line: int | None
+    """1-based line."""
     column: int | None
+    """1-based column."""
 
 
-class ConfigCheck(TypedDict):
+class ConfigCheck(FrozenModel):
     """Result of the validation of a configuration."""
 
     ok: bool
+    """The configuration is valid."""
     kind: str
+    """Run kind."""
     errors: list[ConfigFieldError]
+    """Invalid fields."""
     yaml_error: YamlError | None
     """If it is not None, there are no field errors."""
     resolved: str | None
     """YAML with all defaults; None if the configuration is invalid."""
 
 
-class ConfigCommand(TypedDict):
+class ConfigCommand(FrozenModel):
     """The command that starts a configuration on the command line."""
 
     file: str
     """Name of the file that contains `yaml`."""
     yaml: str
+    """The configuration."""
     command: str
+    """The command."""
 
 
 class FormState(ConfigCheck, ConfigCommand):
@@ -101,58 +134,26 @@ class FormState(ConfigCheck, ConfigCommand):
     """Values with all defaults; None if the text is not the YAML of a mapping."""
 
 
-class PreflightVerdict(TypedDict):
-    """Whether a training run is worth starting."""
-
-    ok: bool
-    text: str
-    fix: str
-    note: str
-
-
-class PreflightFact(TypedDict):
-    """A measured value of a preflight."""
-
-    label: str
-    value: str
-    note: str
-
-
-class PreflightState(TypedDict):
-    """Progress or result of a preflight."""
-
-    run: int
-    status: str
-    ended: bool
-    detail: str | None
-    yaml: str
-    """Its configuration."""
-    phase: str | None
-    done: float
-    total: float | None
-    verdict: PreflightVerdict | None
-    """None until the report exists."""
-    facts: list[PreflightFact]
-    figure: JsonObject | None
-    """Plotly figure of the group outcomes; its colors are names of CSS variables."""
-    text: str
-
-
-class SchedulePreview(TypedDict):
+class SchedulePreview(FrozenModel):
     """The next times of a schedule, or the error."""
 
-    times: list[str]
+    times: Sequence[str] = ()
     """ISO times with the offset of the time zone."""
-    error: str | None
-    fix: str | None
+    error: str | None = None
+    """What is wrong with the schedule."""
+    fix: str | None = None
+    """How to correct it."""
 
 
-class NewSchedule(TypedDict):
+class NewSchedule(FrozenModel):
     """A stored schedule."""
 
     schedule: int
+    """Number of the schedule."""
     name: str
+    """Name of the schedule."""
     times: list[str]
+    """ISO times of its next runs."""
     url: str
     """Address of the list of runs and schedules."""
 
@@ -175,13 +176,17 @@ class LaunchEndpoints:
     def list_presets(self) -> list[PresetInfo]:
         """List the shipped configurations, the default first."""
         return [
-            {"name": preset.name, "description": preset.about, "runs_on_cpu": run_form.runs_on_cpu(preset)}
+            PresetInfo(name=preset.name, description=preset.about, runs_on_cpu=run_form.runs_on_cpu(preset))
             for preset in run_form.presets()
         ]
 
     @endpoint("read")
     def get_preset(self, name: ShortText = run_form.DEFAULT_PRESET) -> str:
-        """Return the YAML of a preset with its comments."""
+        """Return the YAML of a preset with its comments.
+
+        Args:
+            name: Name of the preset.
+        """
         return run_form.preset_yaml(name)
 
     @endpoint("read")
@@ -191,18 +196,16 @@ class LaunchEndpoints:
 
     @endpoint("read")
     def run_form(self, kind: ShortText = "train") -> RunForm:
-        """Describe the form of a run kind: sections and fields with type, limits, default, help and choices."""
+        """Describe the form of a run kind: sections and fields with type, limits, default, help and choices.
+
+        Args:
+            kind: The run kind.
+        """
         kinds = run_form.kinds()
         if kind not in kinds:
             raise NotFoundError("Run kind not found.", value=kind, known=kinds, fix="Choose a known kind.")
         spec = for_browser(run_form.spec(kind))
-        return {
-            "kind": kind,
-            "kinds": kinds,
-            "root": spec["root"],
-            "components": spec["components"],
-            "max_characters": MAX_CHARACTERS,
-        }
+        return RunForm(kind=kind, kinds=kinds, max_characters=MAX_CHARACTERS, **spec)
 
     @endpoint("read")
     def form_choices(self) -> dict[str, list[Option]]:
@@ -211,7 +214,11 @@ class LaunchEndpoints:
 
     @endpoint("read")
     def form_of_yaml(self, yaml: ConfigText) -> FormState:
-        """Convert YAML to values of the form, and validate them."""
+        """Convert YAML to values of the form, and validate them.
+
+        Args:
+            yaml: Configuration as YAML.
+        """
         return _form_state(run_form.check_yaml(yaml, self._context.workspace))
 
     @endpoint("read")
@@ -230,53 +237,39 @@ class LaunchEndpoints:
         return _form_state(self._check_data(data, yaml))
 
     @endpoint("read")
-    def check_config(
-        self, yaml: ConfigText | None = None, preset: ShortText | None = None, overrides: Overrides | None = None
-    ) -> ConfigCheck:
+    def check_config(self, source: Flat[ConfigSource] = ConfigSource()) -> ConfigCheck:
         """Validate a configuration, and return its invalid fields or its YAML with all defaults."""
-        return _config_check(self._check(yaml, preset, overrides))
+        return ConfigCheck(**_check_values(self._check(source)))
 
     @endpoint("read")
-    def command_of_config(
-        self, yaml: ConfigText | None = None, preset: ShortText | None = None, overrides: Overrides | None = None
-    ) -> ConfigCommand:
+    def command_of_config(self, source: Flat[ConfigSource] = ConfigSource()) -> ConfigCommand:
         """Return the command that starts a configuration on the command line, and the file that it reads."""
-        config, text = self._valid(yaml, preset, overrides)
-        return {"file": run_form.file_name(config.name), "yaml": text, "command": run_form.command(config.name)}
+        config, text = self._valid(source)
+        return ConfigCommand(file=run_form.file_name(config.name), yaml=text, command=run_form.command(config.name))
 
     # -- start -----------------------------------------------------------------------------------------------------
     @endpoint("run")
-    def launch_run(
-        self,
-        yaml: ConfigText | None = None,
-        preset: ShortText | None = None,
-        overrides: Overrides | None = None,
-        parent: RunId | None = None,
-    ) -> QueuedRun:
+    def launch_run(self, source: Flat[ConfigSource] = ConfigSource(), parent: RunId | None = None) -> QueuedRun:
         """Queue a run.
 
         Args:
-            yaml: Configuration as YAML.
-            preset: Name of a preset, instead of `yaml`.
-            overrides: Dotted paths and their values, e.g. `{"stages.0.steps": 5}`.
+            source: The configuration.
             parent: The cloned run.
         """
-        config, _ = self._valid(yaml, preset, overrides)
+        config, _ = self._valid(source)
         return self._add(config, parent)
 
     @endpoint("run")
-    def preflight_config(
-        self,
-        yaml: ConfigText | None = None,
-        preset: ShortText | None = None,
-        overrides: Overrides | None = None,
-        parent: RunId | None = None,
-    ) -> QueuedRun:
+    def preflight_config(self, source: Flat[ConfigSource] = ConfigSource(), parent: RunId | None = None) -> QueuedRun:
         """Queue the preflight of a training run: it samples a few groups and judges whether training can succeed.
 
         `get_preflight` returns its progress and verdict.
+
+        Args:
+            source: The configuration.
+            parent: The cloned run.
         """
-        config, _ = self._valid(yaml, preset, overrides)
+        config, _ = self._valid(source)
         if config.kind not in ("train", "preflight"):
             raise ConfigError("Only a training run has a preflight.", value=config.kind, fix="Start the run itself.")
         return self._add(parse_config(preflight.preflight_data(config.model_dump(mode="json"))), parent)
@@ -285,8 +278,7 @@ class LaunchEndpoints:
     def get_preflight(self, run: RunId) -> PreflightState:
         """Return the progress of a preflight, or its verdict."""
         row = self._preflight(run)
-        view = preflight.view(row, self._context.workspace.folder(row.folder))
-        return cast(PreflightState, for_browser(view))
+        return preflight.view(row, self._context.workspace.folder(row.folder))
 
     @endpoint("run")
     def abort_preflight(self, run: RunId) -> None:
@@ -301,51 +293,43 @@ class LaunchEndpoints:
         return sorted(zoneinfo.available_timezones())
 
     @endpoint("read")
-    def preview_schedule(self, trigger: Trigger, when: ShortText, timezone: ShortText = "UTC") -> SchedulePreview:
-        """Return the next three times of a schedule, or what is wrong with it.
-
-        Args:
-            trigger: `date` (once) or `cron` (repeated).
-            when: ISO time such as `2030-01-31T22:30`, or five cron fields such as `30 2 * * *`.
-            timezone: Time zone of `when` and of the result, e.g. `Europe/Berlin`.
-        """
+    def preview_schedule(self, trigger: Trigger, when: When, timezone: TimeZone = "UTC") -> SchedulePreview:
+        """Return the next three times of a schedule, or what is wrong with it."""
         try:
-            return {"times": next_times(trigger, when, timezone), "error": None, "fix": None}
+            return SchedulePreview(times=next_times(trigger, when, timezone))
         except ConfigError as error:
-            return {"times": [], "error": error.what, "fix": error.fix}
+            return SchedulePreview(error=error.what, fix=error.fix)
 
     @endpoint("run")
     def schedule_run(
         self,
         trigger: Trigger,
-        when: ShortText,
-        yaml: ConfigText | None = None,
-        preset: ShortText | None = None,
-        overrides: Overrides | None = None,
-        timezone: ShortText = "UTC",
+        when: When,
+        source: Flat[ConfigSource] = ConfigSource(),
+        timezone: TimeZone = "UTC",
         name: Annotated[str, Field(max_length=100)] = "",
     ) -> NewSchedule:
         """Schedule a run once or repeatedly.
 
         Args:
-            trigger: `date` (once) or `cron` (repeated).
-            when: ISO time such as `2030-01-31T22:30`, or five cron fields such as `30 2 * * *`.
-            yaml: Configuration as YAML.
-            preset: Name of a preset, instead of `yaml`.
-            overrides: Dotted paths and their values, e.g. `{"stages.0.steps": 5}`.
-            timezone: Time zone of `when`, e.g. `Europe/Berlin`.
+            source: The configuration.
             name: Name of the schedule; by default that of the run.
         """
-        config, text = self._valid(yaml, preset, overrides)
+        config, text = self._valid(source)
         times = next_times(trigger, when, timezone)
-        name = name.strip() or config.name
         row = scheduled_runs.add(
-            self._context.db, name=name, trigger=trigger, when=when, timezone=timezone, config=text
+            self._context.db,
+            name=name.strip() or config.name,
+            trigger=trigger,
+            when=when,
+            timezone=timezone,
+            config=text,
         )
-        return {"schedule": row.id or 0, "name": row.name, "times": times, "url": page_url("")}
+        return NewSchedule(schedule=row.id, name=row.name, times=times, url=page_url(""))
 
     # -- internals -------------------------------------------------------------------------------------------------
-    def _check(self, yaml: str | None, preset: str | None, overrides: Overrides | None) -> FormResult:
+    def _check(self, source: ConfigSource) -> FormResult:
+        yaml, preset, overrides = source.yaml, source.preset, source.overrides
         if (yaml is None) == (preset is None):
             raise ConfigError(
                 "A configuration is given by exactly one of `yaml` and `preset`.",
@@ -367,9 +351,9 @@ class LaunchEndpoints:
         except RecursionError as error:
             raise ConfigError("The configuration is nested too deeply.", fix="Remove levels of nesting.") from error
 
-    def _valid(self, yaml: str | None, preset: str | None, overrides: Overrides | None) -> tuple[BaseRun, str]:
+    def _valid(self, source: ConfigSource) -> tuple[BaseRun, str]:
         """Return a configuration and its YAML; raises `ConfigError` naming each invalid field."""
-        checked = self._check(yaml, preset, overrides)
+        checked = self._check(source)
         if checked.problem is not None:
             line = checked.problem.line
             raise ConfigError(checked.problem.message, value=f"line {line}" if line else None, fix="Fix the YAML.")
@@ -382,8 +366,7 @@ class LaunchEndpoints:
     def _add(self, config: BaseRun, parent: int | None) -> QueuedRun:
         if parent is not None:
             runs.get(self._context.db, parent)
-        run = self._context.queue.add(config, origin="app", parent=parent)
-        return {"run": run.id or 0, "name": run.name, "url": page_url("run", run=run.id)}
+        return queued_run(self._context.queue.add(config, origin="app", parent=parent))
 
     def _preflight(self, run: int) -> Run:
         row = runs.get(self._context.db, run)
@@ -392,27 +375,26 @@ class LaunchEndpoints:
         return row
 
 
-def _config_check(checked: FormResult) -> ConfigCheck:
+def _check_values(checked: FormResult) -> JsonObject:
+    """Return the fields of a `ConfigCheck`."""
     problem, config = checked.problem, checked.config
     return {
         "ok": checked.ok,
         "kind": checked.kind,
         "errors": [
-            {"path": list(e.path), "field": e.dotted, "message": e.message, "line": e.line} for e in checked.errors
+            ConfigFieldError(path=list(e.path), field=e.dotted, message=e.message, line=e.line) for e in checked.errors
         ],
-        "yaml_error": None
-        if problem is None
-        else {"message": problem.message, "line": problem.line, "column": problem.column},
-        "resolved": None if config is None else dump_yaml(config),
+        "yaml_error": problem and YamlError(message=problem.message, line=problem.line, column=problem.column),
+        "resolved": config and dump_yaml(config),
     }
 
 
 def _form_state(checked: FormResult) -> FormState:
     name = checked.data.get("name") if checked.data else None
-    return {
-        **_config_check(checked),
-        "data": for_browser(checked.data),
-        "yaml": checked.yaml,
-        "file": run_form.file_name(name),
-        "command": run_form.command(name),
-    }
+    return FormState(
+        **_check_values(checked),
+        data=for_browser(checked.data),
+        yaml=checked.yaml,
+        file=run_form.file_name(name),
+        command=run_form.command(name),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,36 +17,45 @@ from rl2f_core.config.loading import to_yaml
 from rl2f_core.environments.dataset.environment import CheckerName, Dataset
 from rl2f_core.environments.dataset.summary import read_header, suggest_checker, summarize
 from rl2f_core.errors import shorten
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
+DataFile = Annotated[str, Field(max_length=300, description="Name of an uploaded file.")]
 MAX_BAD_ROWS = 200
 """Bad rows that a check lists; it counts all of them."""
 MAX_CELL = 200
 Meaning = Literal["problem", "answer", "solution", "level", "split", "pattern", "tests", "choices"]
 
 
-class BadRowInfo(TypedDict):
+class BadRowInfo(FrozenModel):
     """A row that cannot be used."""
 
     row: int
+    """1-based row of the file."""
     column: str
     """Empty if the row as a whole is invalid."""
     reason: str
+    """What is wrong."""
 
 
-class DataCheck(TypedDict):
+class DataCheck(FrozenModel):
     """Result of the check of a file."""
 
     file: str
+    """Name of the file."""
     columns: list[str]
+    """Columns of the file."""
     used: dict[str, str]
     """Column of the file by its meaning."""
     checker: str
+    """How answers are compared."""
     preview: list[list[str]]
     """The first rows, a text per column."""
     rows: int
+    """Number of rows."""
     valid: int
+    """Number of rows that can be used."""
     duplicates: int
+    """Number of repeated problems."""
     near_duplicates: int
     """Problems for training or validation that nearly repeat a test problem."""
     problems: dict[str, int]
@@ -56,7 +65,9 @@ class DataCheck(TypedDict):
     empty_hints: int
     """Number of problems without content for a scripted hint, among the first `checked_hints`."""
     checked_hints: int
+    """Number of problems whose scripted hints were checked."""
     num_bad_rows: int
+    """Number of rows that cannot be used."""
     bad_rows: list[BadRowInfo]
     """The first bad rows."""
     yaml: str
@@ -92,18 +103,17 @@ class OwnDataEndpoints:
             return store(self._context.workspace, path).name
 
     @endpoint("read")
-    def list_data_columns(self, file: ShortText) -> list[str]:
+    def list_data_columns(self, file: DataFile) -> list[str]:
         """List the columns of an uploaded file."""
         return read_header(self._path_of(file))
 
     @endpoint("run")
     def check_data_file(
-        self, file: ShortText, columns: dict[Meaning, ShortText] | None = None, checker: CheckerName | None = None
+        self, file: DataFile, columns: dict[Meaning, ShortText] | None = None, checker: CheckerName | None = None
     ) -> DataCheck:
         """Check the rows and gold answers of an uploaded file. The programs of unit tests run in the sandbox.
 
         Args:
-            file: Name of an uploaded file.
             columns: Columns by meaning; those left out are detected by name, and an empty name is none.
             checker: How answers are compared; by default suggested by the first rows.
         """
@@ -114,27 +124,27 @@ class OwnDataEndpoints:
             data["llm"] = {"type": "openai_api"}
         summary = summarize(validated(Dataset.Config, data))
         loaded = summary.loaded
-        return {
-            "file": path.name,
-            "columns": list(loaded.header),
-            "used": loaded.columns,
-            "checker": data["checker"],
-            "preview": [[shorten(row[name], MAX_CELL) for name in loaded.header] for row in loaded.preview],
-            "rows": loaded.rows,
-            "valid": loaded.valid,
-            "duplicates": loaded.duplicates,
-            "near_duplicates": loaded.near_duplicates,
-            "problems": {split: len(questions) for split, questions in loaded.questions.items()},
-            "baseline": summary.baseline.score,
-            "empty_hints": summary.empty_hints,
-            "checked_hints": summary.checked_hints,
-            "num_bad_rows": len(loaded.bad_rows),
-            "bad_rows": [
-                {"row": bad.row, "column": bad.column, "reason": shorten(bad.reason, MAX_CELL)}
+        return DataCheck(
+            file=path.name,
+            columns=list(loaded.header),
+            used=loaded.columns,
+            checker=data["checker"],
+            preview=[[shorten(row[name], MAX_CELL) for name in loaded.header] for row in loaded.preview],
+            rows=loaded.rows,
+            valid=loaded.valid,
+            duplicates=loaded.duplicates,
+            near_duplicates=loaded.near_duplicates,
+            problems={split: len(questions) for split, questions in loaded.questions.items()},
+            baseline=summary.baseline.score,
+            empty_hints=summary.empty_hints,
+            checked_hints=summary.checked_hints,
+            num_bad_rows=len(loaded.bad_rows),
+            bad_rows=[
+                BadRowInfo(row=bad.row, column=bad.column, reason=shorten(bad.reason, MAX_CELL))
                 for bad in loaded.bad_rows[:MAX_BAD_ROWS]
             ],
-            "yaml": to_yaml({"environment": summary.settings}),
-        }
+            yaml=to_yaml({"environment": summary.settings}),
+        )
 
     def _path_of(self, file: str) -> Path:
         """Return the path of an uploaded file."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import SimpleNamespace
+
+from pydantic import BaseModel
 
 from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
@@ -34,20 +36,17 @@ class Action:
 
 
 @contextmanager
-def recorded(
-    db: Database, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
-) -> Iterator[Action]:
-    """Record a call of an endpoint when the block ends; `args` includes `self`.
+def recorded(db: Database, name: str, given: Mapping[str, object]) -> Iterator[Action]:
+    """Record a call of an endpoint with these arguments when the block ends.
 
     The result's `run` or undone label becomes the detail. An entry that cannot be written is logged and does not undo
     the action.
     """
     caller, action = CALLER.get(), Action()
-    entry = audit_log.entry(caller, function.__name__, summarize_call(function, args, kwargs))
+    entry = audit_log.entry(caller, name, summarize_call(given))
     try:
         yield action
-        if isinstance(action.result, dict):
-            entry.detail = _describe_result(action.result)
+        entry.detail = _describe_result(action.result)
     except Exception as error:
         entry.outcome, entry.detail = "failed", _reason(error, entry.arguments)[: audit_log.MAX_CHARS]
         raise
@@ -65,16 +64,12 @@ def write_entry(db: Database, entry: AuditEntry) -> None:
         _log.exception("The audit log misses an entry: %s %s", entry.caller, entry.action)
 
 
-def summarize_call(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """Return `name=value` pairs, without `self`, None and values that may contain secrets or private text."""
-    try:
-        given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
-    except TypeError:  # the validation reports it
-        return ""
+def summarize_call(given: Mapping[str, object]) -> str:
+    """Return `name=value` pairs, without None and values that may contain secrets or private text."""
     return ", ".join(
         f"{name}={value if name in IDENTITIES and _is_identity(value) else _summarize(value)}"
         for name, value in given.items()
-        if name != "self" and value is not None
+        if value is not None
     )
 
 
@@ -84,6 +79,8 @@ def _summarize(value: object) -> str:
         return str(value)
     if isinstance(value, str):
         return value if NAME.fullmatch(value) else f"{len(value)} characters"
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
         return f"{{{', '.join(_summarize(str(key)) for key in value)}}}"
     if isinstance(value, list | tuple) and all(isinstance(item, int) for item in value):
@@ -95,12 +92,14 @@ def _is_identity(value: object) -> bool:
     return isinstance(value, str) and len(value) <= MAX_IDENTITY_CHARS and value.isprintable()
 
 
-def _describe_result(result: Mapping[str, object]) -> str:
+def _describe_result(result: object) -> str:
     """Return the run of a result, or the label that was undone."""
-    undone = result.get("removed")
-    if isinstance(undone, Mapping):
+    if isinstance(result, Mapping):
+        result = SimpleNamespace(**result)
+    undone = getattr(result, "removed", None)
+    if undone is not None:
         return ", ".join(f"{name}={undone[name]}" for name in ("run", "event_id", "turn", "label"))
-    return f"run {result['run']}" if "run" in result else ""
+    return f"run {result.run}" if hasattr(result, "run") else ""
 
 
 def _reason(error: Exception, arguments: str) -> str:

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
-from app.endpoints.transcript import columns
 from jobs.db.models import Run
 from jobs.db.queries.dialogues import DialogueView
 from rl2f_core.run.directory import RunDir
-from rl2f_core.types import JsonObject
+from rl2f_core.stats.intervals import Interval
+from rl2f_core.types import FrozenModel
 
 if TYPE_CHECKING:
     from rl2f_core.run_kinds.fork import ForkRun
 
 
-class ForkStatus(TypedDict):
-    """Whether a fork has ended."""
-
-    status: str
-    detail: str
-
-
-class RedactedRerun(ForkStatus):
+class RedactedRerun(FrozenModel):
     """Result of a fork with the original and the redacted hint."""
 
+    status: str
+    """State of the fork."""
+    detail: str
+    """Why it ended."""
     run: int
     """The fork."""
     turn: int
+    """0-based attempt that the hint follows."""
     checkpoint: str
     """The student that continued the dialogue."""
     hint: str | None
@@ -37,8 +35,8 @@ class RedactedRerun(ForkStatus):
     """The stored next attempt is correct; None without it or its verdict."""
     same_seed: dict[str, bool]
     """Whether the next attempt is correct under the dialogue's own seed, for `original` and `redacted`."""
-    solved: dict[str, JsonObject]
-    """Fraction of correct next attempts under other seeds, for both; fields of an `Interval`."""
+    solved: dict[str, Interval]
+    """Fraction of correct next attempts under other seeds, for both."""
     samples: int
     """Number of other seeds."""
 
@@ -58,15 +56,16 @@ def rerun_result(row: Run, config: ForkRun, view: DialogueView, folder: RunDir) 
     result = next((hint for hint in report.hints if hint.checkpoint == checkpoint), None) if report else None
     masked = result.hints_by_arm.get("redacted") if result else None
     after = view.turns[config.turn + 1].row if config.turn + 1 < len(view.turns) else None
-    return {
-        **columns(row, ForkStatus),
-        "run": row.id or 0,
-        "turn": config.turn,
-        "checkpoint": checkpoint,
-        "hint": masked.text if masked and masked.error is None else None,
-        "error": masked.error if masked else None,
-        "stored": after.correct if after else None,
-        "same_seed": result.same_seed if result else {},
-        "solved": {arm: rate.model_dump(mode="json") for arm, rate in result.arms.items()} if result else {},
-        "samples": config.samples,
-    }
+    return RedactedRerun(
+        status=row.status,
+        detail=row.detail,
+        run=row.id,
+        turn=config.turn,
+        checkpoint=checkpoint,
+        hint=masked.text if masked and masked.error is None else None,
+        error=masked.error if masked else None,
+        stored=after.correct if after else None,
+        same_seed=result.same_seed if result else {},
+        solved=result.arms if result else {},
+        samples=config.samples,
+    )

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict, cast
+from typing import Annotated, cast
 
 from pydantic import Field
 
 from app.common.context import Context
 from app.common.known_values import check_run_filter
-from app.endpoints.endpoint import endpoint
-from app.endpoints.types import RunId, RunIds, ShortText, check_file_name
-from jobs.db.models import Run
+from app.endpoints.endpoint import Flat, endpoint
+from app.endpoints.types import Cursor, RunId, RunOrOldId, RunsOrOldIds, ShortText, check_file_name, from_row
+from jobs.db.models import JobLog, Run, RunSummary, ScheduledRun
+from jobs.db.paging import Page
 from jobs.db.queries import job_log, metrics, notes, runs, scheduled_runs
 from jobs.db.queries.runs import RunFilter
-from jobs.imports.importer import ImportSettings, import_file, parse_rewards
+from jobs.imports.importer import ImportSettings, import_file
 from jobs.queue.slots import read_slots
 from rl2f_core.errors import ConfigError, DataError, RL2FError
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel
 
-RunStatus = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
-RunSort = Literal["created", "-created", "name", "-name", "reward", "-reward", "ended", "-ended", "environment",
-                  "-environment"]  # fmt: skip
-"""Sort key of runs; a leading `-` means descending order."""
-Cursor = Annotated[str, Field(max_length=500)]
-PageSize = Annotated[int, Field(ge=1, le=200)]
+ScheduleId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a schedule.")]
 FileText = Annotated[str, Field(max_length=2_000_000)]
 TEXT_SUFFIXES = (".jsonl", ".json")
 """Files that a program can import."""
@@ -39,88 +36,43 @@ MAX_NOTE_CHARS = 300
 """Characters of the newest note in a row."""
 
 
-class RunSummary(TypedDict):
-    """Columns of `jobs.db.models.Run`."""
-
-    id: int
-    name: str
-    kind: str
-    status: RunStatus
-    detail: str
-    origin: str
-    parent: int | None
-    environment: str
-    model: str
-    method: str
-    seed: int
-    device: str
-    created: float
-    started: float | None
-    ended: float | None
-    phase: str
-    done: float
-    total: float | None
-    eta: float | None
-    reward: float | None
-    tokens_per_second: float | None
-    heartbeat: float | None
-    version: int
-
-
 class RunRow(RunSummary):
     """A run in a list."""
 
     tags: list[str]
+    """Tags of the run."""
     rewards: list[float]
     """Up to 40 mean rewards, evenly spaced over the steps."""
     note_count: int
+    """Number of notes on the run."""
     latest_note: str
+    """Beginning of the newest note."""
 
 
-class RunPage(TypedDict):
-    """One page of runs."""
-
-    rows: list[RunRow]
-    total: int
-    """Number of runs on all pages."""
-    first: int
-    """1-based position of the first row."""
-    before: str | None
-    """Cursor of the previous page."""
-    after: str | None
-    """Cursor of the next page."""
-
-
-class ActiveRuns(TypedDict):
+class ActiveRuns(FrozenModel):
     """Runs with a worker, and the queue."""
 
     active: list[RunRow]
+    """Runs with a worker."""
     queued: list[RunRow]
     """The first runs of the queue, in order."""
     queued_total: int
+    """Number of all queued runs."""
 
 
-class RunFacets(TypedDict):
-    """Values by which runs can be filtered."""
-
-    statuses: list[str]
-    kinds: list[str]
-    environments: list[str]
-    methods: list[str]
-    models: list[str]
-    tags: list[str]
-
-
-class QueueStatus(TypedDict):
+class QueueStatus(FrozenModel):
     """State of the queue."""
 
     paused: bool
+    """Whether no further runs start."""
     active: int
     """Number of runs with a worker."""
     queued: int
+    """Number of queued runs."""
     cpu_slots: int | None
     """Concurrent runs on the CPU; None if a setting is invalid."""
     cuda_devices: list[str]
+    """Numbers of the CUDA devices for runs."""
     light_slots: int | None
     """Concurrent runs of kinds without a device; None if a setting is invalid."""
     error: str | None
@@ -129,43 +81,21 @@ class QueueStatus(TypedDict):
     """Another server has the lock of the workspace."""
 
 
-class UndeletedRun(TypedDict):
+class UndeletedRun(FrozenModel):
     """A run that could not be deleted."""
 
-    run: int
+    run: RunId
     reason: str
+    """Why it could not be deleted."""
 
 
-class DeletedRuns(TypedDict):
+class DeletedRuns(FrozenModel):
     """Result of a deletion."""
 
     deleted: list[int]
+    """Numbers of the deleted runs."""
     kept: list[UndeletedRun]
-
-
-class Schedule(TypedDict):
-    """A scheduled run."""
-
-    id: int
-    name: str
-    trigger: str
-    """`date`, `cron` or `nightly`."""
-    when: str
-    """ISO time or five cron fields."""
-    timezone: str
-    enabled: bool
-    last_run: float | None
-    next_run: float | None
-
-
-class JobProblem(TypedDict):
-    """A scheduler job that failed or missed its time."""
-
-    id: int
-    time: float
-    job: str
-    outcome: str
-    detail: str
+    """Runs that could not be deleted."""
 
 
 class RunListEndpoints:
@@ -182,53 +112,33 @@ class RunListEndpoints:
     @endpoint("read")
     def list_runs(
         self,
-        search: ShortText = "",
-        status: list[RunStatus] | None = None,
-        kind: ShortText = "",
-        environment: ShortText = "",
-        method: ShortText = "",
-        tag: ShortText = "",
-        sort: RunSort = "-created",
+        filter: Flat[RunFilter] = RunFilter(),
         cursor: Cursor | None = None,
-        limit: PageSize = 50,
-    ) -> RunPage:
+        limit: Annotated[int, Field(ge=1, le=200)] = 50,
+    ) -> Page[RunRow]:
         """Return one page of the runs that match a filter; an empty field matches all.
 
         Args:
-            search: Words that must all occur in name, environment, method, model, tags or notes.
-            status: Permitted statuses; None permits all.
-            kind: Run kind, e.g. `train`.
-            environment: Environment, e.g. `guess_number`.
-            method: Method of the last stage, e.g. `rl2f`.
-            tag: A tag.
-            sort: Order; runs without a value come last.
+            filter: The filter.
             cursor: `before` or `after` of another page; None returns the first page.
             limit: Maximum number of rows.
         """
-        filter = RunFilter(search, tuple(status or ()), kind, environment, method, tag, sort)
         page = runs.page(self._context.db, filter, cursor, limit)
         if not page.total:
             check_run_filter(self._context.db, filter)
-        return {
-            "rows": self._rows(page.rows),
-            "total": page.total or 0,
-            "first": page.first,
-            "before": page.before,
-            "after": page.after,
-        }
+        return replace(cast(Page[RunRow], page), rows=self._rows(page.rows))
 
     @endpoint("read")
     def list_active_runs(self) -> ActiveRuns:
         """List the runs that have a worker, and the first runs of the queue in queue order."""
         active, queued = runs.active(self._context.db), runs.queued(self._context.db)
         rows = self._rows([*active, *queued[:MAX_QUEUED]])
-        return {"active": rows[: len(active)], "queued": rows[len(active) :], "queued_total": len(queued)}
+        return ActiveRuns(active=rows[: len(active)], queued=rows[len(active) :], queued_total=len(queued))
 
     @endpoint("read")
-    def run_facets(self) -> RunFacets:
-        """List the values by which runs can be filtered, and all tags."""
-        found = runs.facets(self._context.db)
-        return cast(RunFacets, {**found, "tags": runs.all_tags(self._context.db)})
+    def run_facets(self) -> dict[str, list[str]]:
+        """Return the statuses, kinds, environments, methods, models and tags of all runs."""
+        return {**runs.facets(self._context.db), "tags": runs.all_tags(self._context.db)}
 
     @endpoint("read")
     def runs_version(self) -> int:
@@ -236,28 +146,20 @@ class RunListEndpoints:
         return runs.version(self._context.db)
 
     @endpoint("run")
-    def delete_runs(self, run_ids: Annotated[RunIds, Field(min_length=1)]) -> DeletedRuns:
+    def delete_runs(self, runs: Annotated[RunsOrOldIds, Field(min_length=1)]) -> DeletedRuns:
         """Delete ended runs with their files; a run that cannot be deleted is kept, and the reason returned."""
-        result: DeletedRuns = {"deleted": [], "kept": []}
-        for run_id in run_ids:
+        deleted, kept = [], []
+        for run in runs:
             try:
-                self._context.queue.delete(run_id)
+                self._context.queue.delete(run)
+                deleted.append(run)
             except RL2FError as error:
-                result["kept"].append({"run": run_id, "reason": str(error)})
-            else:
-                result["deleted"].append(run_id)
-        return result
+                kept.append(UndeletedRun(run=run, reason=str(error)))
+        return DeletedRuns(deleted=deleted, kept=kept)
 
     @endpoint("run")
     def import_rollouts(
-        self,
-        file_name: ShortText,
-        content: FileText,
-        format: ShortText = "",
-        threshold: float = 1.0,
-        phase: Literal["", "train", "evaluation", "chat"] = "",
-        rewards: Annotated[list[ShortText], Field(max_length=24)] | None = None,
-        skip_invalid: bool = False,
+        self, file_name: ShortText, content: FileText, settings: Flat[ImportSettings] = ImportSettings()
     ) -> RunSummary:
         """Import rollouts of another program as a read-only run; if a row is invalid, nothing is imported.
 
@@ -266,15 +168,8 @@ class RunListEndpoints:
         Args:
             file_name: Name of the file, which ends with .jsonl or .json.
             content: Its text: a rollout dump of verl, results or traces of verifiers, an Inspect log, or conversations.
-            format: verl, verifiers, verifiers_traces, inspect, trl or messages; empty detects it.
-            threshold: Sum of the rewards from which a rollout without a verdict counts as correct.
-            phase: Phase of all rollouts; empty takes it from the rows or the file's name.
-            rewards: Rewards that count, each as NAME or NAME=WEIGHT; by default those that the format names.
-            skip_invalid: Skip and list invalid rows instead of importing nothing.
+            settings: How rollouts are read.
         """
-        settings = ImportSettings(
-            format or None, None, threshold, phase or None, parse_rewards(rewards or []), skip_invalid=skip_invalid
-        )
         name = check_file_name(Path(file_name).name)
         if Path(name).suffix not in TEXT_SUFFIXES:
             fix = "Convert the file, or import it with `rl2f import` on the server."
@@ -282,28 +177,27 @@ class RunListEndpoints:
         with tempfile.TemporaryDirectory(prefix="rl2f-import-") as folder:
             path = Path(folder) / name
             path.write_text(content, encoding="utf-8")
-            db, workspace = self._context.db, self._context.workspace
-            return run_summary(import_file(db, workspace, path, settings))
+            return import_file(self._context.db, self._context.workspace, path, settings)
 
     # -- queue -------------------------------------------------------------------------------------------------
     @endpoint("read")
     def queue_status(self) -> QueueStatus:
         """Return the number of active and queued runs, the slots, and whether the queue is paused."""
-        db, error = self._context.db, None
+        db, slots, error = self._context.db, None, None
         try:
             slots = read_slots(db)
         except ConfigError as invalid:
-            slots, error = None, str(invalid)
-        return {
-            "paused": self._context.queue.paused,
-            "active": len(runs.active(db)),
-            "queued": len(runs.queued(db)),
-            "cpu_slots": slots.cpu if slots else None,
-            "cuda_devices": list(slots.cuda) if slots else [],
-            "light_slots": slots.light if slots else None,
-            "error": error,
-            "read_only": self._context.read_only,
-        }
+            error = str(invalid)
+        return QueueStatus(
+            paused=self._context.queue.paused,
+            active=len(runs.active(db)),
+            queued=len(runs.queued(db)),
+            cpu_slots=slots.cpu if slots else None,
+            cuda_devices=list(slots.cuda) if slots else [],
+            light_slots=slots.light if slots else None,
+            error=error,
+            read_only=self._context.read_only,
+        )
 
     @endpoint("run")
     def pause_queue(self) -> QueueStatus:
@@ -318,58 +212,53 @@ class RunListEndpoints:
         return self.queue_status()
 
     @endpoint("run")
-    def move_run(self, run_id: RunId, before: RunId | None = None) -> RunSummary:
+    def move_run(self, run: RunOrOldId, before: RunId | None = None) -> RunSummary:
         """Move a queued run.
 
         Args:
-            run_id: The run.
+            run: The run.
             before: The queued run before which it is placed; None places it at the end.
         """
-        return run_summary(self._context.queue.move(run_id, before))
+        return self._context.queue.move(run, before)
 
     # -- scheduler ---------------------------------------------------------------------------------------------
     @endpoint("read")
-    def list_schedules(self) -> list[Schedule]:
+    def list_schedules(self) -> list[ScheduledRun]:
         """List the scheduled runs by their next time."""
-        return [cast(Schedule, _columns(row, Schedule)) for row in scheduled_runs.all_schedules(self._context.db)]
+        return scheduled_runs.all_schedules(self._context.db)
 
     @endpoint("run")
-    def enable_schedule(self, schedule_id: RunId, enabled: bool = True) -> Schedule:
-        """Enable or disable a schedule."""
-        return cast(Schedule, _columns(scheduled_runs.enable(self._context.db, schedule_id, enabled), Schedule))
+    def enable_schedule(self, schedule_id: ScheduleId, enabled: bool = True) -> ScheduledRun:
+        """Enable or disable a schedule.
+
+        Args:
+            schedule_id: The schedule.
+            enabled: Whether it creates runs.
+        """
+        return scheduled_runs.enable(self._context.db, schedule_id, enabled)
 
     @endpoint("run")
-    def delete_schedule(self, schedule_id: RunId) -> None:
+    def delete_schedule(self, schedule_id: ScheduleId) -> None:
         """Delete a schedule; its runs remain."""
         scheduled_runs.remove(self._context.db, schedule_id)
 
     @endpoint("read")
-    def job_problems(self) -> list[JobProblem]:
+    def job_problems(self) -> list[JobLog]:
         """List the newest scheduler jobs that failed or missed their time."""
         entries = job_log.recent(self._context.db, MAX_LOG_ENTRIES)
-        failed = [entry for entry in entries if entry.outcome in ("missed", "failed")][:MAX_PROBLEMS]
-        return [cast(JobProblem, _columns(entry, JobProblem)) for entry in failed]
+        return [entry for entry in entries if entry.outcome in ("missed", "failed")][:MAX_PROBLEMS]
 
     def _rows(self, listed: Sequence[Run]) -> list[RunRow]:
-        db, ids = self._context.db, [run.id for run in listed if run.id is not None]
+        db, ids = self._context.db, [run.id for run in listed]
         tags, rewards, remarks = runs.tags_of(db, ids), metrics.sparkline(db, ids), notes.on_runs(db, ids)
         return [
-            {
-                **run_summary(run),
-                "tags": tags[run_id],
-                "rewards": rewards.get(run_id, []),
-                "note_count": len(remarks[run_id]),
-                "latest_note": "".join(remarks[run_id][-1:])[:MAX_NOTE_CHARS],
-            }
-            for run_id, run in zip(ids, listed, strict=True)
+            from_row(
+                RunRow,
+                run,
+                tags=tags[run.id],
+                rewards=rewards.get(run.id, []),
+                note_count=len(remarks[run.id]),
+                latest_note="".join(remarks[run.id][-1:])[:MAX_NOTE_CHARS],
+            )
+            for run in listed
         ]
-
-
-def run_summary(run: Run) -> RunSummary:
-    """Return the columns of a run."""
-    return cast(RunSummary, _columns(run, RunSummary))
-
-
-def _columns(row: object, kind: type) -> JsonObject:
-    """Return the attributes of a row that a `TypedDict` names."""
-    return {name: getattr(row, name) for name in kind.__annotations__}

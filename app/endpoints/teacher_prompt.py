@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 from pydantic import ValidationError
+from typing_extensions import TypedDict
 
 from jobs.db.models import Turn
 from rl2f_core import registry

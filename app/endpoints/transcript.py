@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
+from typing_extensions import TypedDict
 
 from app.common.context import Context
 from app.common.diff import Segment, changes

@@ -3,52 +3,68 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.common.urls import page_url
+from app.endpoints.endpoint import OldName
+from jobs.db.models import Run
 from rl2f_core.config.loading import format_validation_error
 from rl2f_core.errors import ConfigError, DataError
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
-RunId = Annotated[int, Field(ge=1, le=2**31 - 1)]
-RunIds = Annotated[list[RunId], Field(max_length=1000)]
+RunId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a run.")]
+RunIds = Annotated[list[RunId], Field(max_length=1000, description="Numbers of runs.")]
+RunOrOldId = Annotated[RunId, OldName("run_id")]
+"""Argument `run`, which was called `run_id`."""
+RunsOrOldIds = Annotated[RunIds, OldName("run_ids")]
+"""Argument `runs`, which was called `run_ids`."""
 ShortText = Annotated[str, Field(max_length=300)]
+Checkpoint = Annotated[str, Field(max_length=300, description="Name of a checkpoint, e.g. `rl2f@24`.")]
+Cursor = Annotated[str, Field(max_length=1000, description="`before` or `after` of another page.")]
+Time = Annotated[float, Field(description="Seconds since 1970, UTC.")]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class QueuedRun(TypedDict):
+class QueuedRun(FrozenModel):
     """A run that an endpoint put into the queue."""
 
-    run: int
+    run: RunId
     name: str
+    """Name of the run."""
     url: str
     """Address of the run's page."""
 
 
-class FileMeta(TypedDict):
-    """Type tag of a file reference."""
+def queued_run(run: Run) -> QueuedRun:
+    """Return a run that was put into the queue."""
+    return QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id))
 
-    _type: Literal["gradio.FileData"]
+
+class FileMeta(FrozenModel):
+    """Type of a file reference."""
+
+    type: Literal["gradio.FileData"] = Field("gradio.FileData", serialization_alias="_type")
+    """Gradio's mark of a file."""
 
 
-class FileRef(TypedDict):
+class FileRef(FrozenModel):
     """A file of the server in Gradio's format; `gradio_client` downloads it and returns the local path."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
     path: str
+    """Path on the server."""
     orig_name: str
+    """Name of the file."""
     size: int
-    meta: FileMeta
+    """Bytes of the file."""
+    meta: FileMeta = FileMeta()
 
 
 def file_ref(path: Path) -> FileRef:
     """Return the reference of a file below the workspace's `exports/`."""
-    return {
-        "path": str(path),
-        "orig_name": path.name,
-        "size": path.stat().st_size,
-        "meta": {"_type": "gradio.FileData"},
-    }
+    return FileRef(path=str(path), orig_name=path.name, size=path.stat().st_size)
 
 
 def check_file_name(name: str) -> str:
@@ -64,3 +80,9 @@ def validated(model: type[Model], data: JsonObject) -> Model:
         return model.model_validate(data)
     except ValidationError as error:
         raise ConfigError(format_validation_error(error, model), fix="Correct the field and try again.") from error
+
+
+def from_row(model: type[Model], row: object, **computed: object) -> Model:
+    """Return a database row as a model, with computed values; the field `run` is the column `run_id`."""
+    names = {name: "run_id" if name == "run" else name for name in model.model_fields if name not in computed}
+    return model(**{name: getattr(row, column) for name, column in names.items()}, **computed)

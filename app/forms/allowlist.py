@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict
 from urllib.parse import urlsplit
 
 from app.forms.errors import FieldError, fields_of
@@ -31,6 +30,7 @@ from rl2f_core.leaks.mentions.model import read_weights
 from rl2f_core.llms.openai_api import LOOPBACK
 from rl2f_core.model_store.store import built_in, cache_dir, list_models
 from rl2f_core.teachers import prompt_templates
+from rl2f_core.types import FrozenModel
 
 ENDPOINTS = "RL2F_ENDPOINTS"
 """Environment variable of the server with the base URLs that a form may name, separated by spaces or commas."""
@@ -40,12 +40,15 @@ RUNS_SHOWN = 100
 """Newest runs whose checkpoints a form offers; older ones can be named in the YAML."""
 
 
-class Option(TypedDict):
+class Option(FrozenModel):
     """A value that a field of the form accepts."""
 
     value: str
+    """The value."""
     label: str
+    """Its name."""
     note: str
+    """What it is."""
 
 
 # -- what a form offers ------------------------------------------------------------------------------------------------
@@ -70,7 +73,7 @@ def list_model_options() -> list[Option]:
     for entry in list_models():
         state = f"{entry.bytes / 1e6:.1f} MB" if entry.path else "downloaded at the start"
         note = f"{entry.description}, {entry.license}; {state}"
-        found.append({"value": entry.name, "label": entry.name, "note": note})
+        found.append(Option(value=entry.name, label=entry.name, note=note))
     return found
 
 
@@ -102,14 +105,14 @@ def list_detectors(workspace: Workspace) -> list[Option]:
         with contextlib.suppress(RL2FError):
             weights = read_weights(path)
             note = f"threshold {weights.threshold:.2f}"
-            found.append({"value": str(path), "label": weights.name, "note": note})
+            found.append(Option(value=str(path), label=weights.name, note=note))
     return found
 
 
 def list_questions(workspace: Workspace) -> list[Option]:
     """List the shipped sample and the uploaded files of questions, newest first; the value is the path."""
     files = sorted(stored_files(workspace), key=lambda path: -path.stat().st_mtime)
-    uploaded: list[Option] = [{"value": str(path), "label": path.name, "note": "uploaded"} for path in files]
+    uploaded: list[Option] = [Option(value=str(path), label=path.name, note="uploaded") for path in files]
     return [*_named([SAMPLE]), *uploaded]
 
 
@@ -117,7 +120,7 @@ def list_runs(db: Database) -> list[Option]:
     """List the newest runs with dialogues of their own; the value is the name of their run directory."""
     rows = runs.page(db, limit=RUNS_SHOWN).rows
     return [
-        {"value": row.folder, "label": f"{row.id} · {row.name}", "note": row.environment}
+        Option(value=row.folder, label=f"{row.id} · {row.name}", note=row.environment)
         for row in rows
         if row.kind not in ("export", "model_export", "rescore", "train_detector")
     ]
@@ -128,11 +131,11 @@ def _training_runs(db: Database) -> list[Run]:
 
 
 def _option_of(run: Run, value: str, name: str) -> Option:
-    return {"value": value, "label": f"{run.id}:{name}", "note": f"{run.name}, {run.environment}"}
+    return Option(value=value, label=f"{run.id}:{name}", note=f"{run.name}, {run.environment}")
 
 
 def _named(names: Iterable[str]) -> list[Option]:
-    return [{"value": name, "label": name, "note": ""} for name in names]
+    return [Option(value=name, label=name, note="") for name in names]
 
 
 # -- checks: each returns None for a permitted value, otherwise the error message --------------------------------------

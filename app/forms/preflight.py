@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,7 +13,7 @@ from rl2f_core.file_io import checked_path
 from rl2f_core.metrics.constant_baseline import describe_comparison
 from rl2f_core.stats.intervals import Interval
 from rl2f_core.training.preflight import PreflightReport
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 MAX_NAME_CHARACTERS = 100
 
@@ -22,30 +23,79 @@ def preflight_data(data: JsonObject) -> JsonObject:
     return {**data, "kind": "preflight", "name": f"preflight {data.get('name', 'run')}"[:MAX_NAME_CHARACTERS]}
 
 
-def view(run: Run, folder: Path) -> JsonObject:
-    """Return the state of a preflight as JSON.
+class PreflightVerdict(FrozenModel):
+    """Whether a training run is worth starting."""
+
+    ok: bool
+    """The run is worth starting."""
+    text: str
+    """The verdict with its reason."""
+    fix: str
+    """What to change; empty if nothing."""
+    note: str
+    """Remark about later checks."""
+
+
+class PreflightFact(FrozenModel):
+    """A measured value of a preflight."""
+
+    label: str
+    """What was measured."""
+    value: str
+    """The value with its interval."""
+    note: str
+    """What the value refers to."""
+
+
+class PreflightState(FrozenModel):
+    """Progress or result of a preflight."""
+
+    run: int
+    """Number of the preflight's run."""
+    status: str
+    """State of the run."""
+    ended: bool
+    """The run has ended."""
+    detail: str | None
+    """Why it ended."""
+    yaml: str
+    """Its configuration."""
+    phase: str | None
+    """Current activity."""
+    done: float
+    """Completed dialogues."""
+    total: float | None
+    """All dialogues."""
+    verdict: PreflightVerdict | None = None
+    """None until the report exists."""
+    facts: Sequence[PreflightFact] = ()
+    """The measured values."""
+    figure: JsonObject | None = None
+    """Plotly figure of the group outcomes; its colors are names of CSS variables."""
+    text: str = ""
+    """The report."""
+
+
+def view(run: Run, folder: Path) -> PreflightState:
+    """Return the state of a preflight.
 
     Args:
         run: Its row.
         folder: Its run directory, with `preflight.json` and `preflight.txt` at the end.
     """
-    shown: JsonObject = {
-        "run": run.id,
-        "status": run.status,
-        "ended": run.status in ENDED,
-        "detail": run.detail,
-        "yaml": run.config,
+    result: JsonObject = {}
+    if (report := _report(folder)) is not None:
+        text = _read(checked_path(folder, "preflight.txt")) or report.to_text()
+        result = {"verdict": _verdict(report, text), "facts": _facts(report), "figure": figure(report), "text": text}
+    return PreflightState(
+        run=run.id,
+        status=run.status,
+        ended=run.status in ENDED,
+        detail=run.detail,
+        yaml=run.config,
         **_progress(run, folder),
-        "verdict": None,
-        "facts": [],
-        "figure": None,
-        "text": "",
-    }
-    report = _report(folder)
-    if report is None:
-        return shown
-    text = _read(checked_path(folder, "preflight.txt")) or report.to_text()
-    return {**shown, "verdict": _verdict(report, text), "facts": _facts(report), "figure": figure(report), "text": text}
+        **result,
+    )
 
 
 def _report(folder: Path) -> PreflightReport | None:
@@ -71,14 +121,14 @@ def _progress(run: Run, folder: Path) -> JsonObject:
         return {"phase": run.phase, "done": run.done, "total": run.total}
 
 
-def _verdict(report: PreflightReport, text: str) -> JsonObject:
+def _verdict(report: PreflightReport, text: str) -> PreflightVerdict:
     """Return the verdict with its reason and fix; `note` is the remark of the text about later checks."""
     note = next((line.strip() for line in text.splitlines() if line.strip().startswith("These are the starting")), "")
     words = "Worth starting." if report.passed else f"Not worth starting with these weights: {report.reason}"
-    return {"ok": report.passed, "text": words, "fix": report.fix, "note": note}
+    return PreflightVerdict(ok=report.passed, text=words, fix=report.fix, note=note)
 
 
-def _facts(report: PreflightReport) -> list[dict[str, str]]:
+def _facts(report: PreflightReport) -> list[PreflightFact]:
     """Return the measured values with their intervals."""
     n = report.tasks * report.samples
     mixed = report.outcomes.get("groups/frac_mixed", 0.0)
@@ -97,7 +147,7 @@ def _facts(report: PreflightReport) -> list[dict[str, str]]:
         *_training_memory(report),
         *_retained_states(report),
     ]
-    return [{"label": label, "value": value, "note": note} for label, value, note in rows]
+    return [PreflightFact(label=label, value=value, note=note) for label, value, note in rows]
 
 
 def _training_memory(report: PreflightReport) -> list[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
+from rl2f_core.config.loading import to_yaml
 from rl2f_core.text.yaml_loader import Loader, with_loader
 
 MAX_CHARACTERS = 200_000
@@ -120,16 +121,11 @@ def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
     return None
 
 
-def dump(data: object) -> str:
-    """Return data as YAML in the style of a resolved configuration."""
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
-
-
 def update(text: str | None, data: object) -> str:
     """Return a text with the values of `data`; comments, order and notation stay.
 
-    Returns `dump(data)` without comments if there is no text, or it cannot be read, uses aliases, or cannot hold the
-    values otherwise.
+    Returns `to_yaml(data)`, without comments, if there is no text, or it cannot be read, uses aliases, or cannot hold
+    the values otherwise.
     """
     try:
         document = read(text or "")
@@ -142,7 +138,7 @@ def update(text: str | None, data: object) -> str:
                 return written.getvalue()
     except (YamlProblem, YAMLError, LookupError, ValueError, TypeError, OverflowError, RecursionError):
         pass
-    return dump(data)
+    return to_yaml(data)
 
 
 class _Representer(RoundTripRepresenter):
@@ -183,13 +179,13 @@ def _new(value: object, editor: YAML) -> object:
         return value
     if isinstance(value, float) or (isinstance(value, str) and len(value) <= 100):
         return _scalar(value)
-    return editor.load(dump(value))
+    return editor.load(to_yaml(value))
 
 
 @functools.lru_cache(maxsize=4096)
 def _scalar(value: str | float) -> object:
     """Return a number or a short text as a node; loading one takes 1 ms, and a form has dozens."""
-    return _editor().load(dump(value))
+    return _editor().load(to_yaml(value))
 
 
 def _update_map(node: CommentedMap, old: Mapping[str, object], values: Mapping[str, object], editor: YAML) -> None:

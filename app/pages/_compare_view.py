@@ -22,7 +22,6 @@ from app.plots.comparison import MISSING
 from rl2f_core.types import JsonObject
 
 DEFAULT_QUANTITY = "cum_acc/T"
-ACTIVE = {"queued", "starting", "running", "stopping"}
 BORDERS = {"solid": "solid", "dot": "dotted"}
 """Line style of a swatch by the dash of the run's lines; `dashed` for all others."""
 PAIRED = (
@@ -33,7 +32,7 @@ PAIRED = (
 
 def run_label(run: RunSummary) -> str:
     """Return the name of a run in the list of runs to choose."""
-    facts = [f"{run['id']} {run['name']}", run["environment"], run["method"], f"seed {run['seed']}"]
+    facts = [f"{run.id} {run.name}", run.environment, run.method, f"seed {run.seed}"]
     return " · ".join(fact for fact in facts if fact)
 
 
@@ -44,17 +43,17 @@ def metric_label(metric: Mapping[str, str]) -> str:
 
 
 def _swatch(run: ComparedRunRow) -> Element:
-    style = f"color: var({run['color']}); border-top-style: {BORDERS.get(run['dash'], 'dashed')}"
+    style = f"color: var({run.color}); border-top-style: {BORDERS.get(run.dash, 'dashed')}"
     return el("i.rl-swatch", style=style)
 
 
 def _title(run: ComparedRunRow) -> str:
-    return f"{run['id']} {run['name']}"
+    return f"{run.id} {run.name}"
 
 
 def run_chips(comparison: RunComparison) -> Element:
     """Return the compared runs with their colors; without runs the next step."""
-    runs, missing = comparison["runs"], comparison["missing"]
+    runs, missing = comparison.runs, comparison.missing
     chips = [
         el(
             "span.rl-chip",
@@ -62,12 +61,12 @@ def run_chips(comparison: RunComparison) -> Element:
             el(
                 "a",
                 _title(run),
-                href=page_url("run", run=run["id"]),
-                title=" · ".join([run["environment"], run["method"], run["model"], f"seed {run['seed']}"]),
+                href=page_url("run", run=run.id),
+                title=" · ".join([run.environment, run.method, run.model, f"seed {run.seed}"]),
             ),
-            badge(run["status"], run["detail"]) if run["status"] != "succeeded" else None,
-            data_key=f"run{run['id']}",
-            data_run=run["id"],
+            badge(run.status, run.detail) if run.status != "succeeded" else None,
+            data_key=f"run{run.id}",
+            data_run=run.id,
         )
         for run in runs
     ]
@@ -110,17 +109,17 @@ def config_table(groups: Sequence[ConfigGroup], runs: Sequence[ComparedRunRow]) 
     rows, folded = [], []
     heads = [el("span", _swatch(run), f" {_title(run)}") for run in runs]
     for group in groups:
-        values = [el("tr", *(el("td.rl-mono", text) for text in (row["key"], *row["values"])))
-                  for row in group["differences"]]  # fmt: skip
-        columns = zip(runs, zip(*(row["values"] for row in group["differences"]), strict=True), strict=True)
+        values = [el("tr", *(el("td.rl-mono", text) for text in (row.key, *row.values)))
+                  for row in group.differences]  # fmt: skip
+        columns = zip(runs, zip(*(row.values for row in group.differences), strict=True), strict=True)
         owners = [_title(run) for run, texts in columns if set(texts) != {MISSING}]
         if len(values) > 1 and len(owners) < len(runs):
             table = scroll_table(table_header(["key", *heads]), values, "rl-table rl-diff")
             text = f"{len(values)} keys, only in {', '.join(owners)}"
-            summary = el("summary", f"{group['section']} ", el("span.rl-muted", text))
-            folded.append(el("details", summary, table, data_key=group["section"]))
+            summary = el("summary", f"{group.section} ", el("span.rl-muted", text))
+            folded.append(el("details", summary, table, data_key=group.section))
         else:
-            section = el("th", group["section"], colspan=len(runs) + 1, scope="rowgroup")
+            section = el("th", group.section, colspan=len(runs) + 1, scope="rowgroup")
             rows += [el("tr.rl-group", section), *values]
     shared = scroll_table(table_header(["key", *heads]), rows, "rl-table rl-diff") if rows else None
     card = el("div.rl-card.rl-stack", shared, folded)
@@ -130,7 +129,7 @@ def config_table(groups: Sequence[ConfigGroup], runs: Sequence[ComparedRunRow]) 
 # -- evaluations ---------------------------------------------------------------------------------------------------
 def evaluated(found: EvaluationComparison) -> dict[int, JsonObject]:
     """Return the evaluations by run."""
-    return {table["run"]: table["evaluation"] for table in found["tables"] if table["evaluation"]}
+    return {table.run: table.evaluation for table in found.tables if table.evaluation is not None}
 
 
 def no_evaluations() -> Element:
@@ -201,13 +200,13 @@ def evaluation_matrix(
 
 
 def _run_head(run: ComparedRunRow, is_complete: bool) -> Element:
-    link = el("a", _title(run), href=page_url("run", run=run["id"]))
+    link = el("a", _title(run), href=page_url("run", run=run.id))
     return el("span", _swatch(run), " ", link, None if is_complete else " (in progress)")
 
 
 def base_choices(found: EvaluationComparison) -> list[tuple[str, str]]:
     """Return the checkpoints that the others can be compared with; the value of the default is empty."""
-    names = found["checkpoints"]
+    names = found.checkpoints
     run = names[0].partition(":")[0] if names else ""
     default = next((name for name in reversed(names) if name.partition(":")[0] == run), None)
     return [(name, "" if name == default else name) for name in names] or [("–", "")]
@@ -215,9 +214,9 @@ def base_choices(found: EvaluationComparison) -> list[tuple[str, str]]:
 
 def paired_table(found: EvaluationComparison) -> Element:
     """Return the difference of every checkpoint to the base, paired over tasks."""
-    limits = value_range(each["cell"] for row in found["differences"] for each in row["quantities"])
+    limits = value_range(each["cell"] for row in found.differences for each in row["quantities"])
     body = []
-    for row in found["differences"]:
+    for row in found.differences:
         if row["unlike"]:
             verb = "differs" if len(row["unlike"]) == 1 else "differ"
             text = f"not comparable: {', '.join(row['unlike'])} {verb}"
@@ -234,10 +233,10 @@ def paired_table(found: EvaluationComparison) -> Element:
                     class_="" if i else "rl-first",
                 )
             )
-    if found["pending"]:
-        body.append(el("tr", el("td.rl-muted", f"{found['pending']} more…", colspan=5)))
+    if found.pending:
+        body.append(el("tr", el("td.rl-muted", f"{found.pending} more…", colspan=5)))
     header = table_header(["checkpoint", "quantity", "difference", "finding", "tasks"])
-    return el("div.rl-card", scroll_table(header, body), data_base=found["base"])
+    return el("div.rl-card", scroll_table(header, body), data_base=found.base)
 
 
 def seed_tables(merged: Sequence[JsonObject]) -> Element | None:

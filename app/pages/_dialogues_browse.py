@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
+from app.common.quantities import RANGES, parse_range
 from app.common.urls import page_url
 from app.components.nodes import Node, el
 from app.components.replay import ReplayState
@@ -15,19 +15,14 @@ from app.components.selection import SelectedSpan
 from app.components.transcript import LABEL_TEXTS, Folding
 from app.endpoints.detector_cards import DetectorCard
 from app.endpoints.dialogues import DialogueFilters, DialoguePage, DialogueWithSiblings, Target
+from app.endpoints.labels import HintLabel
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import DialogueDetail
-from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
 Ref = tuple[int, str]
 """Run and event id of a dialogue."""
-_NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)?"
-RANGES: dict[str, tuple[re.Pattern[str], type[int] | type[float], str]] = {
-    "step": (re.compile(r"\s*(\d{1,9})?\s*(?:(–|-|\.\.)\s*(\d{1,9})?)?\s*"), int, "18–22"),
-    "reward": (re.compile(rf"\s*{_NUMBER}\s*(?:(–|\.\.)\s*{_NUMBER})?\s*"), float, "0.5..1"),
-}
-"""Fields with one value or a range, of which either end may be missing."""
 FLAGS: dict[str, dict[str, int]] = {
     "labeled": {"true": True, "false": False},
     "error": {"true": True},
@@ -114,23 +109,13 @@ def parse_filter(values: Mapping[str, str]) -> DialogueFilters:
         if value in ("", None):
             continue
         if name in RANGES:
-            filter.update(_range(name, value))
+            filter.update(parse_range(name, value))
         elif name in FLAGS:
             if value in FLAGS[name]:
                 filter[COLUMNS.get(name, name)] = FLAGS[name][value]
         else:
             filter[name] = int(value) if name == "run" and value.isdigit() else value
     return cast(DialogueFilters, filter)
-
-
-def _range(name: str, text: str) -> dict[str, float]:
-    pattern, kind, example = RANGES[name]
-    found = pattern.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"The {name} is a number, or a range such as {example}.", value=text)
-    low, dash, high = found.groups()
-    ends = {"from": low, "to": high if dash else low}
-    return {f"{name}_{end}": kind(each) for end, each in ends.items() if each}
 
 
 def merged_ranges(query: Mapping[str, str]) -> dict[str, str]:
@@ -264,7 +249,7 @@ class DialogueBrowser:
                 return self.refresh(place)
             case "rerun" if place.current:
                 queued = self._studio.fork.rerun_redacted(*place.current, int(data["turn"]), data["source"])
-                return replace(self.read_reruns(place), message=f"Fork {queued['run']} is queued.")
+                return replace(self.read_reruns(place), message=f"Fork {queued.run} is queued.")
             case name:
                 return self._toggle(place, name, data)
 
@@ -345,7 +330,8 @@ class DialogueBrowser:
             start, end = span["start"], span["end"]
         note = place.note if place.note is not None else mine["note"] if mine else ""
         self._studio.labels.hint_to_label(*place.current, place.turn, annotator, blind=False)
-        self._studio.labels.label_hint(*place.current, place.turn, annotator, cast(Any, label), start, end, note)
+        answer = HintLabel.model_validate({"label": label, "start": start, "end": end, "note": note})
+        self._studio.labels.label_hint(*place.current, place.turn, annotator, answer)
         marked = "" if start is None else ", with the marked words"
         place = replace(place, message=f"Turn {place.turn + 1}: {LABEL_TEXTS[label]}{marked}.", note=None)
         return self.refresh(self.reload(replace(place, cards={})))
@@ -353,7 +339,7 @@ class DialogueBrowser:
     def _undo(self, place: PageState) -> PageState:
         if not place.annotator:
             return place
-        removed = self._studio.labels.undo_label(place.annotator)["removed"]
+        removed = self._studio.labels.undo_label(place.annotator).removed
         if removed is None:
             return replace(place, message="Nothing to undo.")
         ref, turn = (removed["run"], removed["event_id"]), removed["turn"]

@@ -186,16 +186,13 @@ def step_of(place: PageState) -> tuple[int, str, int] | None:
 
 def histogram_chart(found: RewardHistogram, stage: str, step: int) -> JsonObject:
     """Return the chart of a step's rewards; the data of a bar is its range of rewards."""
-    bins = found["bins"]
-    points = [{"low": each["low"], "high": each["high"], "stage": stage, "step": step} for each in bins]
-    names = [
-        fixed(each["low"]) if each["low"] == each["high"] else f"{fixed(each['low'])} to {fixed(each['high'])}"
-        for each in bins
-    ]
+    bins = found.bins
+    points = [{"low": each.low, "high": each.high, "stage": stage, "step": step} for each in bins]
+    names = [fixed(each.low) if each.low == each.high else f"{fixed(each.low)} to {fixed(each.high)}" for each in bins]
     bar: JsonObject = {
         "type": "bar",
         "x": names,
-        "y": [len(each["dialogues"]) for each in bins],
+        "y": [len(each.dialogues) for each in bins],
         "customdata": points,
         "marker": {"color": "--rl-student"},
         "hovertemplate": "reward %{x}: %{y} dialogues<extra></extra>",
@@ -211,12 +208,12 @@ def histogram_chart(found: RewardHistogram, stage: str, step: int) -> JsonObject
         "yaxis": {**axis, "rangemode": "tozero"},
         "bargap": 0.1,
     }
-    counts = ", ".join(f"{name}: {len(each['dialogues'])}" for name, each in zip(names, bins, strict=True))
+    counts = ", ".join(f"{name}: {len(each.dialogues)}" for name, each in zip(names, bins, strict=True))
     return {
         "key": "rewards",
         "title": f"Rewards of {stage} step {step}",
-        "unit": f"{found['total']} dialogues",
+        "unit": f"{found.total} dialogues",
         "note": "Click a bar to list its dialogues.",
-        "words": f"Histogram of {found['total']} rewards. {counts}",
+        "words": f"Histogram of {found.total} rewards. {counts}",
         "figure": {"data": [bar], "layout": layout},
     }

@@ -21,13 +21,13 @@ def count_text(form: JsonObject, found: ExportCount | None) -> Element:
     missing = next((text for name, text in REQUIRED.items() if not form[name]), None)
     if missing or found is None:
         return el("p.rl-muted", missing)
-    text = f"{_count(found['dialogues'], 'dialogue')}, {found['labeled']:,} of them with human labels"
+    text = f"{_count(found.dialogues, 'dialogue')}, {found.labeled:,} of them with human labels"
     excluded = [
-        el("p.rl-muted", f"{_count(each['dialogues'], 'dialogue')} {each['what']} excluded; see Which dialogues.")
-        for each in found["excluded"]
+        el("p.rl-muted", f"{_count(each.dialogues, 'dialogue')} {each.what} excluded; see Which dialogues.")
+        for each in found.excluded
     ]
     link = None
-    if form["labels"] == "human" and not found["labeled"]:
+    if form["labels"] == "human" and not found.labeled:
         link = el("a", "Label some first", href=page_url("labels", run=form["runs"][0]))
     warning = el("p.rl-warning", PRIVILEGED, role="alert") if form["privileged"] else None
     return el("div", warning, el("p", text, ". " if link else None, link, aria_live="polite"), excluded)
@@ -35,9 +35,9 @@ def count_text(form: JsonObject, found: ExportCount | None) -> Element:
 
 def export_list(found: ExportList, writable: bool, *, paused: bool = False) -> Element:
     """Return the exports that wait, run or failed, and below them the finished ones with their files."""
-    jobs = [_job(job, writable, paused) for job in [*found["active"], *found["failed"]]]
-    finished = [_export(each, writable) for each in found["finished"]]
-    models = [_model(each, writable) for each in found["models"]]
+    jobs = [_job(job, writable, paused) for job in [*found.active, *found.failed]]
+    finished = [_export(each, writable) for each in found.finished]
+    models = [_model(each, writable) for each in found.models]
     nothing = empty(
         "No export yet",
         "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",
@@ -52,30 +52,30 @@ def export_list(found: ExportList, writable: bool, *, paused: bool = False) -> E
 
 
 def _job(job: ExportJob, writable: bool, paused: bool) -> Element:
-    active = job["status"] in ("queued", "starting", "running")
-    steps = "leaking hints paired" if job["phase"] == "pairs" else "dialogues"
-    text = f"{job['done']:,.0f} of {job['total']:,.0f} {steps}" if job["total"] else job["phase"] or job["status"]
+    active = job.status in ("queued", "starting", "running")
+    steps = "leaking hints paired" if job.phase == "pairs" else "dialogues"
+    text = f"{job.done:,.0f} of {job.total:,.0f} {steps}" if job.total else job.phase or job.status
     buttons = [
-        action("Stop", "stop", style="rl-small", run=job["run"]) if active else None,
-        None if active else action("Try again", "resume", style="rl-small", run=job["run"]),
-        None if active else action("Dismiss", "dismiss", style="rl-small rl-quiet", run=job["run"]),
+        action("Stop", "stop", style="rl-small", run=job.run) if active else None,
+        None if active else action("Try again", "resume", style="rl-small", run=job.run),
+        None if active else action("Dismiss", "dismiss", style="rl-small rl-quiet", run=job.run),
     ]
     return el(
         "article.rl-card.rl-stack.export-job",
         el(
             "div.rl-row",
-            badge(job["status"]),
-            el("a.rl-grow.rl-cut", job["name"], href=page_url("run", run=job["run"])),
-            time_ago(job["ended"] or job["created"]),
+            badge(job.status),
+            el("a.rl-grow.rl-cut", job.name, href=page_url("run", run=job.run)),
+            time_ago(job.ended or job.created),
         ),
-        progress(job["done"], job["total"]) if active and job["status"] != "queued" else None,
+        progress(job.done, job.total) if active and job.status != "queued" else None,
         el("span.rl-muted.rl-small.rl-num", text) if active else None,
         el("p.rl-warning", "The queue is paused. Resume it on ", el("a", "Runs", href="/"), ".")
-        if paused and job["status"] == "queued"
+        if paused and job.status == "queued"
         else None,
-        el("p.rl-wrong", job["detail"]) if job["status"] == "failed" and job["detail"] else None,
-        el("div.rl-row", buttons) if writable and job["status"] != "stopping" else None,
-        data_key=f"job{job['run']}",
+        el("p.rl-wrong", job.detail) if job.status == "failed" and job.detail else None,
+        el("div.rl-row", buttons) if writable and job.status != "stopping" else None,
+        data_key=f"job{job.run}",
     )
 
 
@@ -85,8 +85,8 @@ def _delete_button(folder: str, what: str, size: int, kept: str) -> Element:
 
 
 def _export(export: FinishedExport, writable: bool) -> Element:
-    sizes = {file["name"]: file["bytes"] for file in export["files"]}
-    folder = export["folder"]
+    sizes = {file.name: file.bytes for file in export.files}
+    folder = export.folder
 
     def link(name: str, text: str) -> Element | None:
         if name not in sizes:
@@ -94,32 +94,32 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         size = el("span.rl-muted.rl-num", f" {human_bytes(sizes[name])}")
         return el("a", text, size, href=f"/exports/{folder}/{name}", download=True, title=name)
 
-    sources: list[Node] = [", "] * (2 * len(export["runs"]) - 1)
-    sources[::2] = [_source(run["run"], run["name"]) for run in export["runs"]]
+    sources: list[Node] = [", "] * (2 * len(export.runs) - 1)
+    sources[::2] = [_source(run.run, run.name) for run in export.runs]
     rows = [
         el(
             "tr",
-            el("td", form["name"]),
-            el("td.rl-num", f"{form['rows']:,}"),
-            *(el("td", link(f"{form['name']}.{suffix}", "download") or "–") for suffix in ("jsonl", "parquet")),
+            el("td", form.name),
+            el("td.rl-num", f"{form.rows:,}"),
+            *(el("td", link(f"{form.name}.{suffix}", "download") or "–") for suffix in ("jsonl", "parquet")),
         )
-        for form in export["formats"]
+        for form in export.formats
     ]
     titles = {"type": "", "rows": "rl-num", "JSON lines": "", "Parquet": ""}
     header = el("tr", *(el("th", title, class_=style or None, scope="col") for title, style in titles.items()))
-    remove = _delete_button(folder, f"export {export['name']}", export["bytes"], "exported runs remain")
+    remove = _delete_button(folder, f"export {export.name}", export.bytes, "exported runs remain")
     return el(
         "article.rl-card.rl-stack.export-done",
         el(
             "div.rl-row",
-            el("b.rl-grow.rl-cut", export["name"], title=folder),
-            el("span.rl-chip.rl-leak", "⚑ contains answers", title=PRIVILEGED) if export["privileged"] else None,
-            el("span.rl-muted.rl-num", human_bytes(export["bytes"])),
-            el("span.rl-muted", time_ago(export["created"])),
+            el("b.rl-grow.rl-cut", export.name, title=folder),
+            el("span.rl-chip.rl-leak", "⚑ contains answers", title=PRIVILEGED) if export.privileged else None,
+            el("span.rl-muted.rl-num", human_bytes(export.bytes)),
+            el("span.rl-muted", time_ago(export.created)),
         ),
         el("div.rl-muted.rl-small", "from ", sources, f" · {label_text(export)}"),
         el("div.rl-scroll", el("table.rl-table", el("thead", header), el("tbody", rows))),
-        [el("p.rl-muted.rl-small", f"No {name}: {why}") for name, why in export["left_out"].items()],
+        [el("p.rl-muted.rl-small", f"No {name}: {why}") for name, why in export.left_out.items()],
         el(
             "div.rl-row.rl-small",
             link("README.md", "card"),
@@ -134,25 +134,25 @@ def _export(export: FinishedExport, writable: bool) -> Element:
 
 
 def _model(model: ExportedModel, writable: bool) -> Element:
-    folder = model["folder"]
+    folder = model.folder
     rows = [
         el(
             "tr",
-            el("td", el("a", file["name"], href=f"/exports/{folder}/{file['name']}", download=True)),
-            el("td.rl-num", human_bytes(file["bytes"])),
+            el("td", el("a", file.name, href=f"/exports/{folder}/{file.name}", download=True)),
+            el("td.rl-num", human_bytes(file.bytes)),
         )
-        for file in model["files"]
+        for file in model.files
     ]
-    remove = _delete_button(folder, f"model {model['name']}", model["bytes"], "checkpoint remains")
+    remove = _delete_button(folder, f"model {model.name}", model.bytes, "checkpoint remains")
     return el(
         "article.rl-card.rl-stack.export-model",
         el(
             "div.rl-row",
-            el("b.rl-grow.rl-cut", model["name"], title=folder),
-            el("span.rl-muted.rl-num", human_bytes(model["bytes"])),
-            el("span.rl-muted", time_ago(model["created"])),
+            el("b.rl-grow.rl-cut", model.name, title=folder),
+            el("span.rl-muted.rl-num", human_bytes(model.bytes)),
+            el("span.rl-muted", time_ago(model.created)),
         ),
-        el("div.rl-muted.rl-small", f"from {model['base']}"),
+        el("div.rl-muted.rl-small", f"from {model.base}"),
         el("div.rl-scroll", el("table.rl-table", el("tbody", rows))),
         el("div.rl-row.rl-small", remove) if writable else None,
         data_key=folder,
@@ -165,8 +165,8 @@ def _source(run: str, name: str) -> Node:
 
 def label_text(export: FinishedExport) -> str:
     """Return how many dialogues, hints and labels an export contains."""
-    labels = export["labels"]
-    parts = [_count(export["dialogues"], "dialogue")] if export["dialogues"] is not None else []
+    labels = export.labels
+    parts = [_count(export.dialogues, "dialogue")] if export.dialogues is not None else []
     if labels:
         parts.append(_count(labels["hints"], "hint"))
         for source, title in (("human", "people"), ("detector", "detectors"), ("planted", "planted")):
@@ -183,5 +183,5 @@ def _count(number: int, noun: str) -> str:
 
 def load_code(export: FinishedExport) -> str:
     """Return Python code that loads an export."""
-    arguments = f'{export["directory"]!r}, "{export["formats"][0]["name"]}", split="train"'
+    arguments = f'{export.directory!r}, "{export.formats[0].name}", split="train"'
     return f"from datasets import load_dataset\nrows = load_dataset({arguments})"

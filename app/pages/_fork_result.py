@@ -14,9 +14,9 @@ from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
 from app.endpoints.fork import ForkResult
 from app.endpoints.transcript import DialogueDetail
 from app.pages._fork_view import arm_name, turn_view
+from jobs.db.models import ACTIVE
 from rl2f_core.types import JsonObject
 
-ACTIVE = {"queued", "starting", "running", "stopping"}
 COLORS = {
     "original": "--rl-teacher",
     "contentless": "--rl-plot-2",
@@ -71,36 +71,36 @@ def no_result() -> Element:
 
 def status_card(found: ForkResult, writable: bool) -> Element:
     """Return status and progress of a fork."""
-    job = found["job"]
-    active = job["status"] in ACTIVE
-    stop = action("Stop", "stop", style="rl-small", run=job["id"])
-    failed = job["detail"] and not active and job["status"] != "succeeded"
+    job = found.job
+    active = job.status in ACTIVE
+    stop = action("Stop", "stop", style="rl-small", run=job.id)
+    failed = job.detail and not active and job.status != "succeeded"
     return el(
         "div.rl-card.fk-status",
         el(
             "div.rl-row",
-            el("h2", f"Fork {job['id']}"),
-            badge(job["status"], job["detail"]),
+            el("h2", f"Fork {job.id}"),
+            badge(job.status, job.detail),
             el("span.rl-muted.rl-small.rl-num", _progress_text(found)),
             el("span.rl-grow"),
-            stop if active and writable and job["status"] != "stopping" else None,
-            el("a.rl-small", "as a run", href=page_url("run", run=job["id"])),
-            el("a.rl-small", "its dialogues", href=page_url("dialogues", run=job["id"])),
+            stop if active and writable and job.status != "stopping" else None,
+            el("a.rl-small", "as a run", href=page_url("run", run=job.id)),
+            el("a.rl-small", "its dialogues", href=page_url("dialogues", run=job.id)),
         ),
-        progress(job["done"], job["total"]) if active and job["status"] != "queued" else None,
-        el("p.rl-wrong.rl-small", job["detail"]) if failed else None,
+        progress(job.done, job.total) if active and job.status != "queued" else None,
+        el("p.rl-wrong.rl-small", job.detail) if failed else None,
         aria_live="polite",
     )
 
 
 def _progress_text(found: ForkResult) -> str:
-    job, report = found["job"], found["report"]
-    if job["status"] not in ACTIVE:
+    job, report = found.job, found.report
+    if job.status not in ACTIVE:
         return f"{report['done']} dialogues" if report else ""
-    if job["status"] == "queued":
+    if job.status == "queued":
         return "starts when the queue reaches it"
-    text = f"{job['done']:,.0f} of {job['total']:,.0f} dialogues" if job["total"] else "loading the model"
-    return f"{text} · {duration(job['eta'])} left" if job["eta"] else text
+    text = f"{job.done:,.0f} of {job.total:,.0f} dialogues" if job.total else "loading the model"
+    return f"{text} · {duration(job.eta)} left" if job.eta else text
 
 
 def report_card(report: JsonObject) -> Element:
@@ -218,7 +218,7 @@ def tree(
         pages: Samples of each open arm, by `checkpoint|arm`.
         opened: Each open sample, by `checkpoint|arm|event`.
     """
-    report, turn, run = found["report"], found["turn"], found["job"]["id"]
+    report, turn, run = found.report, found.turn, found.job.id
     if report is None:
         return None
     count = len(original["turns"]) - turn - 1

@@ -117,8 +117,8 @@ def checkpoint_choices(checkpoints: Sequence[CheckpointChoice], run: int) -> lis
     """Return title and label of the checkpoints; those of the run without its number."""
     own = f"{run}:"
     return [
-        (each["label"].removeprefix(own) if each["label"].startswith(own) else f"{each['label']} · {each['note']}",
-         each["label"])
+        (each.label.removeprefix(own) if each.label.startswith(own) else f"{each.label} · {each.note}",
+         each.label)
         for each in checkpoints
     ]  # fmt: skip
 
@@ -153,20 +153,20 @@ def run_bar(dialogues: int, arms: Collection[str], *, is_ready: bool, writable: 
 
 def preview(found: ForkPreview, original: HintDetail | None, text: str, screened: HintScreening | None) -> Element:
     """Return what a fork would sample, its configuration, and the leak reports on its fixed hints."""
-    factors = (len(found["arms"]), "hint"), (len(found["checkpoints"]), "checkpoint")
+    factors = (len(found.arms), "hint"), (len(found.checkpoints), "checkpoint")
     parts = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in factors]
-    samples = found["dialogues"] // max(1, len(found["arms"]) * len(found["checkpoints"]))
+    samples = found.dialogues // max(1, len(found.arms) * len(found.checkpoints))
     stored = el("div.rl-row", el("span.rl-muted", "Original hint:"), finding_lines(original)) if original else None
     return el(
         "div.rl-stack.rl-small",
-        el("p.rl-num", f"{found['dialogues']:,} dialogues: {' × '.join(parts)} × {samples} samples"),
+        el("p.rl-num", f"{found.dialogues:,} dialogues: {' × '.join(parts)} × {samples} samples"),
         stored,
         screening_note(text, screened) if screened else None,
         el(
             "details.fk-config",
             el("summary", "Configuration"),
-            text_block(found["config"], label="configuration"),
-            action("Copy", "copy", style="rl-small", text=found["config"]),
+            text_block(found.config, label="configuration"),
+            action("Copy", "copy", style="rl-small", text=found.config),
             open=True,
         ),
         aria_live="polite",
@@ -175,13 +175,13 @@ def preview(found: ForkPreview, original: HintDetail | None, text: str, screened
 
 def screening_note(text: str, found: HintScreening) -> Element:
     """Return the leak report on the edited hint."""
-    if not found["detectors"]:
+    if not found.detectors:
         return el("p.rl-muted", "Edited hint: not checked, no detector without a model is configured.")
-    if not found["leaked"]:
-        return el("p", f"✓ Edited hint: no leak found ({', '.join(found['detectors'])}).")
-    evidence = found["evidence"] or ("" if found["start"] is None else text[found["start"] : found["end"]])
-    fraction = f" · {found['answer_fraction']:.0%} of the answer" if found["answer_fraction"] else ""
-    return el("p.rl-leak", f"⚑ Edited hint: {found['detector']} leak: ", inline(evidence, 160), fraction, role="alert")
+    if not found.leaked:
+        return el("p", f"✓ Edited hint: no leak found ({', '.join(found.detectors)}).")
+    evidence = found.evidence or ("" if found.start is None else text[found.start : found.end])
+    fraction = f" · {found.answer_fraction:.0%} of the answer" if found.answer_fraction else ""
+    return el("p.rl-leak", f"⚑ Edited hint: {found.detector} leak: ", inline(evidence, 160), fraction, role="alert")
 
 
 def earlier_forks(forks: Sequence[EarlierFork], run: int, event_id: str, current: int | None) -> Element | None:
@@ -190,17 +190,17 @@ def earlier_forks(forks: Sequence[EarlierFork], run: int, event_id: str, current
         return None
     rows = []
     for fork in forks:
-        arms = ", ".join(map(arm_name, fork["arms"]))
+        arms = ", ".join(map(arm_name, fork.arms))
         row = el(
             "a.fk-past",
-            el("b", str(fork["run"])),
-            badge(fork["status"]),
-            el("span", f"turn {fork['turn'] + 1}"),
-            el("span.rl-muted.rl-cut.rl-grow", f"{', '.join(fork['checkpoints'])} × {arms} × {fork['samples']}"),
-            time_ago(fork["created"]),
-            aria_current="true" if fork["run"] == current else None,
-            href=page_url("fork", run=run, dialogue=event_id, turn=fork["turn"], fork=fork["run"]),
-            data_key=str(fork["run"]),
+            el("b", str(fork.run)),
+            badge(fork.status),
+            el("span", f"turn {fork.turn + 1}"),
+            el("span.rl-muted.rl-cut.rl-grow", f"{', '.join(fork.checkpoints)} × {arms} × {fork.samples}"),
+            time_ago(fork.created),
+            aria_current="true" if fork.run == current else None,
+            href=page_url("fork", run=run, dialogue=event_id, turn=fork.turn, fork=fork.run),
+            data_key=str(fork.run),
         )
         rows.append(row)
     return el("section.rl-card.fk-earlier", el("h2", "Forks of this dialogue"), rows, aria_label="earlier forks")

@@ -8,6 +8,9 @@ from app.components.nodes import Element, Node, el
 from app.components.transcript import inline, text_block
 from app.endpoints.detectors import Recommendation
 from app.pages._labels_report import estimate, fraction, interval_cell, number_cell, table
+from rl2f_core.leaks.benchmark.comparison import CascadeResult
+from rl2f_core.leaks.benchmark.score import Score
+from rl2f_core.stats.intervals import Interval
 from rl2f_core.types import JsonObject
 
 HELD_OUT = (
@@ -21,7 +24,7 @@ RECORD = "rl2f leaks benchmark --detectors CASCADE --json data/results/leaks/ben
 """Command that records a cascade."""
 
 
-def benchmark_view(scores: JsonObject, results: Sequence[JsonObject], recommended: Recommendation) -> Element:
+def benchmark_view(scores: JsonObject, results: Sequence[CascadeResult], recommended: Recommendation) -> Element:
     """Return the scores of detectors on benchmarks.
 
     Args:
@@ -46,16 +49,16 @@ def benchmark_view(scores: JsonObject, results: Sequence[JsonObject], recommende
 
 def _recommendation(recommended: Recommendation) -> Element:
     """Return which cascade to use within the budget."""
-    result = recommended["result"]
+    result = recommended.result
     if result is None:
         some = "No recorded cascade is within this budget at this precision."
-        text: list[Node] = [some if recommended["candidates"] else f"No cascade is recorded. Record one: {RECORD}"]
+        text: list[Node] = [some if recommended.candidates else f"No cascade is recorded. Record one: {RECORD}"]
     else:
-        score = result["report"]["overall"]
+        score = result.report.overall
         text = [
-            "Recommended: ", el("b", result["detectors"], data_recommended=result["detectors"]), ". Recall ",
-            *estimate(score["recall"]), ", precision ", *estimate(score["precision"]),
-            f" on {result['hints']:,} hand-written hints ({result['split']}), {_price(result)} US$ per 1,000 hints, "
+            "Recommended: ", el("b", result.detectors, data_recommended=result.detectors), ". Recall ",
+            *estimate(score.recall), ", precision ", *estimate(score.precision),
+            f" on {result.hints:,} hand-written hints ({result.split}), {_price(result)} US$ per 1,000 hints, "
             f"{_speed(result)} hints/s.",
         ]  # fmt: skip
     about = (
@@ -70,23 +73,23 @@ def _recommendation(recommended: Recommendation) -> Element:
     )
 
 
-def _comparison(results: Sequence[JsonObject]) -> Element:
+def _comparison(results: Sequence[CascadeResult]) -> Element:
     rows = []
     for result in results:
-        held_out, of = result["report"]["held_out"], result["available"]
-        hints = f"{result['hints']:,}" + (f" of {of:,}" if result["hints"] < of else "")
+        held_out, of = result.report.held_out, result.available
+        hints = f"{result.hints:,}" + (f" of {of:,}" if result.hints < of else "")
         rows.append(
             el(
                 "tr",
-                el("th", result["detectors"], scope="row"),
-                el("td", f"{result['benchmark']} ({result['split']})"),
+                el("th", result.detectors, scope="row"),
+                el("td", f"{result.benchmark} ({result.split})"),
                 number_cell(hints),
-                interval_cell(result["report"]["overall"]["precision"]),
-                interval_cell(result["report"]["overall"]["recall"]),
-                interval_cell(held_out["recall"]) if held_out else number_cell("–"),
+                interval_cell(result.report.overall.precision),
+                interval_cell(result.report.overall.recall),
+                interval_cell(held_out.recall) if held_out else number_cell("–"),
                 number_cell(_price(result)),
                 number_cell(_speed(result)),
-                data_row=f"{result['detectors']} {result['benchmark']} {result['split']}",
+                data_row=f"{result.detectors} {result.benchmark} {result.split}",
             )
         )
     heads = [
@@ -102,31 +105,31 @@ def _comparison(results: Sequence[JsonObject]) -> Element:
     )
 
 
-def _groups(results: Sequence[JsonObject], by: str) -> Element | None:
+def _groups(results: Sequence[CascadeResult], by: str) -> Element | None:
     """Return the recall of each cascade on hand-written hints by kind, register or environment."""
-    of = [result for result in results if result["benchmark"] == "handwritten"]
-    scores: dict[str, JsonObject] = {}
+    of = [result for result in results if result.benchmark == "handwritten"]
+    scores: dict[str, Score] = {}
     for result in of:
-        scores |= {name: each for name, each in result["report"][f"by_{by}"].items() if each["recall"]["n"]}
+        scores |= {name: each for name, each in getattr(result.report, f"by_{by}").items() if each.recall.n}
     if not scores:
         return None
     rows = []
     for name in sorted(scores):
-        found = [result["report"][f"by_{by}"].get(name) for result in of]
-        cells = [interval_cell(each["recall"]) if each else number_cell("") for each in found]
-        rows.append(_row({"name": name}, number_cell(scores[name]["recall"]["n"]), *cells))
-    heads = [by, "leaks", *(f"{result['detectors']} ({result['split']})" for result in of)]
+        found = [getattr(result.report, f"by_{by}").get(name) for result in of]
+        cells = [interval_cell(each.recall) if each else number_cell("") for each in found]
+        rows.append(_row({"name": name}, number_cell(scores[name].recall.n), *cells))
+    heads = [by, "leaks", *(f"{result.detectors} ({result.split})" for result in of)]
     title = f"Recall on hand-written hints by {by}"
     return el("section.rl-card.rl-stack.bd-wide", el("h2", title), table(heads, rows, title), aria_label=title)
 
 
-def _price(result: JsonObject) -> str:
-    price = result["usd_per_1000_hints"]
+def _price(result: CascadeResult) -> str:
+    price = result.usd_per_1000_hints
     return "unknown" if price is None else f"{price:,.2f}"
 
 
-def _speed(result: JsonObject) -> str:
-    speed = result["hints_per_second"]
+def _speed(result: CascadeResult) -> str:
+    speed = result.hints_per_second
     return f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
 
 
@@ -153,7 +156,8 @@ def _summary(scores: JsonObject) -> Element:
 def _figures(first: str, score: JsonObject) -> list[Node]:
     count = score["leaks"] + score["near"]
     end = f", F1 {fraction(score['f1'])} on {count:,} synthetic hints"
-    return [f"{first} ", *estimate(score["precision"]), ", recall ", *estimate(score["recall"]), end]
+    precision, recall = (estimate(Interval(**score[name])) for name in ("precision", "recall"))
+    return [f"{first} ", *precision, ", recall ", *recall, end]
 
 
 def _by_environment(scores: JsonObject) -> Element:
@@ -175,12 +179,13 @@ def _scores(head: str, scores: list[JsonObject]) -> Element:
     rows = []
     for each in scores:
         numbers = [number_cell(number) for number in (fraction(each["f1"]), each["leaks"], each["near"])]
-        rows.append(_row(each, interval_cell(each["precision"]), interval_cell(each["recall"]), *numbers))
+        cells = [interval_cell(Interval(**each[name])) for name in ("precision", "recall")]
+        rows.append(_row(each, *cells, *numbers))
     return table([head, "precision", "recall", "F1", "leaks", "near-misses"], rows, f"scores by {head}")
 
 
 def _kinds(title: str, head: str, kinds: list[JsonObject]) -> Element:
-    rows = [_row(kind, interval_cell(kind["flagged_fraction"]), number_cell(kind["n"])) for kind in kinds]
+    rows = [_row(kind, interval_cell(Interval(**kind["flagged_fraction"])), number_cell(kind["n"])) for kind in kinds]
     name = f"flagged by {head}"
     return el("section.rl-card.rl-stack", el("h2", title), table([head, "flagged", "of"], rows, name), aria_label=title)
 

@@ -7,9 +7,9 @@ from typing import Any, Literal, cast
 
 from app.common.urls import page_url
 from app.components.transcript import LABEL_TEXTS
-from app.endpoints.detectors import UnlockedReport
+from app.endpoints.detectors import ReportScope, UnlockedReport
 from app.endpoints.dialogues import PrivilegedData
-from app.endpoints.labels import HintQueue, HintRef, HintToLabel, LabelingProgress
+from app.endpoints.labels import HintLabel, HintQueue, HintRef, HintToLabel, LabelingProgress
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import LabelRow
 from rl2f_core.errors import RL2FError
@@ -57,13 +57,13 @@ class LabelForm:
     def queue(self) -> HintQueue:
         """Return the queue as an argument of endpoints."""
         values: JsonObject = {
-            **self.scope(),
+            **self.scope().model_dump(exclude={"group_by"}),
             "selection": self.selection,
             "unlabeled_only": self.unlabeled_only,
             "size": self.size or LabelForm.size,
             "seed": self.seed or 0,
         }
-        return cast(HintQueue, values)
+        return HintQueue.model_validate(values)
 
     def url(self, **changes: str | bool) -> str:
         """Return the address of the page with these fields changed."""
@@ -79,14 +79,15 @@ class LabelForm:
             "min_precision": self.precision,
         }
 
-    def scope(self) -> JsonObject:
-        """Return the arguments of the detector report."""
-        return {
+    def scope(self, **changes: object) -> ReportScope:
+        """Return the scope of the detector report, with changes."""
+        values = {
             "run": int(self.run) if self.run.isdigit() else None,
             "environment": self.environment,
             "source": self.source or "run",
             "include_controls": self.include_controls,
         }
+        return ReportScope.model_validate({**values, **changes})
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ class Desk:
 
 def place_of(hint: HintRef | LabelRow) -> HintRef:
     """Return the key of a hint."""
-    return {"run": hint["run"], "event_id": hint["event_id"], "turn": hint["turn"]}
+    values = dict(hint)
+    return HintRef(**{name: values[name] for name in HintRef.model_fields})
 
 
 class Labeling:
@@ -147,10 +149,10 @@ class Labeling:
         desk, form, queue = self.desk, self.form, self.form.queue()
         found = self._labels.next_hints_to_label(form.annotator, queue, after=place, limit=PAGE)
         desk.progress = found
-        hints, first = found["hints"], 0
+        hints, first = found.hints, 0
         desk.items = [*([place] if place else []), *map(place_of, hints)]
         if place is None and hints:
-            unlabeled = [i for i, hint in enumerate(hints) if hint["label"] is None]
+            unlabeled = [i for i, hint in enumerate(hints) if hint.label is None]
             first = unlabeled[0] if unlabeled else self._beyond_labeled(queue)
         desk.at = -1
         if desk.items:
@@ -158,17 +160,17 @@ class Labeling:
 
     def _beyond_labeled(self, queue: HintQueue) -> int:
         """Continue after a first page of labeled hints; return the index of the hint to show."""
-        unlabeled = cast(HintQueue, {**queue, "unlabeled_only": True})
+        unlabeled = queue.model_copy(update={"unlabeled_only": True})
         found = self._labels.next_hints_to_label(self.form.annotator, unlabeled, limit=1)
-        if found["hints"]:
-            self.desk.items = [place_of(found["hints"][0])]
+        if found.hints:
+            self.desk.items = [place_of(found.hints[0])]
         return 0
 
     def show(self, index: int) -> None:
         """Show the hint of this index."""
         desk, item = self.desk, self.desk.items[index]
         desk.at, desk.revealed = index, None
-        desk.hint = self._labels.hint_to_label(**item, annotator=self.form.annotator, blind=self.form.is_blind)
+        desk.hint = self._labels.hint_to_label(**dict(item), annotator=self.form.annotator, blind=self.form.is_blind)
 
     def _extend(self, side: Literal["after", "before"]) -> int:
         """Read more of the queue; return the number of new hints."""
@@ -178,7 +180,7 @@ class Labeling:
         end: Any = {side: desk.items[-1 if side == "after" else 0]}
         found = self._labels.next_hints_to_label(self.form.annotator, self.form.queue(), **end, limit=PAGE)
         desk.progress = found
-        new = [place for place in map(place_of, found["hints"]) if place not in desk.items]
+        new = [place for place in map(place_of, found.hints) if place not in desk.items]
         desk.items = [*desk.items, *new] if side == "after" else [*new, *desk.items]
         return len(new)
 
@@ -214,13 +216,13 @@ class Labeling:
         """Save the label with the draft and show the next hint."""
         if self.desk.hint is None:
             return
-        if self.desk.hint["own_label"] is None:
+        if self.desk.hint.own_label is None:
             self.desk.message = CHOOSE
         else:
             self.next(draft)
 
     def _save_edits(self, draft: Draft | None) -> None:
-        own = self.desk.hint["own_label"] if self.desk.hint else None
+        own = self.desk.hint.own_label if self.desk.hint else None
         if own and draft and (draft.start, draft.end, draft.note.strip()) != (own["start"], own["end"], own["note"]):
             self.give(own["label"], draft)
 
@@ -234,10 +236,9 @@ class Labeling:
             desk.message = NO_NAME
             return
         desk.hint = self._labels.label_hint(
-            **place_of(hint),
+            **dict(place_of(hint)),
             annotator=form.annotator,
-            label=cast(Any, label),
-            **asdict(draft),
+            answer=HintLabel.model_validate({"label": label, **asdict(draft)}),
             queue=form.queue() if form.is_sample else None,
         )
         desk.progress = self._labels.labeling_progress(form.annotator, form.queue())
@@ -245,7 +246,7 @@ class Labeling:
     def undo(self) -> None:
         """Undo the annotator's last label and show its hint."""
         desk, annotator = self.desk, self.form.annotator
-        removed = self._labels.undo_label(annotator)["removed"] if annotator else None
+        removed = self._labels.undo_label(annotator).removed if annotator else None
         if removed is None:
             desk.message = "Nothing is left to undo." if annotator else NO_NAME
             return
@@ -259,4 +260,4 @@ class Labeling:
     def reveal(self) -> None:
         """Show the gold answer."""
         if self.desk.hint is not None:
-            self.desk.revealed = self._dialogues.reveal_answer(self.desk.hint["run"], self.desk.hint["event_id"])
+            self.desk.revealed = self._dialogues.reveal_answer(self.desk.hint.run, self.desk.hint.event_id)

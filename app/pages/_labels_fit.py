@@ -12,7 +12,7 @@ from app.endpoints.studio import Studio
 from app.pages._labels_desk import LabelForm
 from app.pages._labels_report import fraction, interval_cell, number_cell, plural, table
 from rl2f_core.errors import RL2FError
-from rl2f_core.types import JsonObject
+from rl2f_core.leaks.mentions.model import SourceQuality
 
 MAX_SOURCES = 6
 """Newest sources of findings in the comparison."""
@@ -36,8 +36,8 @@ def fit_view(studio: Studio, form: LabelForm, message: str, *, writable: bool = 
     return el(
         "div.lb-report.lb-fit",
         _start(chosen, message, writable),
-        _versions(overview["detectors"], writable),
-        _comparison(studio, form, chosen[0]["id"] if len(chosen) == 1 else None),
+        _versions(overview.detectors, writable),
+        _comparison(studio, form, chosen[0].id if len(chosen) == 1 else None),
     )
 
 
@@ -47,12 +47,14 @@ def start_fit(studio: Studio, form: LabelForm) -> str:
         fitted = studio.fitting.fit_detector(_chosen_runs(studio, form))
     except RL2FError as error:
         return str(error)
-    old, new = fitted["blind_default"], fitted["blind"]
+    old, new = fitted.blind_default, fitted.blind
     if old is None or new is None:
-        return f"{fitted['name']} is fitted. Precision and recall on blind random draws: unknown, there are none."
-    changes = (f"{name} {fraction(old[name]['value'])} → {fraction(new[name]['value'])}" for name in METRICS)
-    draws = plural(new["hints"], "blind random draw")
-    return f"{fitted['name']} is fitted. On {draws}, old → new: {', '.join(changes)}."
+        return f"{fitted.name} is fitted. Precision and recall on blind random draws: unknown, there are none."
+    changes = (
+        f"{name} {fraction(getattr(old, name).value)} → {fraction(getattr(new, name).value)}" for name in METRICS
+    )
+    draws = plural(new.hints, "blind random draw")
+    return f"{fitted.name} is fitted. On {draws}, old → new: {', '.join(changes)}."
 
 
 def start_rescoring(studio: Studio, form: LabelForm, path: str) -> str:
@@ -61,21 +63,21 @@ def start_rescoring(studio: Studio, form: LabelForm, path: str) -> str:
         queued = studio.fitting.rescore_with_detector(_chosen_runs(studio, form), path)
     except RL2FError as error:
         return str(error)
-    runs = ", ".join(str(each["run"]) for each in queued)
+    runs = ", ".join(str(each.run) for each in queued)
     return f"Rescoring is queued as run {runs}. The comparison below then has a row for each."
 
 
 def _chosen_runs(studio: Studio, form: LabelForm) -> list[int]:
-    return [each["id"] for each in _chosen(studio.fitting.list_fitted_detectors(), form)]
+    return [each.id for each in _chosen(studio.fitting.list_fitted_detectors(), form)]
 
 
 def _chosen(overview: FitOverview, form: LabelForm) -> list[LabeledRun]:
     """Return the labeled run that the form names, or all."""
-    return [each for each in overview["labeled_runs"] if not form.run or form.run == str(each["id"])]
+    return [each for each in overview.labeled_runs if not form.run or form.run == str(each.id)]
 
 
 def _start(chosen: list[LabeledRun], message: str, writable: bool) -> Element:
-    labels = sum(each["labels"] for each in chosen)
+    labels = sum(each.labels for each in chosen)
     return el(
         "section.rl-card.rl-stack",
         el("h2", "Fit detector"),
@@ -107,19 +109,19 @@ def _version(detector: FittedDetector, writable: bool) -> list[Element]:
     """Return one row per set of labels; the first has the name and the button."""
     rows = []
     for i, (field, name) in enumerate(QUALITIES.items()):
-        quality: JsonObject | None = detector[field]  # type: ignore[literal-required]
+        quality: SourceQuality | None = getattr(detector, field)
         unknown = el("td.rl-num", el("span.rl-muted", "unknown"))
-        rescore = action("Rescore labeled runs", "rescore", detector=detector["path"]) if writable and i == 0 else None
+        rescore = action("Rescore labeled runs", "rescore", detector=detector.path) if writable and i == 0 else None
         rows.append(
             el(
                 "tr",
-                el("th", detector["name"] if i == 0 else "", scope="row"),
+                el("th", detector.name if i == 0 else "", scope="row"),
                 el("td", name),
-                [interval_cell(quality[metric]) if quality else unknown for metric in METRICS],
-                number_cell(quality["hints"] if quality else 0),
-                number_cell(fraction(detector["threshold"]) if i == 0 else ""),
+                [interval_cell(getattr(quality, metric)) if quality else unknown for metric in METRICS],
+                number_cell(quality.hints if quality else 0),
+                number_cell(fraction(detector.threshold) if i == 0 else ""),
                 el("td", rescore),
-                data_row=f"{detector['name']} {name}",
+                data_row=f"{detector.name} {name}",
             )
         )
     return rows
@@ -138,14 +140,13 @@ def _comparison(studio: Studio, form: LabelForm, run: int | None) -> Element:
     """Return precision and recall of each source of findings on the same blind labels of the dev set."""
     rows = []
     for source in studio.detectors.list_finding_sources()[: MAX_SOURCES + 1]:
-        scope = {**form.scope(), "run": run, "source": source["name"]}
-        report = studio.detectors.detector_report(**scope)["report"]
-        total, used = report["total"]["estimates"], report["usage"]["counted"]
-        is_run = source["name"] == "run"
-        name = "the runs' own" if is_run else f"run {source['name']}: {_detector_names(source['detectors'])}"
-        link = page_url("labels", view="report", source=source["name"], run=run)
-        cells = interval_cell(total["precision"]), interval_cell(total["recall"]), number_cell(used)
-        rows.append(el("tr", el("th", el("a", name, href=link), scope="row"), *cells, data_source=source["name"]))
+        report = studio.detectors.detector_report(form.scope(run=run, source=source.name)).report
+        total, used = report.total.estimates, report.usage.counted
+        is_run = source.name == "run"
+        name = "the runs' own" if is_run else f"run {source.name}: {_detector_names(source.detectors)}"
+        link = page_url("labels", view="report", source=source.name, run=run)
+        cells = interval_cell(total.precision), interval_cell(total.recall), number_cell(used)
+        rows.append(el("tr", el("th", el("a", name, href=link), scope="row"), *cells, data_source=source.name))
     heads: list[Node] = ["detectors", "precision", "recall", "labels that count"]
     return el(
         "section.rl-card.rl-stack.bd-wide",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from app.common.urls import page_url
 from app.components.help_tip import help_tip
@@ -11,10 +10,9 @@ from app.components.nodes import Element, Node, action, el, time_ago
 from app.components.transcript import LABEL_TEXTS, inline
 from app.endpoints.detectors import GROUPINGS, Accesses, DisagreementRow, GroupBy, ReportResult
 from app.pages._labels_desk import LabelForm
-from rl2f_core.types import JsonObject
-
-Interval: TypeAlias = JsonObject
-"""`value`, `low`, `high` and `n` of `rl2f_core.stats.intervals.Interval`."""
+from jobs.labels.detector_report import DetectorReport, MetricsRow
+from jobs.labels.estimation import Estimates
+from rl2f_core.stats.intervals import Interval
 
 NAME_FIELD = "#label-annotator :is(input, textarea)"
 """The field of the annotator's name, which buttons focus while it is empty."""
@@ -59,14 +57,14 @@ def fraction(value: float | None) -> str:
 
 def ends(interval: Interval) -> str:
     """Return e.g. `[.90, .98]`; empty if the interval is unknown."""
-    if interval["value"] is None or interval["low"] is None:
+    if interval.value is None or interval.low is None:
         return ""
-    return f"[{fraction(interval['low'])}, {fraction(interval['high'])}]"
+    return f"[{fraction(interval.low)}, {fraction(interval.high)}]"
 
 
 def estimate(interval: Interval) -> list[Node]:
     """Return an estimate with its interval."""
-    shown = el("b.rl-num", fraction(interval["value"]))
+    shown = el("b.rl-num", fraction(interval.value))
     return [shown, el("span.rl-num.bd-ends", f" {ends(interval)}") if ends(interval) else None]
 
 
@@ -76,11 +74,11 @@ def interval_line(interval: Interval, low: float = 0) -> Element:
     def position(value: float) -> float:
         return 100 * max(0.0, min(1.0, (value - low) / (1 - low)))
 
-    value, known = interval["value"], bool(ends(interval))
+    value = interval.value
     text = "unknown" if value is None else f"{fraction(value)} {ends(interval)}".strip()
     band = None
-    if known:
-        left, right = position(interval["low"]), 100 - position(interval["high"])
+    if value is not None and interval.low is not None and interval.high is not None:
+        left, right = position(interval.low), 100 - position(interval.high)
         band = el("i.bd-band", style=f"left: {left:.2f}%; right: {right:.2f}%")
     return el(
         "span.bd-line",
@@ -94,7 +92,7 @@ def interval_line(interval: Interval, low: float = 0) -> Element:
 
 def interval_cell(interval: Interval) -> Element:
     """Return a table cell with an estimate and its interval."""
-    if interval["value"] is None:
+    if interval.value is None:
         return el("td.rl-num", el("span.rl-muted", "–"))
     line = interval_line(interval) if ends(interval) else None
     return el("td.rl-num", el("span.bd-cell", el("span", estimate(interval)), line))
@@ -122,23 +120,23 @@ def report_view(result: ReportResult, group_by: GroupBy, form: LabelForm, *, wri
         form: The fields of the page.
         writable: The test set may be unlocked.
     """
-    report = result["report"]
-    has_hints = bool(report["total"]["estimates"]["size"])
+    report = result.report
+    has_hints = bool(report.total.estimates.size)
     return el(
         "div.lb-report",
         _summary(result, form),
         _breakdown(report, group_by) if has_hints else None,
-        _information(report) if report["information"] else None,
-        _planted(report) if report["planted"] else None,
+        _information(report) if report.information else None,
+        _planted(report) if report.planted else None,
         el("div.bd-column", _labels(report), _test_set(result, form.annotator, writable)),
         _disagreements(result),
-        data_set="test" if result["is_test_set"] else "dev",
+        data_set="test" if result.is_test_set else "dev",
     )
 
 
 def _summary(result: ReportResult, form: LabelForm) -> Element:
-    estimates = result["report"]["total"]["estimates"]
-    if result["is_test_set"]:
+    estimates = result.report.total.estimates
+    if result.is_test_set:
         lock = action("Lock test set", "lock", style="rl-small")
         top = el("p.bd-open", "Test set, unlocked. Do not tune on these results. ", lock)
         bottom = None
@@ -151,66 +149,66 @@ def _summary(result: ReportResult, form: LabelForm) -> Element:
         top,
         el("p.bd-sentence", _sentence(result)),
         el("p.rl-muted", _prevalence(estimates)),
-        el("div.bd-meters", [_meter(key, estimates[key]) for key in METRICS]),
+        el("div.bd-meters", [_meter(key, getattr(estimates, key)) for key in METRICS]),
         bottom,
         aria_label="summary",
     )
 
 
 def _sentence(result: ReportResult) -> list[Node]:
-    e = result["report"]["total"]["estimates"]
-    hints = f"all {plural(e['size'], 'hint')}{' of the test set' if result['is_test_set'] else ''}"
-    if not e["size"]:
+    e = result.report.total.estimates
+    hints = f"all {plural(e.size, 'hint')}{' of the test set' if result.is_test_set else ''}"
+    if not e.size:
         return ["No hint of these runs was checked by a detector."]
-    if not e["n_flagged"] and not e["n_unflagged"]:
+    if not e.n_flagged and not e.n_unflagged:
         return [f"No estimate for {hints} yet: there is no blind label on a random sample."]
     out: list[Node] = []
-    if e["precision"]["value"] is not None:
-        out += ["Precision ", *estimate(e["precision"]), f" on {plural(e['n_flagged'], 'labeled flag')}"]
-    elif not e["flagged"]:
+    if e.precision.value is not None:
+        out += ["Precision ", *estimate(e.precision), f" on {plural(e.n_flagged, 'labeled flag')}"]
+    elif not e.flagged:
         out.append("The detector flagged none of them")
     else:
         out.append("Precision is unknown: no flagged hint of a random sample is labeled")
-    recall = e["recall"]
-    if recall["value"] == 1 and not e["false_negatives"]:
-        low = el("b.rl-num", fraction(recall["low"]))
-        unflagged = plural(e["n_unflagged"], "unflagged hint")
+    recall = e.recall
+    if recall.value == 1 and not e.false_negatives:
+        low = el("b.rl-num", fraction(recall.low))
+        unflagged = plural(e.n_unflagged, "unflagged hint")
         out += [f"; no leak among {unflagged}, so recall is at least ", low, f" for {hints}."]
-    elif recall["value"] is not None:
+    elif recall.value is not None:
         out += ["; recall ", *estimate(recall), f" estimated for {hints}."]
-    elif not e["n_unflagged"] and e["size"] > e["flagged"]:
+    elif not e.n_unflagged and e.size > e.flagged:
         out.append("; recall is unknown: no unflagged hint of a random sample is labeled.")
     else:
         out.append("; recall is unknown: the labels contain no leak.")
     return out
 
 
-def _prevalence(estimates: JsonObject) -> list[Node]:
-    missed = estimates["missed_leaks"]
-    if estimates["prevalence"]["value"] is None:
+def _prevalence(estimates: Estimates) -> list[Node]:
+    missed = estimates.missed_leaks
+    if estimates.prevalence.value is None:
         return []
-    interval = el("span.rl-num.bd-ends", f" [{missed['low']:,.0f}, {missed['high']:,.0f}]")
-    count = el("b.rl-num", f"{missed['value']:,.0f}")
-    return ["Leaking hints: ", *estimate(estimates["prevalence"]), ". Unflagged leaks: about ", count, interval, "."]
+    interval = el("span.rl-num.bd-ends", f" [{missed.low:,.0f}, {missed.high:,.0f}]")
+    count = el("b.rl-num", f"{missed.value:,.0f}")
+    return ["Leaking hints: ", *estimate(estimates.prevalence), ". Unflagged leaks: about ", count, interval, "."]
 
 
 def labels_to_add(result: ReportResult) -> str | None:
     """Return what to label next; None if both intervals are narrow enough."""
-    e, needed = result["report"]["total"]["estimates"], result["labels_needed"]
-    first = needed["without_labels"]
-    if not e["size"]:
+    e, needed = result.report.total.estimates, result.labels_needed
+    first = needed.without_labels
+    if not e.size:
         return None
-    if not e["n_flagged"] and not e["n_unflagged"]:
+    if not e.n_flagged and not e.n_unflagged:
         precision = f"{first} labels on flagged hints give precision to ± .05 at worst"
         return f"Label a stratified sample blind. {precision}; 100 on unflagged ones give a first recall."
-    if not e["n_unflagged"] and e["size"] > e["flagged"]:
+    if not e.n_unflagged and e.size > e.flagged:
         return FIRST_RECALL
-    if not e["n_flagged"] and e["flagged"]:
-        return f"Label {min(first, e['flagged'])} flagged hints of a random sample: they give precision to ± .05."
-    unlabeled = e["size"] - e["n_flagged"] - e["n_unflagged"]
+    if not e.n_flagged and e.flagged:
+        return f"Label {min(first, e.flagged)} flagged hints of a random sample: they give precision to ± .05."
+    unlabeled = e.size - e.n_flagged - e.n_unflagged
     counts = (
-        ("precision", min(needed["precision"] or 0, e["flagged"] - e["n_flagged"]), "flagged hints"),
-        ("recall", min(needed["recall"] or 0, unlabeled), "hints of the sample"),
+        ("precision", min(needed.precision or 0, e.flagged - e.n_flagged), "flagged hints"),
+        ("recall", min(needed.recall or 0, unlabeled), "hints of the sample"),
     )
     parts = [f"{name} to ± .05: about {count:,} more {what}" for name, count, what in counts if count]
     return f"Label more for {'; '.join(parts)}." if parts else None
@@ -218,21 +216,21 @@ def labels_to_add(result: ReportResult) -> str | None:
 
 def _meter(key: str, interval: Interval) -> Element:
     name, text, formula = METRICS[key]
-    known = interval["value"] is not None
+    known = interval.value is not None
     return el(
         "div.bd-meter",
         el("span.bd-name", name, help_tip(name, text, formula)),
-        el("b.rl-num", fraction(interval["value"])),
+        el("b.rl-num", fraction(interval.value)),
         interval_line(interval, -1 if key == "kappa" else 0),
         el(
             "span.rl-muted.rl-small.rl-num",
-            f"{ends(interval)} · {plural(interval['n'], 'label')}" if known else "unknown",
+            f"{ends(interval)} · {plural(interval.n, 'label')}" if known else "unknown",
         ),
         data_measure=name,
     )
 
 
-def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
+def _breakdown(report: DetectorReport, group_by: GroupBy) -> Element:
     buttons = [
         el(
             "button.rl-button.rl-small",
@@ -259,8 +257,8 @@ def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
         "flagged",
         "hints",
     ]
-    rows = [_row({**report["total"], "name": "all"}, group_by), *(_row(row, group_by) for row in report["rows"])]
-    hidden = report["hidden"]
+    rows = [_row(report.total, group_by), *(_row(row, group_by) for row in report.rows)]
+    hidden = report.hidden
     omitted = f"{plural(hidden, 'row')} without labels {'is' if hidden == 1 else 'are'} omitted."
     return el(
         "section.rl-card.rl-stack.bd-wide",
@@ -271,7 +269,7 @@ def _breakdown(report: JsonObject, group_by: GroupBy) -> Element:
     )
 
 
-def _information(report: JsonObject) -> Element:
+def _information(report: DetectorReport) -> Element:
     """Return the table of the bits in flagged and other hints."""
     heads: list[Node] = [
         "hints",
@@ -280,11 +278,11 @@ def _information(report: JsonObject) -> Element:
         el("span", "determine the answer", help_tip("determine", "One candidate is left, stated or not.")),
     ]
     rows = []
-    for each in report["information"]:
-        name, known = "flagged" if each["flagged"] else "not flagged", each["known"]
-        mean = f"{each['bits'] / known:.2f}" if known else "–"
-        determining = f"{each['determining']:,} of {known:,}"
-        cells = [number_cell(each["hints"]), number_cell(mean), number_cell(determining)]
+    for each in report.information:
+        name, known = "flagged" if each.flagged else "not flagged", each.known
+        mean = f"{each.bits / known:.2f}" if known else "–"
+        determining = f"{each.determining:,} of {known:,}"
+        cells = [number_cell(each.hints), number_cell(mean), number_cell(determining)]
         rows.append(el("tr", el("th", name, scope="row"), cells, data_row=name))
     text = "Detectors find hints that state the answer. A hint can also determine it: a single answer is then left."
     return el(
@@ -296,13 +294,13 @@ def _information(report: JsonObject) -> Element:
     )
 
 
-def _planted(report: JsonObject) -> Element:
+def _planted(report: DetectorReport) -> Element:
     """Return the table of the recall on planted leaks."""
     rows = []
-    for each in report["planted"]:
-        group, name = each["group"], each["name"]
+    for each in report.planted:
+        group, name = each.group, each.name
         title = name if group == "all" else f"{group} {name.replace('_', ' ') if group == 'kind' else name}"
-        cells = [interval_cell(each["recall"]), number_cell(each["flagged"]), number_cell(each["hints"])]
+        cells = [interval_cell(each.recall), number_cell(each.flagged), number_cell(each.hints)]
         rows.append(el("tr", el("th", inline(title, 40), scope="row"), cells, data_row=f"planted {group} {name}"))
     text = (
         "Leaks that the teacher leaky wrote. Their kind is known, so recall needs no labels. No other number has them."
@@ -316,56 +314,56 @@ def _planted(report: JsonObject) -> Element:
     )
 
 
-def _row(row: JsonObject, group_by: GroupBy) -> Element:
-    e, name = row["estimates"], row["name"]
-    count, is_total = e["n_flagged"] + e["n_unflagged"], name == "all"
+def _row(row: MetricsRow, group_by: GroupBy) -> Element:
+    e, name = row.estimates, row.name
+    count, is_total = e.n_flagged + e.n_unflagged, name == "all"
     is_run = group_by == "run" and not is_total
     few, title = None, None
-    if row["too_few_labels"]:
+    if row.too_few_labels:
         few = el("span.rl-muted.rl-small", " few labels" if count else " no labels")
         title = f"{plural(count, 'label')} here; fewer than 20 are uncertain"
     shown = el("a", f"run {name}", href=page_url("run", run=name)) if is_run else inline(name, 40)
     return el(
         f"tr{'.bd-all' if is_total else ''}{'.bd-small' if few else ''}",
         el("th", shown, few, scope="row", title=title),
-        [interval_cell(e[key]) for key in METRICS],
-        interval_cell(row["annotator_kappa"]),
-        [number_cell(text) for text in (f"{e['n_flagged']} + {e['n_unflagged']}", e["flagged"], e["size"])],
+        [interval_cell(getattr(e, key)) for key in METRICS],
+        interval_cell(row.annotator_kappa),
+        [number_cell(text) for text in (f"{e.n_flagged} + {e.n_unflagged}", e.flagged, e.size)],
         data_row=name,
         data_key=f"row {name}",
     )
 
 
-def _labels(report: JsonObject) -> Element:
-    usage, annotators, pairs = report["usage"], report["annotators"], report["pairs"]
-    unused = [el("li", el("b.rl-num", str(usage[key])), f" {text}") for key, text in UNUSED_LABELS if usage[key]]
+def _labels(report: DetectorReport) -> Element:
+    usage, annotators, pairs = report.usage, report.annotators, report.pairs
+    unused = [el("li", el("b.rl-num", str(n)), f" {text}") for key, text in UNUSED_LABELS if (n := getattr(usage, key))]
     counts = [
         el(
             "tr",
-            el("th", inline(each["name"], 40), scope="row"),
-            [number_cell(each[label]) for label in ("leak", "no_leak", "unsure")],
-            number_cell(f"{each['blind']} of {each['n']}"),
+            el("th", inline(each.name, 40), scope="row"),
+            [number_cell(getattr(each, label)) for label in ("leak", "no_leak", "unsure")],
+            number_cell(f"{each.blind} of {each.n}"),
         )
         for each in annotators
     ]
     both = [
         el(
             "tr",
-            el("th", inline(each["a"], 30), " and ", inline(each["b"], 30), scope="row"),
-            number_cell(each["n"]),
-            el("td.rl-num", estimate(each["observed"])),
-            el("td.rl-num", estimate(each["kappa"])),
+            el("th", inline(each.a, 30), " and ", inline(each.b, 30), scope="row"),
+            number_cell(each.n),
+            el("td.rl-num", estimate(each.observed)),
+            el("td.rl-num", estimate(each.kappa)),
         )
         for each in pairs
     ]
     nobody = (
         "κ needs two annotators on the same hints, blind: let a second person label a sample of the same seed and size."
     )
-    count = f" count{'s' if usage['counted'] == 1 else ''}: blind, on a random sample."
+    count = f" count{'s' if usage.counted == 1 else ''}: blind, on a random sample."
     return el(
         "section.rl-card.rl-stack",
-        el("h2", f"Labels on {plural(usage['hints'], 'hint')}"),
-        el("p", el("b.rl-num", f"{usage['counted']:,}"), count),
+        el("h2", f"Labels on {plural(usage.hints, 'hint')}"),
+        el("p", el("b.rl-num", f"{usage.counted:,}"), count),
         el("ul.bd-reasons.rl-muted", unused) if unused else None,
         table(["annotator", "leak", "no leak", "unsure", "blind"], counts, "annotators") if annotators else None,
         el("h2", "Between annotators"),
@@ -377,10 +375,10 @@ def _labels(report: JsonObject) -> Element:
 
 
 def _disagreements(result: ReportResult) -> Element:
-    count, rows = result["disagreement_count"], result["disagreements"]
+    count, rows = result.disagreement_count, result.disagreements
     newest = f" The newest {len(rows)} are listed." if count > len(rows) else ""
     keys: list[Node] = [el("kbd", "j"), " ", el("kbd", "k"), " choose, ", el("kbd", "Enter"), " opens the dialogue."]
-    labeled = result["report"]["usage"]["hints"]
+    labeled = result.report.usage.hints
     nothing = "None: annotators agree with each other and with the detector." if labeled else "None yet."
     return el(
         "section.rl-card.rl-stack",
@@ -392,15 +390,15 @@ def _disagreements(result: ReportResult) -> Element:
 
 
 def _disagreement(row: DisagreementRow) -> Element:
-    run, event_id, turn, flagged = row["run"], row["event_id"], row["turn"], row["flagged"]
+    run, event_id, turn, flagged = row.run, row.event_id, row.turn, row.flagged
     name = event_id.split(":", 2)[-1]
     detector = None
     if flagged is not None:
-        text = f"⚑ {row['detector'] or 'leak'}" if flagged else "no leak"
+        text = f"⚑ {row.detector or 'leak'}" if flagged else "no leak"
         detector = el("span.tx-label", f"detector: {text}", data_label="leak" if flagged else "")
     labels = [
         el("span.tx-label", inline(annotator, 20), f": {LABEL_TEXTS[label]}", data_label=label)
-        for annotator, label in row["labels"].items()
+        for annotator, label in row.labels.items()
     ]
     return el(
         "a.lb-disagreement",
@@ -423,7 +421,7 @@ def _test_set(result: ReportResult, annotator: str, writable: bool) -> Element:
         data_confirm=f"Access is logged under {annotator}. Do not tune on these results." if annotator else None,
         data_confirm_label="Unlock test set" if annotator else None,
     )
-    button = action("Lock test set", "lock") if result["is_test_set"] else unlock
+    button = action("Lock test set", "lock") if result.is_test_set else unlock
     return el(
         "section.rl-card.rl-stack",
         el("h2", "Test set"),
@@ -432,14 +430,14 @@ def _test_set(result: ReportResult, annotator: str, writable: bool) -> Element:
             "Half of all tasks (by hash, so the same in every run) are held out: tune on the dev set, then unlock the "
             "test set. Its disagreements stay hidden too. Every access is logged.",
         ),
-        el("div.rl-row", el("span", _access(result["accesses"])), el("span.rl-grow"), button),
+        el("div.rl-row", el("span", _access(result.accesses)), el("span.rl-grow"), button),
         aria_label="test set",
     )
 
 
 def _access(accesses: Accesses) -> list[Node]:
-    if not accesses["count"]:
+    if not accesses.count:
         return ["Never unlocked."]
-    count = "once" if accesses["count"] == 1 else f"{accesses['count']} times"
-    last = accesses["newest"][0]
-    return [f"Unlocked {count}, last by ", inline(last["annotator"], 40), " ", time_ago(last["time"]), "."]
+    count = "once" if accesses.count == 1 else f"{accesses.count} times"
+    last = accesses.newest[0]
+    return [f"Unlocked {count}, last by ", inline(last.annotator, 40), " ", time_ago(last.time), "."]

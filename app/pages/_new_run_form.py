@@ -71,7 +71,7 @@ def draw_form(draft: Draft, *, focus: Path | None = None) -> Element:
         data_serial=draft.serial,
         data_draft=draft.key,
         data_count=draft.count,
-        data_off=draft.checked is not None and draft.checked["yaml_error"] is not None,
+        data_off=draft.checked is not None and draft.checked.yaml_error is not None,
         data_focus=None if focus is None else form.nearest(focus),
     )
 
@@ -84,8 +84,8 @@ def draw_yaml(draft: Draft, *, go: int | None = None) -> Element:
         go: Line that receives the focus.
     """
     state = draft.checked
-    problem = state and state["yaml_error"]
-    wrong = {error["line"] for error in state["errors"]} | {problem and problem["line"]} if state else set()
+    problem = state and state.yaml_error
+    wrong = {error.line for error in state.errors} | {problem and problem.line} if state else set()
     count = draft.text.count("\n") + 1
     rows = [el("b" if row in wrong else "span", str(row)) for row in range(1, count + 1)]
     area = el(
@@ -424,17 +424,17 @@ class FormDrawing:
         """Draw the choice of something that the server lists, such as models and checkpoints."""
         kind, name, nullable = node["known"], dotted(path), bool(node.get("nullable"))
         listed = self.choices_of(kind)
-        values = [each["value"] for each in listed]
+        values = [each.value for each in listed]
         free = OTHER_TEXTS.get(kind)
         chosen = value or ""
         is_other = free is not None and bool(self.draft.memory.get(f"{name}@") or (chosen and chosen not in values))
-        note = next((each["note"] for each in listed if each["value"] == value and kind == "models"), "")
+        note = next((each.note for each in listed if each.value == value and kind == "models"), "")
         options = [("none", "")] if nullable else []
         for each in listed:
             options.append(
                 (
-                    f"{each['label']} · {each['note']}" if each["note"] and kind != "models" else each["label"],
-                    each["value"],
+                    f"{each.label} · {each.note}" if each.note and kind != "models" else each.label,
+                    each.value,
                 )
             )
         if free:
@@ -459,7 +459,7 @@ class FormDrawing:
                 method = stage.get("method") if isinstance(stage, dict) else None
                 if (method.get("type") if isinstance(method, dict) else method) == "distill":
                     name = str(stage.get("name"))
-                    made.append({"value": name, "label": f"stage {name}", "note": ""})
+                    made.append(Option(value=name, label=f"stage {name}", note=""))
         return [*made, *self.draft.choices.get(known, [])]
 
     # -- errors and defaults ---------------------------------------------------------------------------------------
@@ -471,13 +471,11 @@ class FormDrawing:
     def add_errors(self) -> None:
         """Add the errors of the draft to their fields, and an error of a field that is not drawn to its section."""
         texts: dict[str, list[str]] = {}
-        for error in self.draft.checked["errors"] if self.draft.checked else []:
-            near = self.nearest(tuple(error["path"]))
+        for error in self.draft.checked.errors if self.draft.checked else []:
+            near = self.nearest(tuple(error.path))
             if near is not None:
-                is_exact = near == field_id(tuple(error["path"]))
-                texts.setdefault(near, []).append(
-                    error["message"] if is_exact else f"{error['field']}: {error['message']}"
-                )
+                is_exact = near == field_id(tuple(error.path))
+                texts.setdefault(near, []).append(error.message if is_exact else f"{error.field}: {error.message}")
         for box in self.boxes.values():
             attributes: Any = box[1]
             if messages := texts.get(attributes["id"]):

@@ -104,7 +104,7 @@ class OwnDataCard:
 
         @handler
         def use(held: Draft, name: str, checker: str | None, *values: str | None) -> Updates:
-            environment = yaml.safe_load(check(own, name, values, checker)["yaml"])["environment"]
+            environment = yaml.safe_load(check(own, name, values, checker).yaml)["environment"]
             return {self.card: gr.update(visible=False), **apply(held, environment)}
 
         settings = [self.name, self.checker, *self.columns]
@@ -121,7 +121,7 @@ class OwnDataCard:
         columns, used, checker = own.list_data_columns(name), {}, None
         try:
             found = own.check_data_file(name)
-            used, checker, shown, usable = found["used"], found["checker"], report(found), True
+            used, checker, shown, usable = found.used, found.checker, report(found), True
         except RL2FError as error:
             shown, usable = [failure(error)], False
         choices = [NO_COLUMN, *((column, column) for column in columns)]
@@ -148,22 +148,22 @@ def failure(error: RL2FError) -> Element:
 
 def report(found: DataCheck) -> list[Node]:
     """Return counts, bad rows and first rows of a file."""
-    problems = ", ".join(f"{count:,} {split}" for split, count in found["problems"].items())
+    problems = ", ".join(f"{count:,} {split}" for split, count in found.problems.items())
     counts = (
-        f"{found['file']}: {found['rows']:,} rows, {found['valid']:,} valid, {found['num_bad_rows']:,} bad. "
-        f"Problems: {problems}; {found['duplicates']:,} repeated, {found['near_duplicates']:,} near-duplicates of test "
-        f"problems. The constant baseline solves {found['baseline']:.1%}. {found['empty_hints']:,} of "
-        f"{found['checked_hints']:,} scripted hints would be empty."
+        f"{found.file}: {found.rows:,} rows, {found.valid:,} valid, {found.num_bad_rows:,} bad. "
+        f"Problems: {problems}; {found.duplicates:,} repeated, {found.near_duplicates:,} near-duplicates of test "
+        f"problems. The constant baseline solves {found.baseline:.1%}. {found.empty_hints:,} of "
+        f"{found.checked_hints:,} scripted hints would be empty."
     )
-    bad = [(str(each["row"]), each["column"] or "–", each["reason"]) for each in found["bad_rows"]]
-    more = found["num_bad_rows"] - len(bad)
+    bad = [(str(each.row), each.column or "–", each.reason) for each in found.bad_rows]
+    more = found.num_bad_rows - len(bad)
     return [
         el("p", counts),
-        None if "solution" in found["used"] else el("p", NO_SOLUTIONS),
-        el("p", "Set the address of the judge in environment.llm.") if found["checker"] == "judge" else None,
+        None if "solution" in found.used else el("p", NO_SOLUTIONS),
+        el("p", "Set the address of the judge in environment.llm.") if found.checker == "judge" else None,
         table("Bad rows, which are left out", ("row", "column", "reason"), bad, "nr-bad-rows") if bad else None,
         el("p.rl-muted", f"… and {more:,} more.") if more else None,
-        table("First rows", found["columns"], found["preview"], "nr-first-rows"),
+        table("First rows", found.columns, found.preview, "nr-first-rows"),
     ]
 
 

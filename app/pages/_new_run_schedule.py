@@ -10,7 +10,7 @@ import gradio as gr
 
 from app.components.form import Form
 from app.components.view import View
-from app.endpoints.launch import LaunchEndpoints, Trigger
+from app.endpoints.launch import ConfigSource, LaunchEndpoints, Trigger
 from app.pages import _new_run_view as show
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._new_run_draft import Draft
@@ -62,17 +62,17 @@ class ScheduleCard:
                 gr.update(visible=kind == "date"),
                 gr.update(visible=kind == "cron"),
                 show.next_times(found),
-                gr.update(interactive=found["error"] is None),
+                gr.update(interactive=found.error is None),
             ]
 
         @handler
         def open_card(held: Draft, here: str) -> list[object]:
             if lost := lead_to_error(held):
                 return [lost[form], *[gr.skip()] * 4]
-            assert held.checked is not None and held.checked["data"] is not None
+            assert held.checked is not None and held.checked.data is not None
             zones = launch.list_timezones()
             here = here if here in zones else "UTC"
-            name = str(held.checked["data"].get("name", "run"))
+            name = str(held.checked.data.get("name", "run"))
             return [gr.skip(), gr.update(visible=True), name, in_an_hour(here), gr.update(choices=zones, value=here)]
 
         @handler
@@ -83,9 +83,9 @@ class ScheduleCard:
         @handler
         def save(held: Draft, name: str, kind: Trigger, at: str | None, cron: str, zone: str) -> JsonObject:
             assert held.checked is not None
-            when, yaml = when_of(kind, at, cron), held.checked["yaml"]
-            made = launch.schedule_run(kind, when, yaml, timezone=zone, name=name)
-            gr.Info(f"Scheduled: {show.date_text(made['times'][0])}. The page Runs lists the schedules.")
+            when, yaml = when_of(kind, at, cron), held.checked.yaml
+            made = launch.schedule_run(kind, when, ConfigSource(yaml=yaml), timezone=zone, name=name)
+            gr.Info(f"Scheduled: {show.date_text(made.times[0])}. The page Runs lists the schedules.")
             return gr.update(visible=False)
 
         times = [self.trigger, self.at, self.cron, self.zone]

@@ -31,9 +31,9 @@ def preset_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[
     """Return one choice for each file of presets, those for a CPU first."""
     found: list[tuple[str, str]] = []
     for on_cpu in (True, False):
-        names = dict.fromkeys(family(each["name"]) for each in presets if each["runs_on_cpu"] == on_cpu)
+        names = dict.fromkeys(family(each.name) for each in presets if each.runs_on_cpu == on_cpu)
         for name in names:
-            members = [each["name"] for each in presets if family(each["name"]) == name]
+            members = [each.name for each in presets if family(each.name) == name]
             if any(member == value for _, value in found for member in members):
                 continue
             variants = f" · {len(members)} variants" if len(members) > 1 else ""
@@ -44,20 +44,20 @@ def preset_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[
 
 def variant_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[str, str]]:
     """Return the presets in the file of the chosen one."""
-    names = [each["name"] for each in presets if chosen and family(each["name"]) == family(chosen)]
+    names = [each.name for each in presets if chosen and family(each.name) == family(chosen)]
     return [(spaced(name.split(":")[1]), name) for name in names if ":" in name] if len(names) > 1 else []
 
 
 def clone_label(run: RunRow) -> str:
     """Return the label of a run to clone."""
-    return f"#{run['id']} {run['name']} · {run['environment']} · {run['status']}"
+    return f"#{run.id} {run.name} · {run.environment} · {run.status}"
 
 
 def about(presets: list[PresetInfo], preset: str | None, clone: int | None) -> Element:
     """Return what the form started from: the description of a preset, or a link to the cloned run."""
     if clone is not None:
         return note("A copy of ", el("a", f"run {clone}", href=page_url("run", run=clone)), ".")
-    return note(*words(next((each["description"] for each in presets if each["name"] == preset), "")))
+    return note(*words(next((each.description for each in presets if each.name == preset), "")))
 
 
 def note(*content: Node) -> Element:
@@ -88,42 +88,42 @@ def missing(text: str, fix: str | None) -> Element:
 
 def summary(state: FormState) -> list[Node]:
     """Return whether the configuration is valid, and each error with a button that leads to it."""
-    problem = state["yaml_error"]
+    problem = state.yaml_error
     if problem is not None:
-        line = f" (line {problem['line']})" if problem["line"] else None
+        line = f" (line {problem.line})" if problem.line else None
         return [
             el("div", el("span.rl-wrong", "✗ The YAML cannot be read"), el("span.rl-muted", line)),
             el("p.nr-stale", "Fix the YAML to use the form.", role="status"),
         ]
-    if state["ok"]:
+    if state.ok:
         return [el("div", el("span.rl-right", "✓"), " ready")]
-    count = len(state["errors"])
+    count = len(state.errors)
     items = []
-    for error in state["errors"]:
-        where = {"at": json.dumps(error["path"])} if error["path"] else {"line": error["line"] or 1}
-        button = action(error["field"] or "configuration", "focus", style="nr-link", **where)
-        line = f" (line {error['line']})" if error["line"] else None
-        items.append(el("li", button, f" {error['message']}", el("span.rl-muted", line)))
+    for error in state.errors:
+        where = {"at": json.dumps(error.path)} if error.path else {"line": error.line or 1}
+        button = action(error.field or "configuration", "focus", style="nr-link", **where)
+        line = f" (line {error.line})" if error.line else None
+        items.append(el("li", button, f" {error.message}", el("span.rl-muted", line)))
     title = f"✗ {count} {'error' if count == 1 else 'errors'}"
     return [el("div", el("span.rl-wrong", title)), el("ul.nr-errors", items)]
 
 
 def command(state: FormState) -> list[Node]:
     """Return the command with buttons, and where the YAML is broken."""
-    text, file = state["command"], state["file"]
-    problem = state["yaml_error"]
+    text, file = state.command, state.file
+    problem = state.yaml_error
     broken = None
     if problem is not None:
-        line = problem["line"]
+        line = problem.line
         link = action(f"Line {line}", "focus", style="nr-link", line=line) if line else None
-        broken = el("p.rf-error.nr-broken", link, ": " if line else None, problem["message"], role="alert")
+        broken = el("p.rf-error.nr-broken", link, ": " if line else None, problem.message, role="alert")
     return [
         el(
             "div.nr-cmdline",
             el("code.nr-command", text, title=f"Save {file} first and run the command beside it."),
             action("Copy command", "copy", style="rl-small", text=text),
-            action("Copy YAML", "copy", style="rl-small", text=state["yaml"]),
-            action("Save YAML", "download", style="rl-small", text=state["yaml"], file=file),
+            action("Copy YAML", "copy", style="rl-small", text=state.yaml),
+            action("Save YAML", "download", style="rl-small", text=state.yaml, file=file),
         ),
         broken,
     ]
@@ -133,14 +133,14 @@ def command(state: FormState) -> list[Node]:
 def preflight_progress(now: PreflightState) -> Element:
     """Return a preflight without a verdict: its progress, or why it ended."""
     ended: Node
-    if now["status"] == "failed":
-        ended = el("p.rl-wrong", "✗ Failed. ", now["detail"])
+    if now.status == "failed":
+        ended = el("p.rl-wrong", "✗ Failed. ", now.detail)
     else:
-        ended = el("p.rl-muted", "Canceled before it was done. ", now["detail"])
-    text = "queued" if now["status"] == "queued" else now["phase"] or "loads the model"
-    count = f" {now['done']:.0f} of {now['total']:.0f}" if now["total"] and now["status"] != "queued" else ""
+        ended = el("p.rl-muted", "Canceled before it was done. ", now.detail)
+    text = "queued" if now.status == "queued" else now.phase or "loads the model"
+    count = f" {now.done:.0f} of {now.total:.0f}" if now.total and now.status != "queued" else ""
     running: list[Node] = [
-        progress(now["done"], now["total"]),
+        progress(now.done, now.total),
         el(
             "div.rl-row.rl-small.rl-muted",
             el("span.rl-num", text + count),
@@ -148,42 +148,42 @@ def preflight_progress(now: PreflightState) -> Element:
             action("Cancel", "cancel", style="rl-small"),
         ),
     ]
-    return el("div.rl-stack", _head(now), ended if now["ended"] else running, data_status=now["status"])
+    return el("div.rl-stack", _head(now), ended if now.ended else running, data_status=now.status)
 
 
 def _head(now: PreflightState) -> Element:
     return el(
         "div.rl-row",
         el("h2", "Preflight"),
-        None if now["verdict"] else badge(now["status"], now["detail"]),
+        None if now.verdict else badge(now.status, now.detail),
         el("span.rl-grow"),
-        el("a.rl-small", f"run {now['run']}", href=page_url("run", run=now["run"])),
+        el("a.rl-small", f"run {now.run}", href=page_url("run", run=now.run)),
         el("button.rl-icon", "×", aria_label="Close the preflight", data_action="close"),
     )
 
 
 def preflight_verdict(now: PreflightState, is_outdated: bool) -> Element:
     """Return the verdict of a preflight, above its histogram."""
-    verdict = now["verdict"]
+    verdict = now.verdict
     assert verdict is not None
-    mark, style = ("✓ ", "rl-right") if verdict["ok"] else ("✗ ", "rl-wrong")
+    mark, style = ("✓ ", "rl-right") if verdict.ok else ("✗ ", "rl-wrong")
     outdated = el("p.rl-small.nr-outdated", "The form has changed since this preflight.")
     return el(
         "div.rl-stack",
         _head(now),
         outdated if is_outdated else None,
-        el("p", mark, verdict["text"], class_=f"nr-verdict {style}"),
-        el("p.nr-fix", verdict["fix"]) if verdict["fix"] else None,
-        el("p.rl-muted.rl-small.nr-fix", verdict["note"]) if verdict["note"] else None,
-        data_status=now["status"],
+        el("p", mark, verdict.text, class_=f"nr-verdict {style}"),
+        el("p.nr-fix", verdict.fix) if verdict.fix else None,
+        el("p.rl-muted.rl-small.nr-fix", verdict.note) if verdict.note else None,
+        data_status=now.status,
     )
 
 
 def is_outdated(now: PreflightState | None, state: FormState | None) -> bool:
     """Return whether the form has other settings than the preflight had."""
-    if now is None or state is None or state["resolved"] is None:
+    if now is None or state is None or state.resolved is None:
         return False
-    return NOT_COMPARED.sub("", now["yaml"]) != NOT_COMPARED.sub("", state["resolved"])
+    return NOT_COMPARED.sub("", now.yaml) != NOT_COMPARED.sub("", state.resolved)
 
 
 def preflight_facts(now: PreflightState) -> Element:
@@ -195,17 +195,17 @@ def preflight_facts(now: PreflightState) -> Element:
         el("span.rl-right", "✓ all correct"),
     )
     facts: list[Node] = []
-    for fact in now["facts"]:
-        note = el("span.rl-muted", fact["note"])
-        facts += [el("dt", fact["label"]), el("dd", el("b.rl-num", fact["value"]), " ", note)]
+    for fact in now.facts:
+        note = el("span.rl-muted", fact.note)
+        facts += [el("dt", fact.label), el("dd", el("b.rl-num", fact.value), " ", note)]
     title = el("summary.rl-small.rl-muted", "Report as text")
-    report = el("details", title, el("pre.rl-model-text", now["text"]))
+    report = el("details", title, el("pre.rl-model-text", now.text))
     return el("div.rl-stack", legend, el("dl.nr-facts", facts), report)
 
 
 def preflight_charts(now: PreflightState) -> list[dict[str, object]]:
     """Return the histogram of group outcomes for `Charts`."""
-    figure = now["figure"]
+    figure = now.figure
     if not figure:
         return []
     bars = [(count, solved) for part in figure["data"] for solved, count in zip(part["x"], part["y"], strict=True)]
@@ -222,9 +222,9 @@ def cron_examples() -> Element:
 
 def next_times(preview: SchedulePreview) -> list[Node]:
     """Return the next times of a schedule, or its error."""
-    if preview["error"]:
-        return [el("p.rf-error", f"{preview['error']} {preview['fix'] or ''}", role="alert")]
-    times = preview["times"]
+    if preview.error:
+        return [el("p.rf-error", f"{preview.error} {preview.fix or ''}", role="alert")]
+    times = preview.times
     title = el("p.rl-muted.rl-small", "next times" if len(times) > 1 else "time")
     return [title, el("ol", _times(times))]
 

@@ -14,14 +14,14 @@ TABS: tuple[RunTab, ...] = ("Overview", "Dialogues", "Evaluation", "Checkpoints"
 
 def run_tabs(run: RunSummary, current: RunTab) -> Element:
     """Return the name, facts and status of a run, and links to its tabs."""
-    facts = " · ".join(text for text in (run["environment"], run["method"], run["model"]) if text)
+    facts = " · ".join(text for text in (run.environment, run.method, run.model) if text)
     heading = el(
         "div.rl-head",
-        el("h1", run["name"], title=f"run {run['id']}"),
-        el("span.rl-muted.rl-small.rl-cut", f"run {run['id']} · {facts}"),
-        badge(run["status"], run["detail"]),
+        el("h1", run.name, title=f"run {run.id}"),
+        el("span.rl-muted.rl-small.rl-cut", f"run {run.id} · {facts}"),
+        badge(run.status, run.detail),
     )
-    return el("div.rl-stack.rl-run-head", heading, tab_links(run["id"], current))
+    return el("div.rl-stack.rl-run-head", heading, tab_links(run.id, current))
 
 
 def tab_links(run: int, current: RunTab, switch: bool = False) -> Element:

@@ -8,8 +8,10 @@ from app.common.quantities import duration, number
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.components.sparkline import sparkline
-from app.endpoints.run import ACTIONS, RunNote
-from app.endpoints.runs import ActiveRuns, JobProblem, QueueStatus, RunPage, RunRow, Schedule
+from app.endpoints.run import ACTIONS
+from app.endpoints.runs import ActiveRuns, QueueStatus, RunRow
+from jobs.db.models import JobLog, Note, ScheduledRun
+from jobs.db.paging import Page
 from jobs.db.queries.notes import MAX_CHARS
 
 HEARTBEAT_SECONDS = 60.0
@@ -82,77 +84,77 @@ def no_runs(writable: bool) -> Element:
 # -- running and queued ------------------------------------------------------------------------------------------------
 def live(active: ActiveRuns, queue: QueueStatus, now: float) -> list[Node]:
     """Return the running runs as cards, and the queue."""
-    cards = el("div.rl-cards", [_card(run, now, not queue["read_only"]) for run in active["active"]])
-    queued = active["queued_total"] or queue["paused"]
+    cards = el("div.rl-cards", [_card(run, now, not queue.read_only) for run in active.active])
+    queued = active.queued_total or queue.paused
     return [
-        _section("Running", "running", cards) if active["active"] else None,
+        _section("Running", "running", cards) if active.active else None,
         _section("Queue", "queue", *_queue(active, queue), tools=_queue_tools(queue)) if queued else None,
     ]
 
 
 def _card(run: RunRow, now: float, writable: bool) -> Element:
-    total, heartbeat = run["total"], run["heartbeat"]
-    steps = f"{number(run['done'])}/{number(total)}" if total else "starting"
-    stats = [(number(run["reward"]), "reward")] if run["reward"] is not None else []
-    stats.append((number(run["tokens_per_second"] or None), "tokens/s"))
-    stats.append((duration(now - run["started"] if run["started"] else None), "elapsed"))
-    left = el("span", f"ETA {duration(run['eta'])}") if run["eta"] is not None else None
+    total, heartbeat = run.total, run.heartbeat
+    steps = f"{number(run.done)}/{number(total)}" if total else "starting"
+    stats = [(number(run.reward), "reward")] if run.reward is not None else []
+    stats.append((number(run.tokens_per_second or None), "tokens/s"))
+    stats.append((duration(now - run.started if run.started else None), "elapsed"))
+    left = el("span", f"ETA {duration(run.eta)}") if run.eta is not None else None
     if heartbeat and now - heartbeat > HEARTBEAT_SECONDS:
         left = el("span.rl-leak", "! no heartbeat since ", time_ago(heartbeat))
-    allowed = ACTIONS.get(run["status"], ()) if writable else ()
+    allowed = ACTIONS.get(run.status, ()) if writable else ()
     return el(
         "article.rl-card.rl-stack",
         el(
             "div.rl-row.runs-line",
-            badge(run["status"], run["detail"]),
-            el("a.rl-grow.rl-cut.runs-name", run["name"], href=page_url("run", run=run["id"]), title=run["name"]),
-            action("Stop", "stop", style="rl-small", run=run["id"]) if "stop" in allowed else None,
+            badge(run.status, run.detail),
+            el("a.rl-grow.rl-cut.runs-name", run.name, href=page_url("run", run=run.id), title=run.name),
+            action("Stop", "stop", style="rl-small", run=run.id) if "stop" in allowed else None,
             el("button.rl-button.rl-small.rl-danger", "Abort", **_abort(run)) if "abort" in allowed else None,
             _menu(run, writable),
         ),
         el("div.rl-muted.rl-small.rl-cut", _about(run)),
-        progress(run["done"], total),
+        progress(run.done, total),
         el(
             "div.rl-row.rl-small.rl-num",
-            el("span", f"step {steps}" if total and run["kind"] == "train" else steps),
-            el("span.rl-muted", run["phase"]) if run["phase"] else None,
+            el("span", f"step {steps}" if total and run.kind == "train" else steps),
+            el("span.rl-muted", run.phase) if run.phase else None,
             el("span.rl-grow"),
             left,
         ),
         el(
             "div.rl-row.runs-line",
             el("div.runs-stats", [el("div.rl-stat", el("b", value), el("span", label)) for value, label in stats]),
-            el("div.runs-graph", sparkline(run["rewards"], 130, 36)),
+            el("div.runs-graph", sparkline(run.rewards, 130, 36)),
         ),
-        data_run=run["id"],
-        data_key=f"card{run['id']}",
+        data_run=run.id,
+        data_key=f"card{run.id}",
     )
 
 
 def _abort(run: RunRow) -> dict[str, str | int]:
-    text = f"Abort {run['name']}? It stops immediately. Progress since the last saved state is lost."
-    return {"data_action": "abort", "data_run": run["id"], "data_confirm": text, "data_confirm_label": "Abort"}
+    text = f"Abort {run.name}? It stops immediately. Progress since the last saved state is lost."
+    return {"data_action": "abort", "data_run": run.id, "data_confirm": text, "data_confirm_label": "Abort"}
 
 
 def _queue_tools(queue: QueueStatus) -> list[Node]:
-    label, name = ("Resume queue", "resume_queue") if queue["paused"] else ("Pause queue", "pause_queue")
-    gpus = len(queue["cuda_devices"])
-    slots = f"Slots: {queue['cpu_slots']} CPU{f', {gpus} GPU' if gpus else ''}"
+    label, name = ("Resume queue", "resume_queue") if queue.paused else ("Pause queue", "pause_queue")
+    gpus = len(queue.cuda_devices)
+    slots = f"Slots: {queue.cpu_slots} CPU{f', {gpus} GPU' if gpus else ''}"
     return [
-        None if queue["read_only"] else action(label, name, style="rl-small"),
-        el("span.rl-muted.rl-small", queue["error"] or slots),
+        None if queue.read_only else action(label, name, style="rl-small"),
+        el("span.rl-muted.rl-small", queue.error or slots),
     ]
 
 
 def _queue(active: ActiveRuns, queue: QueueStatus) -> list[Node]:
-    waiting, total = active["queued"], active["queued_total"]
+    waiting, total = active.queued, active.queued_total
     if not total:
         return [el("p.rl-muted", "Queue paused and empty. New runs wait until it resumes.", role="status")]
-    ids: list[int | str | None] = [None, *(run["id"] for run in waiting), "end", None]
-    rows = [_queued(run, i, ids[i - 1], ids[i + 2], not queue["read_only"]) for i, run in enumerate(waiting, 1)]
+    ids: list[int | str | None] = [None, *(run.id for run in waiting), "end", None]
+    rows = [_queued(run, i, ids[i - 1], ids[i + 2], not queue.read_only) for i, run in enumerate(waiting, 1)]
     paused = "Queue paused. Running jobs continue; new ones wait."
     return [
-        el("div.rl-card.rl-leak", paused, role="status") if queue["paused"] else None,
+        el("div.rl-card.rl-leak", paused, role="status") if queue.paused else None,
         _table(None, rows),
         el("p.rl-muted", f"and {total - len(waiting)} more") if total > len(waiting) else None,
     ]
@@ -168,7 +170,7 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
         below: The run before which it moves down, or `end`; None for the last one.
         writable: The server changes runs.
     """
-    name, run_id = run["name"], run["id"]
+    name, run_id = run.name, run.id
 
     def move(sign: str, word: str, before: int | str | None) -> Element:
         return el(
@@ -184,7 +186,7 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
         "tr",
         el("td.rl-num.rl-muted.runs-at", str(place)),
         el("td.runs-main", link, " ", _chips(run), el("div.rl-muted.rl-small", _about(run))),
-        el("td.rl-muted.rl-small.runs-when", "added ", time_ago(run["created"])),
+        el("td.rl-muted.rl-small.runs-when", "added ", time_ago(run.created)),
         el("td.runs-tools", tools, _menu(run, writable)),
         data_run=run_id,
         data_key=f"queued{run_id}",
@@ -193,18 +195,18 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
 
 # -- list --------------------------------------------------------------------------------------------------------------
 def runs_table(
-    page: RunPage, selected: Collection[int], sort: str, title: str = "Finished", *, filtered: bool, writable: bool
+    page: Page[RunRow], selected: Collection[int], sort: str, title: str = "Finished", *, filtered: bool, writable: bool
 ) -> Element:
     """Return the heading, the bar of the selection and the table of runs."""
-    bar = _selection(page["rows"], selected, writable) if selected else None
-    if not page["rows"]:
+    bar = _selection(page.rows, selected, writable) if selected else None
+    if not page.rows:
         clear = action("Clear filters", "clear", trigger="select") if filtered else None
         return stack(bar, empty("No runs match" if filtered else "No run has finished yet", clear))
     every = el("input", type="checkbox", aria_label="Select all of this page", data_change="select_all",
-               checked=all(run["id"] in selected for run in page["rows"]))  # fmt: skip
+               checked=all(run.id in selected for run in page.rows))  # fmt: skip
     header = el("tr", el("th.runs-box", every), [_header(*column, sort) for column in COLUMNS], el("th"))
-    rows = [_row(run, run["id"] in selected, writable) for run in page["rows"]]
-    heading = el("h2", title, el("span.rl-muted.rl-num", f"{page['total']:,}"))
+    rows = [_row(run, run.id in selected, writable) for run in page.rows]
+    heading = el("h2", title, el("span.rl-muted.rl-num", f"{page.total:,}"))
     return stack(el("section.rl-stack", heading, bar, _table(header, rows), data_part="list", aria_label=title))
 
 
@@ -214,18 +216,18 @@ def unreadable(message: str) -> Element:
     return stack(el("div.rl-empty", text, action("Clear filters", "clear", trigger="select")))
 
 
-def pager(page: RunPage) -> Element | None:
+def pager(page: Page[RunRow]) -> Element | None:
     """Return the positions of the shown runs, and links to the pages before and after."""
-    if not page["rows"]:
+    if not page.rows:
         return None
-    last = page["first"] + len(page["rows"]) - 1
-    turns = [("◄ Previous page", page["before"]), ("Next page ►", page["after"])]
+    last = page.first + len(page.rows) - 1
+    turns = [("◄ Previous page", page.before), ("Next page ►", page.after)]
     buttons = [
         el("button.rl-button.rl-small", label, disabled=cursor is None, data_action="turn", data_cursor=cursor)
         for label, cursor in turns
     ]
-    count = el("span.rl-muted.rl-small.rl-num", f"{page['first']:,}–{last:,} of {page['total']:,}")
-    return stack(el("div.rl-row.runs-pager", count, buttons if page["before"] or page["after"] else None))
+    count = el("span.rl-muted.rl-small.rl-num", f"{page.first:,}–{last:,} of {page.total:,}")
+    return stack(el("div.rl-row.runs-pager", count, buttons if page.before or page.after else None))
 
 
 def _header(title: str, order: str, style: str, sort: str) -> Element:
@@ -241,18 +243,18 @@ def _header(title: str, order: str, style: str, sort: str) -> Element:
 
 
 def _row(run: RunRow, selected: bool, writable: bool) -> Element:
-    run_id, name = run["id"], run["name"]
-    took = run["ended"] - run["started"] if run["started"] and run["ended"] else None
+    run_id, name = run.id, run.name
+    took = None if run.started is None or run.ended is None else run.ended - run.started
     box = el("input", type="checkbox", checked=selected, aria_label=f"Select {name}", data_change="select",
              data_run=run_id)  # fmt: skip
     dialogues = el("a.rl-icon.runs-dialogues", "❝", href=page_url("dialogues", run=run_id), title="Dialogues",
                    aria_label=f"Dialogues of {name}")  # fmt: skip
-    has_reason = run["status"] in ("queued", "failed", "interrupted") and run["detail"]
-    more = f" (+{run['note_count'] - 1})" if run["note_count"] > 1 else ""
+    has_reason = run.status in ("queued", "failed", "interrupted") and run.detail
+    more = f" (+{run.note_count - 1})" if run.note_count > 1 else ""
     return el(
         "tr",
         el("td.runs-box", box),
-        el("td.runs-status", badge(run["status"], run["detail"])),
+        el("td.runs-status", badge(run.status, run.detail)),
         el(
             "td.runs-main",
             el("a.runs-name", name, href=page_url("run", run=run_id)),
@@ -260,17 +262,17 @@ def _row(run: RunRow, selected: bool, writable: bool) -> Element:
             el("span.rl-muted.rl-small.rl-num", f"#{run_id}"),
             " ",
             _chips(run),
-            _remark(run["detail"], run["detail"]) if has_reason else None,
-            _remark(f"✎ {run['latest_note']}{more}", run["latest_note"]) if run["latest_note"] else None,
+            _remark(run.detail, run.detail) if has_reason else None,
+            _remark(f"✎ {run.latest_note}{more}", run.latest_note) if run.latest_note else None,
         ),
-        el("td.runs-wide", run["environment"]),
-        el("td.runs-wide", run["method"] if run["kind"] == "train" else run["kind"]),
-        el("td.runs-wide.rl-muted", run["model"]),
-        el("td.rl-num.runs-reward", number(run["reward"])),
-        el("td.runs-spark", sparkline(run["rewards"], 84, 22)),
-        el("td.rl-num.runs-wide", f"{number(run['done'])}/{number(run['total'])}" if run["total"] else "–"),
+        el("td.runs-wide", run.environment),
+        el("td.runs-wide", run.method if run.kind == "train" else run.kind),
+        el("td.runs-wide.rl-muted", run.model),
+        el("td.rl-num.runs-reward", number(run.reward)),
+        el("td.runs-spark", sparkline(run.rewards, 84, 22)),
+        el("td.rl-num.runs-wide", f"{number(run.done)}/{number(run.total)}" if run.total else "–"),
         el("td.rl-num.runs-wide", duration(took)),
-        el("td.rl-muted.runs-when", time_ago(run["ended"] or run["created"])),
+        el("td.rl-muted.runs-when", time_ago(run.ended or run.created)),
         el("td.runs-tools", dialogues, _menu(run, writable)),
         data_run=run_id,
         data_key=f"run{run_id}",
@@ -283,10 +285,10 @@ def _remark(text: str, title: str) -> Element:
 
 def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool) -> Element:
     def permitted(name: str) -> list[RunRow]:
-        return [run for run in rows if writable and run["id"] in selected and name in ACTIONS.get(run["status"], ())]
+        return [run for run in rows if writable and run.id in selected and name in ACTIONS.get(run.status, ())]
 
     def ids(listed: Sequence[RunRow]) -> str:
-        return ",".join(str(run["id"]) for run in listed)
+        return ",".join(str(run.id) for run in listed)
 
     resumable, deletable = permitted("resume"), permitted("delete")
     several = ",".join(map(str, sorted(selected)))
@@ -306,7 +308,7 @@ def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool
 
 
 def _delete_text(rows: Sequence[RunRow]) -> str:
-    name, their = (rows[0]["name"], "its") if len(rows) == 1 else (f"{len(rows)} runs", "their")
+    name, their = (rows[0].name, "its") if len(rows) == 1 else (f"{len(rows)} runs", "their")
     return (
         f"Delete {name} with {their} dialogues, labels, notes and checkpoints? "
         f"{their.capitalize()} files stay in the workspace's trash for a while."
@@ -314,7 +316,7 @@ def _delete_text(rows: Sequence[RunRow]) -> str:
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
-def scheduler(planned: Sequence[Schedule], problems: Sequence[JobProblem], writable: bool) -> Element:
+def scheduler(planned: Sequence[ScheduledRun], problems: Sequence[JobLog], writable: bool) -> Element:
     """Return the schedules, and the errors of the scheduler."""
     titles = ("On", "Schedule", "Next", "Last", "")
     header = el("tr", [el("th", title or None, scope="col" if title else None) for title in titles])
@@ -326,36 +328,36 @@ def scheduler(planned: Sequence[Schedule], problems: Sequence[JobProblem], writa
     )
 
 
-def _schedule(schedule: Schedule, writable: bool) -> Element:
-    name, key = schedule["name"], schedule["id"]
-    times = {"date": f"once, at {schedule['when']}", "nightly": f"evaluates the newest checkpoint, {schedule['when']}"}
-    when = f"{times.get(schedule['trigger'], schedule['when'])} {schedule['timezone']}"
-    box = el("input", type="checkbox", checked=schedule["enabled"], disabled=not writable, value=key,
+def _schedule(schedule: ScheduledRun, writable: bool) -> Element:
+    name, key = schedule.name, schedule.id
+    times = {"date": f"once, at {schedule.when}", "nightly": f"evaluates the newest checkpoint, {schedule.when}"}
+    when = f"{times.get(schedule.trigger, schedule.when)} {schedule.timezone}"
+    box = el("input", type="checkbox", checked=schedule.enabled, disabled=not writable, value=key,
              aria_label=f"{name} is on", data_change="schedule", data_schedule=key)  # fmt: skip
-    off = el("span.rl-muted", "never" if schedule["enabled"] else "off")
+    off = el("span.rl-muted", "never" if schedule.enabled else "off")
     remove = action("Delete…", "delete_schedule", style="rl-small rl-quiet", schedule=key,
                     confirm=f"Delete the schedule {name}? Its runs remain.")  # fmt: skip
     return el(
         "tr",
         el("td.runs-box", box),
         el("td.runs-main", name, el("div.rl-muted.rl-small.rl-mono", when)),
-        el("td", time_ago(schedule["next_run"]) if schedule["next_run"] else off),
-        el("td.rl-muted", time_ago(schedule["last_run"])),
+        el("td", time_ago(schedule.next_run) if schedule.next_run else off),
+        el("td.rl-muted", time_ago(schedule.last_run)),
         el("td.runs-tools", remove if writable else None),
         data_schedule=key,
         data_key=f"schedule{key}",
     )
 
 
-def _problem(problem: JobProblem) -> Element:
-    sign, style = ("✗ failed", "rl-wrong") if problem["outcome"] == "failed" else ("! missed", "rl-leak")
+def _problem(problem: JobLog) -> Element:
+    sign, style = ("✗ failed", "rl-wrong") if problem.outcome == "failed" else ("! missed", "rl-leak")
     return el(
         "tr",
-        el("td.rl-muted.runs-when", time_ago(problem["time"])),
+        el("td.rl-muted.runs-when", time_ago(problem.time)),
         el("td", el("span", sign, class_=style)),
-        el("td", problem["job"]),
-        el("td.runs-main.rl-muted", el("div.runs-note", problem["detail"])),
-        data_key=f"problem{problem['id']}",
+        el("td", problem.job),
+        el("td.runs-main.rl-muted", el("div.runs-note", problem.detail)),
+        data_key=f"problem{problem.id}",
     )
 
 
@@ -371,26 +373,26 @@ def _table(header: Element | None, rows: Sequence[Element]) -> Element:
 
 
 def _about(run: RunRow) -> str:
-    return " · ".join(text for text in (run["environment"], run["method"] or run["kind"], run["model"]) if text)
+    return " · ".join(text for text in (run.environment, run.method or run.kind, run.model) if text)
 
 
 def _chips(run: RunRow) -> list[Node]:
-    origin = run["origin"] or ""
+    origin = run.origin or ""
     return [
         el("span.rl-chip", "example") if origin == "example" else None,
         el("span.rl-chip", "scheduled", title=origin) if origin.startswith("schedule:") else None,
         *(
             el("button.rl-chip.runs-tag", f"#{tag}", title=f"Show runs tagged {tag}", data_action="tag", data_tag=tag,
                data_trigger="select")
-            for tag in run["tags"]
+            for tag in run.tags
         ),
     ]  # fmt: skip
 
 
 def _menu(run: RunRow, writable: bool) -> Element:
-    run_id, name = run["id"], run["name"]
+    run_id, name = run.id, run.name
     buttons: dict[str, Element] = {
-        "stop": el("button", "Remove from queue" if run["status"] == "queued" else "Stop",
+        "stop": el("button", "Remove from queue" if run.status == "queued" else "Stop",
                    data_action="stop", data_run=run_id),
         "abort": el("button.rl-danger", "Abort…", **_abort(run)),
         "resume": el("button", "Resume", data_action="resume", data_run=run_id),
@@ -401,8 +403,8 @@ def _menu(run: RunRow, writable: bool) -> Element:
         el("a", "Clone", href=page_url("new", clone=run_id)),
         el("a", "Export", href=page_url("exports", runs=run_id)),
         el("button", "Tags and notes…", data_action="notes", data_run=run_id, data_name=name,
-           data_tags="\n".join(run["tags"]), data_trigger="select"),
-        *(buttons[each] for each in ACTIONS.get(run["status"], ())),
+           data_tags="\n".join(run.tags), data_trigger="select"),
+        *(buttons[each] for each in ACTIONS.get(run.status, ())),
     ]  # fmt: skip
     return el(
         "details.rl-menu",
@@ -418,7 +420,7 @@ def _menu(run: RunRow, writable: bool) -> Element:
 
 
 # -- dialog ------------------------------------------------------------------------------------------------------------
-def notes_dialog(run: int, name: str, tags: Collection[str], known: Sequence[str], notes: Sequence[RunNote]) -> Element:
+def notes_dialog(run: int, name: str, tags: Collection[str], known: Sequence[str], notes: Sequence[Note]) -> Element:
     """Return the dialog of tags and notes.
 
     Args:
@@ -436,11 +438,11 @@ def notes_dialog(run: int, name: str, tags: Collection[str], known: Sequence[str
     listed = [
         el(
             "li",
-            el("div.runs-note", note["text"]),
+            el("div.runs-note", note.text),
             el(
                 "div.rl-row.rl-small.rl-muted",
-                time_ago(note["time"]),
-                el("label.rl-row", el("input", type="checkbox", name="deleted", value=note["id"]), "Delete"),
+                time_ago(note.time),
+                el("label.rl-row", el("input", type="checkbox", name="deleted", value=note.id), "Delete"),
             ),
         )
         for note in notes

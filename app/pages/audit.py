@@ -49,7 +49,7 @@ def build(studio: Studio) -> None:
 
 def _row(row: AuditRow) -> Element:
     """Return an entry, whose action links to its run, dialogue or chat."""
-    action = el("a", row["action"], href=row["url"]) if row["url"] else row["action"]
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
-    texts = (when, row["caller"], action, row["arguments"], row["outcome"], row["detail"])
+    action = el("a", row.action, href=row.url) if row.url else row.action
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.time))
+    texts = (when, row.caller, action, row.arguments, row.outcome, row.detail)
     return el("tr", *(el("td", text) for text in texts))

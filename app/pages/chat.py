@@ -64,7 +64,7 @@ class _Page:
         self.chat = studio.chat
         writable = not (studio.context.read_only or studio.context.db.read_only)
         self.limits = self.chat.chat_limits()
-        self.presets = [preset["name"] for preset in studio.launch.list_presets()]
+        self.presets = [preset.name for preset in studio.launch.list_presets()]
         self.address = page_frame(studio, TITLE, KEYS)
         self.tab = gr.State(ChatTab(is_writable=writable))
         self.timer = gr.Timer(REFRESH_SECONDS, active=False)

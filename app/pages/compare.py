@@ -15,6 +15,7 @@ from app.pages import _compare_view as view
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
+from jobs.db.models import ACTIVE
 from rl2f_core.types import JsonObject
 
 PATH = "compare"
@@ -120,28 +121,28 @@ class _Page:
     def _draw_runs(self, form: JsonObject) -> Updates:
         """Return everything that depends on the runs, except evaluations."""
         found = self.compare.compare_runs(form["runs"])
-        listed = self.compare.search_runs()["runs"]
-        names = {run["id"]: view.run_label(run) for run in [*found["runs"], *listed]}
-        names |= {number: f"{number} (not found)" for number in found["missing"]}
-        offered = {metric["name"]: view.metric_label(metric) for metric in found["metrics"]}
+        listed = self.compare.search_runs().runs
+        names = {run.id: view.run_label(run) for run in [*found.runs, *listed]}
+        names |= {number: f"{number} (not found)" for number in found.missing}
+        offered = {metric["name"]: view.metric_label(metric) for metric in found.metrics}
         offered |= {name: name for name in form["metric"] if name not in offered}
-        is_active = any(run["status"] in view.ACTIVE for run in found["runs"])
+        is_active = any(run.status in ACTIVE for run in found.runs)
         metrics = [(label, name) for name, label in offered.items()]
         return {
             self.runs: gr.update(choices=[(name, number) for number, name in names.items()], value=form["runs"]),
             self.metrics: gr.update(choices=metrics, value=form["metric"]),
-            self.seeds: gr.update(value=form["seeds"], visible=bool(found["has_seeds"] or form["seeds"])),
+            self.seeds: gr.update(value=form["seeds"], visible=bool(found.has_seeds or form["seeds"])),
             self.chips: view.run_chips(found),
-            self.content: gr.update(visible=bool(found["runs"])),
-            self.config: view.config_table(found["config"], found["runs"]),
+            self.content: gr.update(visible=bool(found.runs)),
+            self.config: view.config_table(found.config, found.runs),
             self.timer: gr.Timer(active=is_active),
-            self.version: found["version"],
+            self.version: found.version,
             **self._draw_charts(form),
         }
 
     def _draw_evaluations(self, form: JsonObject) -> Iterator[Updates]:
         """Yield the evaluations until all differences are computed."""
-        known = {run["id"]: run for run in self.compare.compare_runs(form["runs"])["runs"]}
+        known = {run.id: run for run in self.compare.compare_runs(form["runs"]).runs}
         while True:
             base = form["base"] or ""
             base = base if base.partition(":")[0] in map(str, form["runs"]) else ""  # its run may have been removed
@@ -159,12 +160,12 @@ class _Page:
                 self.quantity: gr.update(choices=titles, value=chosen),
                 self.quantity_note: view.quantity_note(evaluations, chosen),
                 self.matrix: matrix,
-                self.merged: view.seed_tables(found["merged"]),
+                self.merged: view.seed_tables(found.merged),
                 self.paired: gr.update(visible=has_pairs),
                 self.base: gr.update(choices=bases, value=against),
                 self.differences: view.paired_table(found) if has_pairs else None,
             }
-            if not found["pending"]:
+            if not found.pending:
                 return
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class _Page:
     def remove_missing(self, *values: object) -> Updates:
         """Remove the runs that do not exist."""
         form = self.fields.named(values)
-        missing = self.compare.compare_runs(form["runs"])["missing"]
+        missing = self.compare.compare_runs(form["runs"]).missing
         form["runs"] = [run for run in form["runs"] if run not in missing]
         return self.choose(*form.values())
 
@@ -207,8 +208,8 @@ class _Page:
         """Offer the runs that a text finds, and the chosen ones."""
         if len(event.input_value) < MIN_SEARCH_CHARS:
             return gr.skip()
-        found = self.compare.search_runs(event.input_value)["runs"]
-        names = {run["id"]: view.run_label(run) for run in [*self.compare.compare_runs(chosen)["runs"], *found]}
+        found = self.compare.search_runs(event.input_value).runs
+        names = {run.id: view.run_label(run) for run in [*self.compare.compare_runs(chosen).runs, *found]}
         return gr.update(choices=[(name, number) for number, name in names.items()]) if found else gr.skip()
 
     @handler

@@ -10,7 +10,6 @@ import gradio as gr
 from app.components.address import Replacement
 from app.components.charts import Charts
 from app.components.dialogue_list import dialogue_list, row_key
-from app.components.leak_trust import ACTIVE
 from app.components.nodes import Element, el
 from app.components.selection import SelectedSpan, Selection
 from app.components.stored import Stored
@@ -33,6 +32,7 @@ from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages._run_tabs import run_tabs
 from jobs.db.errors import NotFoundError
+from jobs.db.models import ACTIVE
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -182,7 +182,7 @@ class _Page:
         try:
             facets = self.endpoints.dialogue_facets(chosen)
             if chosen is not None:
-                heading = run_tabs(self.studio.run.get_run(chosen)["run"], "Dialogues")
+                heading = run_tabs(self.studio.run.get_run(chosen).run, "Dialogues")
         except NotFoundError:
             facets = self.endpoints.dialogue_facets()
         offers: dict[str, JsonObject] = {name: {"value": values[name]} for name in self.filters}
@@ -263,7 +263,7 @@ class _Page:
         """Show the list again if a run has changed."""
         run_id = held.place.query.get("run", "")
         now = self.studio.run.run_version(int(run_id)) if run_id.isdigit() else self.studio.runs.runs_version()
-        if any(each["status"] in ACTIVE for each in held.place.reruns):
+        if any(each.status in ACTIVE for each in held.place.reruns):
             before, held.place = held.place, self.browser.read_reruns(held.place)
             shown: Updates = {self.replay: content(held.place)} if held.place.reruns != before.reruns else {}
             return {self.version: seen, **shown}

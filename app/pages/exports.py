@@ -7,6 +7,7 @@ import re
 import gradio as gr
 from gradio.components import Component
 
+from app.common.quantities import parse_range
 from app.components.address import Replacement
 from app.components.nodes import Element, el
 from app.components.view import View
@@ -15,7 +16,8 @@ from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._exports_view import count_text, export_list
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from rl2f_core.errors import ConfigError, RL2FError, rl2f_command
+from jobs.run_kinds.export import NamedExport
+from rl2f_core.errors import RL2FError, rl2f_command
 from rl2f_core.types import JsonObject
 
 PATH = "exports"
@@ -27,7 +29,6 @@ FILE_TYPES = [("JSON lines", "jsonl"), ("Parquet", "parquet")]
 PHASES = ("train", "preflight", "evaluation", "chat", "fork", "distill")
 MATCHES = [("the task", "task"), ("the attempt", "attempt"), ("the whole history", "history")]
 LABEL_SOURCES = [("Human, else detectors", "both"), ("Human only", "human"), ("Detectors only", "detector")]
-STEPS = re.compile(r"\s*(\d{1,9})?\s*(?:(–|-|\.\.)\s*(\d{1,9})?)?\s*")
 DEFAULTS: JsonObject = {
     "runs": [],
     "name": "",
@@ -92,8 +93,8 @@ class _Page:
         form = self.form
         gr.Markdown("# Exports\nLeak-labeled dialogues as datasets in TRL's types.")
         form["runs"] = self.runs = gr.Dropdown([], label="Runs", multiselect=True)
-        offered = self.exports.export_choices()["formats"]
-        formats = [(f"{each['title']}: {each['description']}", each["name"]) for each in offered]
+        offered = self.exports.export_choices().formats
+        formats = [(f"{each.title}: {each.description}", each.name) for each in offered]
         form["formats"] = gr.CheckboxGroup(formats, label="Dataset types")
         form["labels"] = self.labels = gr.Radio(LABEL_SOURCES, label="Labels that count")
         form["annotator"] = gr.Dropdown([EVERYBODY], label="Annotator")
@@ -148,14 +149,14 @@ class _Page:
         """Return the choices of fields that depend on the runs."""
         found = self.exports.export_choices(run_ids)
         lists = {
-            "phase": [phase for phase in PHASES if phase in found["phases"]],
-            "stage": found["stages"],
-            "checkpoint": found["checkpoints"],
-            "condition": found["conditions"],
+            "phase": [phase for phase in PHASES if phase in found.phases],
+            "stage": found.stages,
+            "checkpoint": found.checkpoints,
+            "condition": found.conditions,
         }
         return {
-            "runs": {"choices": [(f"{run['id']} · {run['name']}", run["id"]) for run in found["runs"]]},
-            "annotator": {"choices": [EVERYBODY, *found["annotators"]]},
+            "runs": {"choices": [(f"{run.id} · {run.name}", run.id) for run in found.runs]},
+            "annotator": {"choices": [EVERYBODY, *found.annotators]},
             **{name: {"choices": [ANY, *values]} for name, values in lists.items()},
         }
 
@@ -167,7 +168,7 @@ class _Page:
         except RL2FError as error:
             wrong = el("p.rl-wrong", str(error), role="alert")
             return {self.notice: wrong, self.start: gr.update(interactive=False), self.command: ""}
-        ready = found is not None and found["dialogues"] > 0 and bool(given["formats"]) and bool(given["files"])
+        ready = found is not None and found.dialogues > 0 and bool(given["formats"]) and bool(given["files"])
         return {
             self.notice: count_text(given, found),
             self.start: gr.update(interactive=ready and self.writable),
@@ -223,8 +224,8 @@ class _Page:
     def start_export(self, *values: object) -> Element:
         """Put the export of the form into the queue."""
         given = self.fields.named(values)
-        queued = self.exports.start_export(given["runs"], export_settings(given))
-        gr.Info(f"Export {queued['run']} is in the queue.")
+        queued = self.exports.start_export(given["runs"], NamedExport.model_validate(export_settings(given)))
+        gr.Info(f"Export {queued.run} is in the queue.")
         return self._list()
 
     @handler
@@ -242,7 +243,6 @@ class _Page:
 
 def export_settings(form: JsonObject) -> JsonObject:
     """Return the fields of `ExportRun` except the runs; raise `ConfigError` if the steps cannot be read."""
-    step_from, step_to = parse_steps(form["steps"] or "")
     names = ("phase", "stage", "checkpoint", "condition", *INCLUDED, "labeled_only")
     same = ("formats", "files", "labels", "match", "privileged")
     runs = form["runs"]
@@ -250,21 +250,11 @@ def export_settings(form: JsonObject) -> JsonObject:
     return {
         **{name: form[name] for name in same},
         "annotator": "" if form["labels"] == "detector" else form["annotator"],
-        "filter": {**{name: form[name] for name in names}, "step_from": step_from, "step_to": step_to},
+        "filter": {**{name: form[name] for name in names}, **parse_range("step", form["steps"] or "")},
         "name": (form["name"] or "").strip() or name[:100].strip(),
         "pairs_per_leak": form["pairs"] or 1,
         "seed": form["seed"] or 0,
     }
-
-
-def parse_steps(text: str) -> tuple[int | None, int | None]:
-    """Return first and last step of `12`, `10-20`, `10-` or `-20`; raise `ConfigError` otherwise."""
-    found = STEPS.fullmatch(text)
-    if found is None:
-        raise ConfigError("The steps cannot be read.", value=text, fix="Write one step, 12, or a range, 10-20.")
-    first, dash, last = found.groups()
-    low, high = (int(each) if each else None for each in (first, last))
-    return low, high if dash else low
 
 
 def command_line(form: JsonObject) -> str:

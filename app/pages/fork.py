@@ -19,6 +19,7 @@ from app.pages import _fork_view as view
 from app.pages._events import FAST, LATEST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
+from jobs.db.models import ACTIVE
 from rl2f_core.counterfactual.arms import HINTS
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.types import JsonObject
@@ -166,29 +167,29 @@ class _Page:
         turns = shown["turns"]
         hint = turns[subject.turn]["hint"] if subject.turn < len(turns) else None
         form = self._fields.values(query)
-        known = [each["label"] for each in choices["checkpoints"]]
+        known = [each.label for each in choices.checkpoints]
         form["checkpoints"] = [label for label in map(str, form["checkpoints"]) if label in known]
-        form["checkpoints"] = form["checkpoints"] or [choices["default_checkpoint"]]
+        form["checkpoints"] = form["checkpoints"] or [choices.default_checkpoint]
         form["arms"] = [arm for arm in form["arms"] if arm in HINTS]
         if hint is None and "arms" not in query:
             form["arms"] = DEFAULT_ARMS[1:]
         if hint and "text" not in query:
             form["text"] = hint["hint"]
-        allowed = {"teacher": choices["teachers"], "attempts": _values(ATTEMPTS), "later_hints": _values(LATER_HINTS)}
+        allowed = {"teacher": choices.teachers, "attempts": _values(ATTEMPTS), "later_hints": _values(LATER_HINTS)}
         for name, values in allowed.items():
             if form[name] not in values:
                 form[name] = self._fields.fields[name][1]
         extra: dict[str, JsonObject] = {
-            "checkpoints": {"choices": view.checkpoint_choices(choices["checkpoints"], subject.run)},
-            "arms": {"choices": view.arm_choices(choices["hints"], hint is not None)},
-            "teacher": {"choices": choices["teachers"], "visible": "teacher" in form["arms"]},
+            "checkpoints": {"choices": view.checkpoint_choices(choices.checkpoints, subject.run)},
+            "arms": {"choices": view.arm_choices(choices.hints, hint is not None)},
+            "teacher": {"choices": choices.teachers, "visible": "teacher" in form["arms"]},
         }
         state: State = {"text": form["text"], "reason": view.blocked_reason(shown, subject.turn), "version": 0}
         return [
             view.heading(shown, subject.turn, is_open="fork" not in query),
             *(gr.update(value=value, **extra.get(name, {})) for name, value in form.items()),
             self._bar(form, state),
-            self._earlier(query, choices["forks"]),
+            self._earlier(query, choices.forks),
             *self._result(query, state),
         ]
 
@@ -209,7 +210,7 @@ class _Page:
         if event._data["action"] == "preview":
             return [gr.skip(), self._preview(query, form), gr.skip(), *SKIPPED_RESULT]
         queued = self._forks.start_fork(**self._arguments(query, form))
-        query = {**query, **self._query(query, form), "fork": str(queued["run"]), "open": ""}
+        query = {**query, **self._query(query, form), "fork": str(queued.run), "open": ""}
         query = {name: value for name, value in query.items() if value}
         return [query, gr.skip(), self._earlier(query), *self._result(query, state)]
 
@@ -227,10 +228,10 @@ class _Page:
     @handler
     def refresh(self, query: dict[str, str], state: State) -> list[object]:
         """Show the fork again if it changed."""
-        job = self._forks.fork_result(_int(query.get("fork")))["job"]
-        if job["version"] == state["version"]:
+        job = self._forks.fork_result(_int(query.get("fork"))).job
+        if job.version == state["version"]:
             return gr.skip()
-        is_active = job["status"] in result.ACTIVE
+        is_active = job.status in ACTIVE
         earlier = gr.skip() if is_active else self._earlier(query)
         return [earlier, *self._result(query, state)]
 
@@ -243,7 +244,7 @@ class _Page:
         if run and query.get("dialogue"):
             return Subject(run, query["dialogue"], _int(query.get("turn")))
         found = self._forks.fork_result(fork) if fork else None
-        return Subject(found["run"], found["event_id"], found["turn"]) if found and found["run"] else None
+        return None if found is None or found.run is None else Subject(found.run, found.event_id, found.turn)
 
     def _query(self, query: dict[str, str], form: JsonObject) -> Replacement:
         """Return the address of a form; a long text is omitted."""
@@ -293,7 +294,7 @@ class _Page:
         subject = self._subject(query)
         if subject is None:
             return None
-        listed = self._forks.fork_choices(subject.run, subject.dialogue)["forks"] if forks is None else forks
+        listed = self._forks.fork_choices(subject.run, subject.dialogue).forks if forks is None else forks
         return view.earlier_forks(listed, subject.run, subject.dialogue, _int(query.get("fork")))
 
     def _result(self, query: dict[str, str], state: State) -> list[object]:
@@ -305,19 +306,19 @@ class _Page:
             found = self._forks.fork_result(fork)
         except RL2FError as error:
             return [el("p.rl-card.rl-wrong", str(error), role="alert"), *idle]
-        report, job = found["report"], found["job"]
+        report, job = found.report, found.job
         shown = [
             result.status_card(found, self._writable),
             result.report_card(report) if report else None,
             self._tree(found, _opened(query)) if report else None,
         ]
-        is_active = job["status"] in result.ACTIVE
-        return [el("div.rl-stack", shown), gr.Timer(active=is_active), {**state, "version": job["version"]}]
+        is_active = job.status in ACTIVE
+        return [el("div.rl-stack", shown), gr.Timer(active=is_active), {**state, "version": job.version}]
 
     def _tree(self, found: ForkResult, opened: Sequence[str]) -> Element | None:
-        if found["run"] is None:
+        if found.run is None:
             return None
-        fork, pages = found["job"]["id"], {}
+        fork, pages = found.job.id, {}
         for key in opened:
             checkpoint, _, arm = key.partition("|")
             if arm and "|" not in arm:
@@ -325,7 +326,7 @@ class _Page:
                 pages[key] = self._dialogues.list_dialogues(filter)
         samples = {f"{key}|{row['event_id']}": row["event_id"] for key, page in pages.items() for row in page["rows"]}
         shown = {key: self._dialogues.get_dialogue(fork, samples[key]) for key in opened if key in samples}
-        return result.tree(found, self._dialogues.get_dialogue(found["run"], found["event_id"]), pages, shown)
+        return result.tree(found, self._dialogues.get_dialogue(found.run, found.event_id), pages, shown)
 
 
 def _values(choices: Sequence[tuple[str, str]]) -> list[str]:

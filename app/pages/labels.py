@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import gradio as gr
 
@@ -142,9 +142,9 @@ class _Page:
         form = LabelForm(**self._fields.values({"annotator": str(kept.get("annotator") or ""), **query}))
         offered, sources = self._studio.labels.label_choices(), self._studio.detectors.list_finding_sources()[1:]
         choices = {
-            "run": [ANY, *((f"{each['id']} · {each['name']}", str(each["id"])) for each in offered["runs"])],
-            "environment": [ANY, *((each, each) for each in offered["environments"])],
-            "source": [AT_RUN_TIME, *((f"run {each['name']} · {each['detectors']}", each["name"]) for each in sources)],
+            "run": [ANY, *((f"{each.id} · {each.name}", str(each.id)) for each in offered.runs)],
+            "environment": [ANY, *((each, each) for each in offered.environments)],
+            "source": [AT_RUN_TIME, *((f"run {each.name} · {each.detectors}", each.name) for each in sources)],
         }
         desk = self._start(form, _place(query), bool(sources))
         updates = self._updates(form, desk)
@@ -216,7 +216,7 @@ class _Page:
             case "reveal":
                 labeling.reveal()
             case "unlock":
-                desk.test = self._studio.detectors.unlock_test_set(form.annotator, **form.scope())
+                desk.test = self._studio.detectors.unlock_test_set(form.annotator, form.scope())
             case "lock":
                 desk.test = None
             case "fit":
@@ -255,8 +255,8 @@ class _Page:
             shown["group_by"] = group_by
         if form.view == "queue" and desk.hint:
             place = place_of(desk.hint)
-            run = str(place["run"])
-            shown |= {"dialogue": place["event_id"], "turn": str(place["turn"])}
+            run = str(place.run)
+            shown |= {"dialogue": place.event_id, "turn": str(place.turn)}
             shown |= {"of": run} if run != form.run else {}
         is_same_view = form.view == query.get("view", "queue")
         return [Replacement(shown) if is_same_view else shown, desk, self._stage(form, group_by, desk)]
@@ -276,9 +276,9 @@ class _Page:
 
     def _report(self, form: LabelForm, group_by: GroupBy, desk: Desk) -> ReportResult:
         if desk.test is None:
-            return self._studio.detectors.detector_report(**form.scope(), group_by=group_by)
-        grouped = {**desk.test["report"], **desk.test["groupings"][group_by]}
-        return cast(ReportResult, {**desk.test, "report": grouped})
+            return self._studio.detectors.detector_report(form.scope(group_by=group_by))
+        report = desk.test.report.model_copy(update=dict(desk.test.groupings[group_by]))
+        return desk.test.model_copy(update={"report": report})
 
     def _updates(self, form: LabelForm, desk: Desk, *, only_visible: bool = False) -> dict[str, JsonObject]:
         """Return updates of the fields by name: which are shown, and their values."""
@@ -312,7 +312,7 @@ def _place(query: Mapping[str, str]) -> HintRef | None:
     run, turn = query.get("of") or query.get("run") or "", query.get("turn", "0")
     if not query.get("dialogue") or not run.isdigit() or not turn.isdigit():
         return None
-    return {"run": int(run), "event_id": query["dialogue"], "turn": int(turn)}
+    return HintRef(run=int(run), event_id=query["dialogue"], turn=int(turn))
 
 
 def _group_by(query: Mapping[str, str]) -> GroupBy:

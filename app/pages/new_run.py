@@ -13,7 +13,7 @@ from app.components.form import Form
 from app.components.keys import Key
 from app.components.stored import Stored
 from app.components.view import View
-from app.endpoints.launch import FormState
+from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.pages import _new_run_view as show
 from app.pages._events import EACH, FAST, QUEUED, Updates, handler, in_turn
@@ -48,7 +48,7 @@ class _Page:
         self.studio, self.launch = studio, studio.launch
         self.writable = not studio.context.read_only
         self.presets = self.launch.list_presets()
-        kinds = self.launch.run_form()["kinds"]
+        kinds = self.launch.run_form().kinds
         self.specs: dict[str, JsonObject] = {kind: dict(self.launch.run_form(kind)) for kind in kinds}
         first = Draft()  # the page shows the default at once; the event `address.input` opens a draft of its own
         checked = self._begin(first, f"preset:{DEFAULT_PRESET}", self.launch.get_preset(DEFAULT_PRESET))
@@ -135,8 +135,8 @@ class _Page:
     def _set_checked(self, held: Draft, state: FormState, text: str) -> FormState:
         """Take a checked configuration."""
         held.checked, held.text = state, text
-        if state["data"] is not None:
-            held.data, held.spec = state["data"], self.specs[state["kind"]]
+        if state.data is not None:
+            held.data, held.spec = state.data, self.specs[state.kind]
         return state
 
     def _begin(self, held: Draft, key: str, text: str) -> FormState:
@@ -144,16 +144,16 @@ class _Page:
         held.key, held.start = key, self.launch.form_of_yaml(text)
         held.choices = self.launch.form_choices()
         held.opened, held.memory, held.typed = set(), {}, {}
-        return self._set_checked(held, held.start, held.start["yaml"])
+        return self._set_checked(held, held.start, held.start.yaml)
 
     def _refresh(self, held: Draft, focus: Path | None = None, go: int | None = None) -> Updates:
         """Return the updates of a draft; the focus moves to a field or a line."""
         state = held.checked
         assert state is not None and held.start is not None
         held.serial += 1
-        for path in [*(tuple(error["path"]) for error in state["errors"]), focus or ()]:
+        for path in [*(tuple(error.path) for error in state.errors), focus or ()]:
             held.reveal(path)
-        is_new = held.text == held.start["yaml"]
+        is_new = held.text == held.start.yaml
         return {
             self.form: draw_form(held, focus=focus),
             self.yaml: draw_yaml(held, go=go),
@@ -164,7 +164,7 @@ class _Page:
 
     def _check_form(self, held: Draft) -> Updates:
         state = self.launch.yaml_of_form(held.data, held.text)
-        self._set_checked(held, state, state["yaml"])
+        self._set_checked(held, state, state.yaml)
         return self._refresh(held)
 
     def _use_environment(self, held: Draft, environment: JsonObject) -> Updates:
@@ -176,14 +176,14 @@ class _Page:
     def _lead_to_error(self, held: Draft) -> Updates | None:
         """Return None, or updates that move the focus to the first error."""
         state = held.checked
-        if state is None or state["ok"]:
+        if state is None or state.ok:
             return None
-        problem = state["yaml_error"]
+        problem = state.yaml_error
         if problem is not None:
             gr.Warning("The YAML cannot be read.")
-            return self._refresh(held, go=problem["line"] or 1)
+            return self._refresh(held, go=problem.line or 1)
         gr.Warning("Fix the errors first.")
-        return self._refresh(held, focus=next((tuple(e["path"]) for e in state["errors"] if e["path"]), None))
+        return self._refresh(held, focus=next((tuple(e.path) for e in state.errors if e.path), None))
 
     # -- where the form starts -------------------------------------------------------------------------------------
     def _open(self, held: Draft, query: dict[str, str], stored: JsonObject) -> Updates:
@@ -194,12 +194,12 @@ class _Page:
         found = stored.get(held.key) or {}
         was = found.get("yaml")
         back = None
-        if isinstance(was, str) and was not in (text, start["yaml"]):
+        if isinstance(was, str) and was not in (text, start.yaml):
             self._set_checked(held, self.launch.form_of_yaml(was), was)
             back = show.restored(found.get("time") or time())
         chosen = None if number else name
         variants = show.variant_choices(self.presets, chosen)
-        listed = [(show.clone_label(run), str(run["id"])) for run in self.studio.runs.list_runs(limit=CLONES)["rows"]]
+        listed = [(show.clone_label(run), str(run.id)) for run in self.studio.runs.list_runs(limit=CLONES).rows]
         if number and number not in [value for _, value in listed]:
             listed.insert(0, (f"#{number}", number))
         held.preflight = int(query["preflight"]) if query.get("preflight", "").isdigit() else None
@@ -210,7 +210,7 @@ class _Page:
             self.preset: gr.update(choices=show.preset_choices(self.presets, chosen), value=chosen),
             self.variant: gr.update(choices=variants, value=chosen if variants else None, visible=bool(variants)),
             self.clone: gr.update(choices=listed, value=number),
-            self.kind: held.checked["kind"],
+            self.kind: held.checked.kind,
             self.source: show.about(self.presets, chosen, held.parent),
             self.notice: back,
             self.body: gr.update(visible=True),
@@ -245,17 +245,17 @@ class _Page:
     def discard(self, held: Draft) -> Updates:
         """Return to the preset or the copy."""
         assert held.start is not None
-        self._set_checked(held, held.start, held.start["yaml"])
-        return {self.notice: None, self.kind: held.start["kind"], **self._refresh(held)}
+        self._set_checked(held, held.start, held.start.yaml)
+        return {self.notice: None, self.kind: held.start.kind, **self._refresh(held)}
 
     @in_turn
     def choose_kind(self, held: Draft, name: str) -> Updates:
         """Change the kind of the run."""
-        if held.checked is None or held.checked["yaml_error"] is not None:
+        if held.checked is None or held.checked.yaml_error is not None:
             gr.Warning("Fix the YAML first.")
-            return {self.kind: held.checked["kind"] if held.checked else gr.skip()}
+            return {self.kind: held.checked.kind if held.checked else gr.skip()}
         state = self.launch.yaml_of_form(held.data, held.text, name)
-        self._set_checked(held, state, state["yaml"])
+        self._set_checked(held, state, state.yaml)
         return {self.kind: name, self.preflight: gr.update(visible=name in TRAINING), **self._refresh(held)}
 
     @in_turn
@@ -266,8 +266,8 @@ class _Page:
             gr.Warning("That file is too large for a configuration.")
             return gr.skip()
         state = self.launch.form_of_yaml(text)
-        self._set_checked(held, state, state["yaml"] if state["ok"] else text)
-        return {self.kind: state["kind"], self.source: show.note("Loaded from a file."), **self._refresh(held)}
+        self._set_checked(held, state, state.yaml if state.ok else text)
+        return {self.kind: state.kind, self.source: show.note("Loaded from a file."), **self._refresh(held)}
 
     # -- edits -----------------------------------------------------------------------------------------------------
     @in_turn
@@ -305,9 +305,9 @@ class _Page:
     @in_turn
     def leave_yaml(self, held: Draft) -> Updates:
         """Write a valid configuration with all defaults."""
-        if held.checked is None or not held.checked["ok"]:
+        if held.checked is None or not held.checked.ok:
             return gr.skip()
-        held.text = held.checked["yaml"]
+        held.text = held.checked.yaml
         return self._refresh(held)
 
     @in_turn
@@ -332,15 +332,15 @@ class _Page:
         if lost := self._lead_to_error(held):
             return lost
         assert held.checked is not None
-        queued = self.launch.launch_run(yaml=held.checked["yaml"], parent=held.parent)
-        return {self.go: queued["url"], self.drafts: {held.key: None}}
+        queued = self.launch.launch_run(ConfigSource(yaml=held.checked.yaml), held.parent)
+        return {self.go: queued.url, self.drafts: {held.key: None}}
 
     # -- preflight -------------------------------------------------------------------------------------------------
     def _show_preflight(self, held: Draft) -> Updates:
         """Return progress or result of the preflight."""
         assert held.preflight is not None
         now = self.launch.get_preflight(held.preflight)
-        if now["verdict"] is None:
+        if now.verdict is None:
             return {self.verdict: show.preflight_progress(now), self.histogram: [], self.facts: None}
         return {
             self.verdict: show.preflight_verdict(now, show.is_outdated(now, held.checked)),
@@ -359,7 +359,7 @@ class _Page:
         if lost := self._lead_to_error(held):
             return {self.form: lost[self.form]}
         assert held.checked is not None
-        held.preflight = self.launch.preflight_config(yaml=held.checked["yaml"], parent=held.parent)["run"]
+        held.preflight = self.launch.preflight_config(ConfigSource(yaml=held.checked.yaml), held.parent).run
         return {
             self.address: {**query, "preflight": str(held.preflight)},
             self.result: gr.update(visible=True),

@@ -27,6 +27,7 @@ from app.pages._query import QueryFields
 from app.pages._run_tabs import TABS, RunTab
 from app.plots.series import XKind
 from jobs.db.errors import UnknownRunError
+from jobs.db.models import ACTIVE
 from rl2f_core.types import JsonObject
 
 PATH = "run"
@@ -176,23 +177,23 @@ class RunPage:
         if run_id is None and asked:
             return self._message(view.not_found(f"“{asked}” is not the number of a run."))
         if run_id is None:
-            return self._message(view.run_choice(self.studio.runs.list_runs()["rows"]))
+            return self._message(view.run_choice(self.studio.runs.list_runs().rows))
         try:
             details = self.endpoints.get_run(run_id)
         except (UnknownRunError, ArgumentError):
             deleted, unknown = f"Run {run_id} was deleted.", f"There is no run {run_id}."
             return self._message(view.not_found(deleted if before.run == run_id else unknown))
-        run = details["run"]
+        run = details.run
         if before.run != run_id:
             before = Shown()
-        tab = current_tab(query, run["kind"])
-        active = run["status"] in view.ACTIVE
+        tab = current_tab(query, run.kind)
+        active = run.status in ACTIVE
         known = before.source if before.run and before.tab == tab else None
         source, updates = self.contents[tab](details, query, known)
-        updates[self.shown] = Shown(run_id, tab, run["version"], active, source)
+        updates[self.shown] = Shown(run_id, tab, run.version, active, source)
         updates[self.head] = view.heading(details, tab, self.read_only)
         if not before.run:
-            updates[self.address] = gr.update(value=dict(query), title=f"{run['name']} · run {run_id}")
+            updates[self.address] = gr.update(value=dict(query), title=f"{run.name} · run {run_id}")
         if before.active != active:
             updates[self.timer] = gr.Timer(ACTIVE_SECONDS if active else ENDED_SECONDS)
         return updates
@@ -203,50 +204,50 @@ class RunPage:
 
     def _show_overview(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
         """Return the number of steps and the updates; those of the charts only for another number of steps."""
-        run = details["run"]
-        active = run["status"] in view.ACTIVE
-        detectors = self.studio.detectors.detector_cards(run["id"]) if details["cards"]["leaks"] else []
-        cards = metric_cards(details["cards"], run["kind"], active)
+        run = details.run
+        active = run.status in ACTIVE
+        detectors = self.studio.detectors.detector_cards(run.id) if details.cards["leaks"] else []
+        cards = metric_cards(details.cards, run.kind, active)
         updates: Updates = {
             self.cards: el("div.rl-section", cards, view.charts_note(details, active)),
             self.sides: view.overview_sides(details, detectors, time.time(), self.read_only),
             self.tags_notes: view.tags_and_notes(details, self.read_only),
         }
-        if known != details["steps"]:
-            updates[self.charts] = self.endpoints.run_charts(run["id"], **chart_options(query))["charts"]
-            updates[self.further] = self._further_charts(run["id"], query)
-        return details["steps"], updates
+        if known != details.steps:
+            updates[self.charts] = self.endpoints.run_charts(run.id, **chart_options(query)).charts
+            updates[self.further] = self._further_charts(run.id, query)
+        return details.steps, updates
 
     def _further_charts(self, run_id: int, query: Mapping[str, str]) -> list[JsonObject]:
         """Return the charts of the chosen series."""
         names = [str(name) for name in self.fields.values(dict(query))["more"][:MAX_SERIES]]
-        return self.endpoints.run_charts(run_id, names=names, **chart_options(query))["charts"] if names else []
+        return self.endpoints.run_charts(run_id, names=names, **chart_options(query)).charts if names else []
 
     def _show_evaluation(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
         """Return the state of the evaluation and the updates."""
-        state, run = details["evaluation"], details["run"]
+        state, run = details.evaluation, details.run
         source = state or "none"
         if known == source:
             return source, {}
-        whole = self.endpoints.run_evaluation(run["id"]) if state else None
+        whole = self.endpoints.run_evaluation(run.id) if state else None
         parts = {each["title"]: each for each in whole["parts"]} if whole else {}
         chosen = query.get("part", WHOLE)
         selected = parts.get(chosen, whole)
         part = gr.update(choices=[WHOLE, *parts], value=chosen if chosen in parts else WHOLE, visible=bool(parts))
         return source, {
-            self.evaluation_title: view.evaluation_title(whole, run["status"] in view.ACTIVE),
+            self.evaluation_title: view.evaluation_title(whole, run.status in ACTIVE),
             self.part: part,
             self.accuracy: selected["charts"] if selected else [],
-            self.tables: view.evaluation_tables(selected, run["id"]),
+            self.tables: view.evaluation_tables(selected, run.id),
         }
 
     def _show_checkpoints(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
         table = view.checkpoint_table(details, self.read_only)
-        return None, {self.checkpoints: el("div.rl-section", table, view.child_table(details["children"]))}
+        return None, {self.checkpoints: el("div.rl-section", table, view.child_table(details.children))}
 
     def _show_config(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
         """Return the updates on the first opening: configuration and environment do not change."""
-        run_id = details["run"]["id"]
+        run_id = details.run.id
         if known == run_id:
             return known, {}
         table = view.environment_table(self.endpoints.run_environment(run_id))
@@ -258,8 +259,8 @@ class RunPage:
 
     def _show_log(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
         """Return the length of the log and the updates."""
-        found = self.endpoints.run_log(details["run"]["id"])
-        source = (found["size"], len(found["messages"]))
+        found = self.endpoints.run_log(details.run.id)
+        source = (found.size, len(found.messages))
         return source, {} if source == known else {self.output: view.log_view(found)}
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -287,12 +288,12 @@ class RunPage:
 
     @handler
     def _offer_series(self, shown: Shown) -> JsonObject:
-        return gr.update(choices=series_choices(self.endpoints.run_metrics(shown.run)["metrics"]))
+        return gr.update(choices=series_choices(self.endpoints.run_metrics(shown.run).metrics))
 
     @handler
     def _redraw(self, query: dict[str, str], now: Shown, *values: object) -> Updates:
         query = self._merged_query(query, values)
-        charts = self.endpoints.run_charts(now.run, **chart_options(query))["charts"]
+        charts = self.endpoints.run_charts(now.run, **chart_options(query)).charts
         updates: Updates = {self.address: query, self.charts: charts}
         return updates | ({self.further: self._further_charts(now.run, query)} if query.get("more") else {})
 
@@ -337,15 +338,15 @@ class RunPage:
                 return {self.address: query, **self._show(query, before)}
             case "delete":
                 result = self.studio.runs.delete_runs([run_id])
-                if result["kept"]:
-                    raise gr.Error(result["kept"][0]["reason"], print_exception=False)
+                if result.kept:
+                    raise gr.Error(result.kept[0].reason, print_exception=False)
                 return {self.address: "/", self.timer: gr.Timer(active=False)}
             case "evaluate":
                 endpoints.evaluate_checkpoint(run_id, data["checkpoint"])
             case "export_model":
                 self.studio.exports.export_model(run_id, data["checkpoint"], data["format"])
             case "untag":
-                tags = endpoints.get_run(run_id)["tags"]
+                tags = endpoints.get_run(run_id).tags
                 endpoints.tag_run(run_id, [each for each in tags if each != data["tag"]])
             case "delete_note":
                 endpoints.delete_note(run_id, int(data["note"]))
@@ -357,7 +358,7 @@ class RunPage:
     def _add_tag(self, shown: Shown, written: str) -> Updates:
         if not written.strip():
             return {self.tag: ""}
-        self.endpoints.tag_run(shown.run, [*self.endpoints.get_run(shown.run)["tags"], written])
+        self.endpoints.tag_run(shown.run, [*self.endpoints.get_run(shown.run).tags, written])
         return {self.tags_notes: view.tags_and_notes(self.endpoints.get_run(shown.run), self.read_only), self.tag: ""}
 
     @handler

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import gradio as gr
 
@@ -15,20 +15,22 @@ from app.components.keys import Key
 from app.components.nodes import Element, Node
 from app.components.notify import EndedRuns, EndNotifications
 from app.components.view import View
-from app.endpoints.runs import RunFacets, RunPage, RunSort, RunStatus
+from app.endpoints.runs import RunRow
 from app.endpoints.studio import Studio
 from app.pages import _runs_view as view
 from app.pages._events import EACH, FAST, LATEST, QUEUED, EventOptions, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from jobs.db.errors import NotFoundError
+from jobs.db.models import ENDED
+from jobs.db.paging import Page
+from jobs.db.queries.runs import RunFilter
 from rl2f_core.errors import RL2FError, UnknownNameError
 from rl2f_core.types import JsonObject
 
 PATH = ""
 TITLE = "Runs"
 ORDER = 10
-FINISHED: list[RunStatus] = ["succeeded", "failed", "stopped", "interrupted"]
 SORTS = [
     ("recently finished", "-ended"),
     ("oldest finished", "ended"),
@@ -41,7 +43,7 @@ SORTS = [
     ("highest reward", "-reward"),
     ("lowest reward", "reward"),
 ]
-STATUSES = [("finished", ""), *((status, status) for status in FINISHED), ("any status", "any")]
+STATUSES = [("finished", ""), *((status, status) for status in ENDED), ("any status", "any")]
 FACETS = {"kind": "kinds", "environment": "environments", "method": "methods", "tag": "tags"}
 """Filter → its values in `run_facets`."""
 DEFAULTS = {"search": "", "status": "", **dict.fromkeys(FACETS, ""), "sort": "-ended"}
@@ -70,7 +72,7 @@ class Shown:
     version: int = -1
     time: float = 0.0
     active: int = 0
-    facets: RunFacets | None = None
+    facets: dict[str, list[str]] | None = None
     selected: list[int] = field(default_factory=list)
 
 
@@ -135,18 +137,16 @@ class _Page:
         self.dialog.click(lambda: None, None, self.dialog, **FAST)
 
     # -- content ---------------------------------------------------------------------------------------------------
-    def find(self, query: Query) -> RunPage:
+    def find(self, query: Query) -> Page[RunRow]:
         """Return the page of runs that the address names; it is empty if no run has a named value any more."""
         form = {**DEFAULTS, **query}
+        filter = RunFilter.model_validate({**{name: form[name] for name in DEFAULTS}, "status": statuses(form)})
         try:
-            return self.runs.list_runs(
-                form["search"], statuses(form), form["kind"], form["environment"], form["method"], form["tag"],
-                cast(RunSort, form["sort"]), query.get("cursor"),
-            )  # fmt: skip
+            return self.runs.list_runs(filter, query.get("cursor"))
         except UnknownNameError:
-            return {"rows": [], "total": 0, "first": 1, "before": None, "after": None}
+            return Page([], 0, None, None)
 
-    def draw(self, page: RunPage, query: Query, chosen: list[int]) -> Updates:
+    def draw(self, page: Page[RunRow], query: Query, chosen: list[int]) -> Updates:
         """Return the table and the pager."""
         filtered = is_filtered(query)
         sort = query.get("sort", DEFAULTS["sort"])
@@ -165,7 +165,7 @@ class _Page:
         """Return everything but the form; the filters' choices only if they differ from those that were seen."""
         version, now = self.runs.runs_version(), time.time()
         active, facets = self.runs.list_active_runs(), self.runs.run_facets()
-        count, exists = len(active["active"]), bool(facets["statuses"])
+        count, exists = len(active.active), bool(facets["statuses"])
         first = self.first_steps(new) if exists else view.no_runs(self.writable)
         content: Updates = {
             self.shown: Shown(version, now, count, facets, chosen),
@@ -184,7 +184,7 @@ class _Page:
         if new["hidden"]:
             return None
         labeled = bool(self.studio.labels.list_annotators())
-        started = any(run["origin"] != "example" for run in self.runs.list_runs(limit=5)["rows"])
+        started = any(run.origin != "example" for run in self.runs.list_runs(limit=5).rows)
         return None if labeled and started else view.welcome(new["read"], labeled, started, self.writable)
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class _Page:
     def select(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Updates:
         """Select one run or all of the shown ones."""
         data, page = event._data, self.find(query)
-        changed = [run["id"] for run in page["rows"]] if data["change"] == "select_all" else [int(data["run"])]
+        changed = [run.id for run in page.rows] if data["change"] == "select_all" else [int(data["run"])]
         chosen = [run for run in chosen if run not in changed] + (changed if data["value"] else [])
         return {self.selected: chosen, self.table: self.draw(page, query, chosen)[self.table]}
 
@@ -296,11 +296,11 @@ class _Page:
             self.studio.run.add_note(run, fields["note"][0])
 
 
-def statuses(form: Mapping[str, str]) -> list[RunStatus] | None:
+def statuses(form: Mapping[str, str]) -> Sequence[str] | None:
     """Return the statuses of a filter: of finished runs if it is empty, None for `any`."""
     if form["status"] == "any":
         return None
-    return cast("list[RunStatus]", [word for word in form["status"].split(",") if word]) or FINISHED
+    return [word for word in form["status"].split(",") if word] or ENDED
 
 
 def is_filtered(query: Query) -> bool:
@@ -308,9 +308,9 @@ def is_filtered(query: Query) -> bool:
     return any(query.get(name) for name in DEFAULTS if name != "sort")
 
 
-def facet_choices(name: str, facets: RunFacets, value: str) -> JsonObject:
+def facet_choices(name: str, facets: dict[str, list[str]], value: str) -> JsonObject:
     """Return the choices of a filter; it is hidden if there is nothing to choose."""
-    found = cast("list[str]", facets[FACETS[name]])  # type: ignore[literal-required]
+    found = facets[FACETS[name]]
     known = [*found, *([value] if value and value not in found else [])]
     choices = [(f"any {name}", ""), *((f"#{each}" if name == "tag" else each, each) for each in known)]
     return gr.update(choices=choices, visible=len(found) > 1 or bool(value) or "hidden")
@@ -328,29 +328,29 @@ def act(studio: Studio, data: Mapping[str, str], chosen: list[int]) -> list[int]
         runs.delete_schedule(int(data["schedule"]))
     elif name == "delete":
         deleted = runs.delete_runs(ids)
-        if count := len(deleted["deleted"]):
+        if count := len(deleted.deleted):
             gr.Info("1 run was deleted." if count == 1 else f"{count} runs were deleted.")
-        for kept in deleted["kept"]:
-            gr.Warning(kept["reason"])
-        return [run for run in chosen if run not in deleted["deleted"]]
+        for kept in deleted.kept:
+            gr.Warning(kept.reason)
+        return [run for run in chosen if run not in deleted.deleted]
     else:
         change = {"stop": studio.run.stop_run, "abort": studio.run.abort_run, "resume": studio.run.resume_run}[name]
         texts = {"stop": "Stopping {} after this step.", "abort": "Aborting {}.", "resume": "{} queued."}
         for run in map(change, ids):
-            was_queued = name == "stop" and run["status"] == "stopped"
-            gr.Info(("{} was removed from the queue." if was_queued else texts[name]).format(run["name"]))
+            was_queued = name == "stop" and run.status == "stopped"
+            gr.Info(("{} was removed from the queue." if was_queued else texts[name]).format(run.name))
     return chosen
 
 
 def ended_runs(studio: Studio, since: float | None) -> EndedRuns:
     """Return the runs that ended after a time, for desktop notifications."""
     now = time.time()
-    rows = [] if since is None else studio.runs.list_runs(status=FINISHED, sort="-ended", limit=10)["rows"]
+    rows = [] if since is None else studio.runs.list_runs(RunFilter(status=ENDED, sort="-ended"), limit=10).rows
     return {
         "time": now,
         "runs": [
-            {"title": run["name"], "text": run["status"], "url": page_url("run", run=run["id"])}
+            {"title": run.name, "text": run.status, "url": page_url("run", run=run.id)}
             for run in rows
-            if (since or now) < (run["ended"] or 0) <= now
+            if (since or now) < (run.ended or 0) <= now
         ],
     }

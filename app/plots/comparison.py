@@ -15,7 +15,7 @@ from rl2f_core.evaluation.across_seeds import SeedSummary
 from rl2f_core.evaluation.formatting import number, verdict_text
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot, figure
 from rl2f_core.stats.intervals import Interval, correct_families, t_interval
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 MISSING = "–"
 """Text for a missing configuration key."""
@@ -147,12 +147,21 @@ def flatten(config: object, prefix: str = "") -> JsonObject:
     return result if result or not prefix else {prefix: config}
 
 
-def config_differences(configs: Sequence[JsonObject]) -> list[JsonObject]:
+class ConfigDifference(FrozenModel):
+    """A configuration key whose values differ."""
+
+    key: str
+    """Path, e.g. `rollout.temperature`."""
+    values: list[str]
+    """Value of each run as text; `–` if the run has no such key."""
+
+
+def config_differences(configs: Sequence[JsonObject]) -> list[ConfigDifference]:
     """Return the keys whose values differ, with the values as text."""
     flat = [flatten(config) for config in configs]
     keys = dict.fromkeys(key for config in flat for key in config)
     texts = {key: [_format(config[key]) if key in config else MISSING for config in flat] for key in keys}
-    return [{"key": key, "values": values} for key, values in texts.items() if len(set(values)) > 1]
+    return [ConfigDifference(key=key, values=values) for key, values in texts.items() if len(set(values)) > 1]
 
 
 def _format(value: object) -> str:

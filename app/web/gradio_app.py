@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.machinery
 import inspect
 import logging
 import os
 import sys
-import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -18,12 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from app.common.context import Context
 from app.common.http_status import http_status
+from app.endpoints.endpoint import Operation, operation_of
 from app.endpoints.recorder import CALLER
 from app.endpoints.studio import Studio
 from app.web.call_limits import MAX_QUEUED_EVENTS
 from app.web.page_registry import PageInfo
 from app.web.program_access import PublishedEndpoint, caller_name
 from rl2f_core.errors import RL2FError
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -83,13 +83,47 @@ def _publish(blocks: gr.Blocks, studio: Studio) -> list[PublishedEndpoint]:
     published = []
     with blocks.route("Endpoints", ENDPOINTS_PAGE, show_in_navbar=False):
         for name, scope, function in studio.endpoints():
-            is_stream = inspect.isgeneratorfunction(function)
-            kind = None if is_stream else "programs"
-            event = gr.api(_for_programs(function), api_name=name, queue=is_stream, concurrency_id=kind)
-            parameters = inspect.signature(function).parameters.values()
-            published.append(PublishedEndpoint(event["id"], name, scope, tuple(parameters)))
+            operation = operation_of(function)
+            defaults, old_names = operation.defaults(), operation.old_names
+            event = gr.api(
+                _for_programs(function, defaults, old_names),
+                api_name=name,
+                api_description=operation.description,
+                queue=operation.is_stream,
+                concurrency_id=None if operation.is_stream else "programs",
+            )
+            schemas = argument_schemas(operation)
+            schemas += [{**schemas[list(defaults).index(new)], "additional_description": f"Old name of `{new}`."}
+                        for new in old_names.values()]  # fmt: skip
+            called = blocks.fns[event["id"]]
+            schemas.append(result_schema(operation))
+            for component, schema in zip((*called.inputs, *called.outputs), schemas, strict=True):
+                cast(Any, component)._api_info = schema
+            published.append(PublishedEndpoint(event["id"], name, scope, defaults, old_names))
     blocks.current_page = ""
     return published
+
+
+def argument_schemas(operation: Operation) -> list[JsonObject]:
+    """Return the schema of each argument, with its description where Gradio's client shows it."""
+    schema = _for_gradio(operation.input_schema())
+    shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    fields = schema.get("properties", {}).values()
+    return [{**each, **shared, "additional_description": each.get("description", "")} for each in fields]
+
+
+def result_schema(operation: Operation) -> JsonObject:
+    """Return the schema of the result. Gradio's client shows the description of the endpoint with it."""
+    return {"description": operation.description.partition("\n")[0], **_for_gradio(operation.output_schema())}
+
+
+def _for_gradio(schema: Any) -> Any:
+    """Return a schema without what Gradio's client cannot read: that an object has no other properties."""
+    if isinstance(schema, list):
+        return [_for_gradio(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _for_gradio(each) for key, each in schema.items() if (key, each) != ("additionalProperties", False)}
 
 
 def _hide_events(blocks: gr.Blocks, published: list[PublishedEndpoint]) -> None:
@@ -100,36 +134,40 @@ def _hide_events(blocks: gr.Blocks, published: list[PublishedEndpoint]) -> None:
             event.api_visibility = "private"
 
 
-def _for_programs(function: Callable[..., Any]) -> Callable[..., object]:
-    """Return an endpoint whose errors are messages, and whose signature has types instead of their names.
+def _for_programs(
+    function: Callable[..., Any], defaults: Mapping[str, object], old_names: Mapping[str, str]
+) -> Callable[..., object]:
+    """Return an endpoint that takes and returns JSON data, whose errors are messages.
 
-    Gradio passes the request as the first argument; it names the caller for the audit log.
+    Gradio passes the request as the first argument; it names the caller for the audit log. Arguments with an old name
+    are optional for Gradio, because clients may use either name; `PublishedEndpoint` checks that there is one.
     """
     import gradio as gr
 
-    @functools.wraps(function)
+    operation, names = operation_of(function), [*defaults, *old_names]
+
     def call(request: gr.Request, *args: object) -> object:
         CALLER.set(_caller(request))  # each call has a context of its own
-        with _errors_as_messages(function.__name__):
-            return _without_false_files(function(*args))
+        with _errors_as_messages(operation.name):
+            return _without_false_files(operation.to_json(function(**dict(zip(names, args, strict=False)))))
 
-    @functools.wraps(function)
     def stream(request: gr.Request, *args: object) -> Iterator[object]:
         CALLER.set(_caller(request))
-        with _errors_as_messages(function.__name__):
-            yield from map(_without_false_files, function(*args))
+        with _errors_as_messages(operation.name):
+            results = function(**dict(zip(names, args, strict=False)))
+            yield from map(_without_false_files, map(operation.to_json, results))
 
-    is_stream = inspect.isgeneratorfunction(function)
-    made: Any = stream if is_stream else call
-    hints = typing.get_type_hints(function)
-    result = hints.pop("return")
-    # a stream is documented by the type of its items, and None as a value: Gradio omits the output of type None
-    returned = typing.get_args(result)[0] if is_stream else typing.Literal[None] if result is type(None) else result
-    signature = inspect.signature(function)
-    first = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
-    parameters = [first, *(each.replace(annotation=hints[name]) for name, each in signature.parameters.items())]
-    made.__annotations__ = {"request": gr.Request, **hints}
-    made.__signature__ = signature.replace(parameters=parameters, return_annotation=returned)
+    made: Any = stream if operation.is_stream else call
+    optional = dict.fromkeys([*old_names, *old_names.values()])
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("request", kind, annotation=gr.Request)]
+    for name, default in ({**defaults, **optional}).items():
+        value = inspect.Parameter.empty if default is ... else default
+        parameters.append(inspect.Parameter(name, kind, annotation=Any, default=value))
+    made.__name__ = operation.name
+    made.__annotations__ = {"request": gr.Request, **dict.fromkeys(names, Any)}
+    # arguments without a default may follow others
+    made.__signature__ = inspect.Signature(parameters, return_annotation=Any, __validate_parameters__=False)
     return cast("Callable[..., object]", made)
 
 

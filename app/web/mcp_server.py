@@ -2,25 +2,22 @@
 
 `Security` admits only requests with an API token. A token lists and calls the tools of its scopes in the served
 toolsets: `DEFAULT_TOOLS`, a group of `Studio` such as `chat`, or all. The description of a tool is the docstring of its
-endpoint, and the schema of its arguments comes from the signature. Long results are read in parts, see `mcp_results`.
+endpoint, and the schema of its arguments comes from their model. Long results are read in parts, see `mcp_results`.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
-import typing
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, create_model
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from app.common.context import Context
-from app.endpoints.endpoint import endpoints_of
+from app.endpoints.endpoint import Operation, endpoints_of, operation_of
 from app.endpoints.recorder import CALLER
 from app.endpoints.studio import Studio
 from app.web.mcp_results import McpResults, shorten_error
@@ -79,8 +76,8 @@ class McpServer:
         self._descriptions = [
             Tool(
                 name=name,
-                description=inspect.getdoc(function),
-                input_schema=input_schema(function),
+                description=operation_of(function).description,
+                input_schema=input_schema(operation_of(function)),
                 annotations=ToolAnnotations(read_only_hint=scope == "read"),
             )
             for name, (scope, function) in self._tools.items()
@@ -137,12 +134,13 @@ class McpServer:
         try:
             if name == READ_RESULT:
                 return self._results.read(token.id or 0, **function(**arguments)), False
-            if "limit" in inspect.signature(function).parameters:
+            operation = operation_of(function)
+            if "limit" in operation.arguments.model_fields:
                 arguments = {"limit": MAX_ROWS, **arguments}
             result = function(**arguments)
-            if inspect.isgenerator(result):  # each update of a stream contains the whole state
+            if operation.is_stream:  # each update of a stream contains the whole state
                 result = deque(result, maxlen=1).pop()
-            return self._results.answer(token.id or 0, result), False
+            return self._results.answer(token.id or 0, operation.to_json(result)), False
         except RL2FError as error:
             return [str(error)], True
         except Exception:
@@ -173,15 +171,12 @@ def _select(studio: Studio, toolsets: Sequence[str]) -> tuple[Tools, dict[str, s
     return tools, {name: group for name, group in known.items() if name not in tools}
 
 
-def input_schema(function: Callable[..., object]) -> JsonObject:
-    """Return the JSON schema of a function's arguments; the default of `limit` is `MAX_ROWS`."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    fields: Any = {
-        name: (hints[name], ... if each.default is each.empty else MAX_ROWS if name == "limit" else each.default)
-        for name, each in inspect.signature(function).parameters.items()
-    }
-    model = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
-    return model.model_json_schema()
+def input_schema(operation: Operation) -> JsonObject:
+    """Return the JSON schema of an endpoint's arguments; the default of `limit` is `MAX_ROWS`."""
+    schema = operation.input_schema()
+    if "limit" in schema["properties"]:
+        schema["properties"]["limit"]["default"] = MAX_ROWS
+    return schema
 
 
 def _token(context: ServerRequestContext[Any, Any]) -> ApiToken:

@@ -6,11 +6,10 @@ refused calls of endpoints.
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from app.endpoints.recorder import write_entry
 from jobs.db.engine import Database
@@ -46,22 +45,31 @@ class PublishedEndpoint:
     """Gradio's number of the function (`fn_index`)."""
     name: str
     scope: str
-    parameters: Sequence[inspect.Parameter] = ()
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    """Names of the arguments in order, and their defaults; `...` if there is none."""
+    old_names: Mapping[str, str] = field(default_factory=dict)
+    """Old names of arguments, which follow the arguments, and their names."""
 
     def check_arguments(self, given: object) -> list[object] | JsonObject | Refusal:
         """Return arguments by position, with defaults for those left out, or by name; or why they are refused."""
-        names = [each.name for each in self.parameters]
-        known = f"Its arguments: {', '.join(names) or 'none'}."
+        names = [*self.arguments, *self.old_names]
+        known = f"Its arguments: {', '.join(self.arguments) or 'none'}."
         if not isinstance(given, list | dict):
             return 400, f"The arguments of {self.name} are not a list.", f'Send {{"data": […]}}. {known}'
         if len(given) > len(names) or (isinstance(given, dict) and given.keys() - {*names}):
             unknown = sorted(given.keys() - {*names}) if isinstance(given, dict) else given[len(names) :]
             return 400, f"The endpoint {self.name} has no argument {unknown[0]!r:.100}.", known
-        passed = given if isinstance(given, dict) else names[: len(given)]
-        rest = [each for each in self.parameters if each.name not in passed]
-        if missing := [each.name for each in rest if each.default is each.empty]:
+        passed = dict(given) if isinstance(given, dict) else dict(zip(names, given, strict=False))
+        for old, name in self.old_names.items():
+            if passed.get(old) is not None and passed.get(name) is not None:
+                return 400, f"The endpoint {self.name} has no argument {passed[old]!r:.100} beside {name}.", known
+            passed |= {} if passed.get(old) is None else {name: passed[old]}
+        if missing := [name for name, default in self.arguments.items() if default is ... and name not in passed]:
             return 400, f"The endpoint {self.name} needs {', '.join(missing)}.", known
-        return given if isinstance(given, dict) else [*given, *(each.default for each in rest)]
+        if isinstance(given, dict):
+            return {name: value for name, value in passed.items() if name not in self.old_names}
+        values = [passed.get(name, default) for name, default in self.arguments.items()]
+        return [*values, *[None for _ in self.old_names]]
 
 
 def caller_name(token: ApiToken) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from sqlalchemy import Column, Text
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
+
+from jobs.db.models import Documented
 
 
-class AuditEntry(SQLModel, table=True):
+class AuditRecord(Documented):
     """An action of a person or a program, also if it failed or was refused."""
 
-    id: int | None = Field(default=None, primary_key=True)
     time: float = Field(index=True)
+    """Seconds since 1970, UTC."""
     caller: str = Field(index=True)
     """`browser`, `command line`, or `token NAME`."""
     action: str = Field(index=True)
@@ -21,3 +23,9 @@ class AuditEntry(SQLModel, table=True):
     """ok, failed or refused."""
     detail: str = Field(default="", sa_column=Column(Text, nullable=False))
     """The new run, the undone label, or the error of a failure or refusal."""
+
+
+class AuditEntry(AuditRecord, table=True):
+    """An entry of the audit log."""
+
+    id: int | None = Field(default=None, primary_key=True)

@@ -7,15 +7,17 @@ Times are seconds since 1970, UTC.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import ConfigDict
 from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Table, Text, UniqueConstraint, text
-from sqlmodel import Field, SQLModel
+from sqlmodel import AutoString, Field, SQLModel
 
 from rl2f_core.types import JsonObject
 
-ACTIVE = ("queued", "starting", "running", "stopping")
-ENDED = ("succeeded", "failed", "stopped", "interrupted")
+RunStatus = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
+ACTIVE: tuple[RunStatus, ...] = ("queued", "starting", "running", "stopping")
+ENDED: tuple[RunStatus, ...] = ("succeeded", "failed", "stopped", "interrupted")
 FULL_TEXT = "dialogue_text"
 """SQLite's full-text table of dialogues; its row ids are the dialogues' ids."""
 
@@ -25,12 +27,21 @@ def table_of(model: type[SQLModel]) -> Table:
     return SQLModel.metadata.tables[str(model.__tablename__)]
 
 
+class Documented(SQLModel):
+    """Base of rows that endpoints return: the docstring of a column is its description in their schemas.
+
+    A column with `exclude` is not part of the JSON of a row.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)  # type: ignore[assignment]  # a configuration of pydantic
+
+
 def _json() -> Any:
     return Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
 
 
-def _text() -> Any:
-    return Field(default="", sa_column=Column(Text, nullable=False))
+def _text(exclude: bool = False) -> Any:
+    return Field(default="", sa_column=Column(Text, nullable=False), exclude=exclude)
 
 
 def _nullable_text() -> Any:
@@ -47,60 +58,83 @@ def _planted_index() -> Index:
     return Index("ix_turn_planted", "planted", sqlite_where=where, postgresql_where=where)
 
 
-class Run(SQLModel, table=True):
-    """One run of any kind. Only `jobs.queue` changes `status`."""
+class RunRef(Documented):
+    """What lists of runs show of a run."""
 
-    __table_args__ = (Index("ix_run_status_position", "status", "position"), Index("ix_run_created", "created"))
-    id: int | None = Field(default=None, primary_key=True)
+    id: int = Field(default=None, primary_key=True)
+    """Number of the run."""
     name: str = Field(index=True)
+    """Name of the run."""
     kind: str = Field(index=True)
-    status: str = "queued"
+    """Kind of the run, e.g. `train`."""
+    status: RunStatus = Field(default="queued", sa_type=AutoString)
+    """State of the run."""
+    environment: str = ""
+    """Name of its environment."""
+    method: str = ""
+    """Method of the last stage."""
+    created: float = 0.0
+    """When it was created, in seconds since 1970, UTC."""
+
+
+class RunSummary(RunRef):
+    """A run without its configuration and its worker."""
+
     detail: str = _text()
     """Why it ended."""
-    config: str = _text()
-    """The YAML in the run directory."""
     folder: str = Field(unique=True)
     """Name of the run directory below the workspace's `runs/`."""
     origin: str = "app"
     """app, cli, example, imported, or `schedule:ID`."""
     parent: int | None = None
-    """The run that it clones, evaluates or exports."""
-    environment: str = ""
+    """Number of the run that it clones, evaluates or exports."""
     model: str = ""
-    method: str = ""
-    """Method of the last stage."""
+    """Name of the base model."""
     seed: int = 0
+    """Seed of the run."""
     device: str = "cpu"
     """Slot class: cpu, cuda, or none for runs without compute."""
-    position: float = 0.0
-    """Queue order, ascending."""
-    created: float = 0.0
     started: float | None = None
+    """When its first worker started, in seconds since 1970, UTC."""
     ended: float | None = None
-    pid: int | None = None
-    pid_started: float | None = None
-    """Start time of the worker process by the system clock; tells a reused pid apart."""
-    worker_location: str = _text()
-    """`jobs.executors.base.WorkerHandle.location`; empty on this machine."""
+    """When it ended, in seconds since 1970, UTC."""
     sessions: int = 0
     """Number of worker starts."""
     phase: str = ""
     """Current activity, e.g. `stage rl2f`."""
     done: float = 0.0
+    """Completed steps, over all stages."""
     total: float | None = None
-    """Completed steps and all steps, over all stages."""
+    """All steps, over all stages."""
     eta: float | None = None
     """Estimated seconds left, from the pace of this worker."""
     reward: float | None = None
     """Latest mean reward."""
     tokens_per_second: float | None = None
+    """Sampled tokens per second."""
     heartbeat: float | None = None
+    """Newest sign of life of the worker, in seconds since 1970, UTC."""
     version: int = 0
     """Increases with every change of the run's data; pages refresh when it changes."""
-    events_offset: int = _long()
-    """Ingested bytes of `events.jsonl`."""
     invalid_lines: int = 0
     """Invalid lines of `events.jsonl`."""
+
+
+class Run(RunSummary, table=True):
+    """One run of any kind. Only `jobs.queue` changes `status`."""
+
+    __table_args__ = (Index("ix_run_status_position", "status", "position"), Index("ix_run_created", "created"))
+    config: str = _text()
+    """The YAML in the run directory."""
+    position: float = 0.0
+    """Queue order, ascending."""
+    pid: int | None = None
+    pid_started: float | None = None
+    """Start time of the worker process by the system clock; tells a reused pid apart."""
+    worker_location: str = _text()
+    """`jobs.executors.base.WorkerHandle.location`; empty on this machine."""
+    events_offset: int = _long()
+    """Ingested bytes of `events.jsonl`."""
 
 
 class Tag(SQLModel, table=True):
@@ -152,16 +186,19 @@ class Metric(SQLModel, table=True):
     values: dict[str, float] = _json()
 
 
-class Log(SQLModel, table=True):
+class Log(Documented, table=True):
     """A log message of a run."""
 
     __table_args__ = (UniqueConstraint("run_id", "event_id"),)
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", index=True)
-    event_id: str
+    id: int | None = Field(default=None, primary_key=True, exclude=True)
+    run_id: int = Field(foreign_key="run.id", index=True, exclude=True)
+    event_id: str = Field(exclude=True)
     time: float
+    """Seconds since 1970, UTC."""
     level: str = "info"
+    """Level of the message, e.g. `warning`."""
     text: str = _text()
+    """The message."""
 
 
 class TaskRow(SQLModel, table=True):
@@ -405,17 +442,23 @@ class RescoredRun(SQLModel, table=True):
     time: float
 
 
-class Note(SQLModel, table=True):
+class Note(Documented, table=True):
     """A note on a run, a dialogue (`event_id`) or one of its turns."""
 
     __table_args__ = (Index("ix_note_run_event", "run_id", "event_id"),)
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id")
+    id: int = Field(default=None, primary_key=True)
+    """Number of the note."""
+    run_id: int = Field(foreign_key="run.id", exclude=True)
     event_id: str | None = None
+    """The dialogue; None for a note on the run."""
     turn: int | None = None
+    """0-based turn; None for a note on the whole dialogue or run."""
     author: str = ""
+    """Name of the author."""
     text: str = _text()
+    """The note."""
     time: float
+    """Seconds since 1970, UTC."""
 
 
 class Chat(SQLModel, table=True):
@@ -452,32 +495,44 @@ class ChatMessage(SQLModel, table=True):
     time: float
 
 
-class ScheduledRun(SQLModel, table=True):
+class ScheduledRun(Documented, table=True):
     """When to create a run."""
 
-    id: int | None = Field(default=None, primary_key=True)
+    id: int = Field(default=None, primary_key=True)
+    """Number of the schedule."""
     name: str
+    """Name of the schedule."""
     trigger: str
     """`date` (when = ISO time), `cron` (when = five fields), or `nightly` (when = five fields)."""
     when: str
+    """ISO time or five cron fields."""
     timezone: str = "UTC"
-    config: str = _text()
+    """Time zone of `when`."""
+    config: str = _text(exclude=True)
     """YAML of the run; for `nightly`, the id of the run whose newest checkpoint is evaluated, or empty for any run."""
     enabled: bool = True
+    """Whether it creates runs."""
     created: float
+    """When it was created, in seconds since 1970, UTC."""
     last_run: float | None = None
+    """When it last created a run, in seconds since 1970, UTC."""
     next_run: float | None = Field(default=None, index=True)
+    """When it creates the next run, in seconds since 1970, UTC."""
 
 
-class JobLog(SQLModel, table=True):
+class JobLog(Documented, table=True):
     """An entry in the scheduler's log."""
 
-    id: int | None = Field(default=None, primary_key=True)
+    id: int = Field(default=None, primary_key=True)
+    """Number of the entry."""
     time: float = Field(index=True)
+    """Seconds since 1970, UTC."""
     job: str
+    """Name of the scheduler's job."""
     outcome: str
     """ran, missed, failed or skipped."""
     detail: str = _text()
+    """Reason of a failure."""
 
 
 class Setting(SQLModel, table=True):

@@ -5,23 +5,26 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.imports.dialogues import CONDITION, STAGE, UNKNOWN, DialogueConverter
 from jobs.imports.inspect_logs import InspectLog
 from jobs.imports.messages import Messages
-from jobs.imports.records import PHASES, ImportedRollout, Phase, RolloutFormat, RowError
+from jobs.imports.records import ImportedRollout, Phase, RolloutFormat, RowError
 from jobs.imports.rows import Row, find_files, phase_of_path, read_rows, step_of_path
 from jobs.imports.trl import TRL
 from jobs.imports.verifiers import VerifiersResults, VerifiersTraces
 from jobs.imports.verl import Verl
 from jobs.ingest.ingester import import_run, invalid_reason
 from jobs.queue import run_dirs
+from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import validate_config
 from rl2f_core.environments.imported import Imported
 from rl2f_core.errors import DataError
@@ -44,22 +47,21 @@ BATCH = 500
 """Number of dialogues that are written at once."""
 
 
-@dataclass(frozen=True)
-class ImportSettings:
+class ImportSettings(BaseConfig):
     """How rollouts are read."""
 
-    format: str | None = None
-    """Name of the format; None detects it."""
-    name: str | None = None
-    """Name of the run; by default the file's."""
+    format: str = Field("", max_length=300)
+    """trl, verl, verifiers, verifiers_traces, inspect or messages; detected by default."""
     threshold: float = 1.0
     """Sum of the rewards from which a rollout without a verdict counts as correct."""
-    phase: str | None = None
-    """Phase of all rollouts; None takes it from the rows, else from the path."""
-    rewards: Mapping[str, float] = field(default_factory=dict)
-    """Weights of the rewards that count, by name; by default those that the format names."""
+    phase: Literal["", Phase] = ""
+    """Phase of all rollouts; by default what the rows or the path state."""
+    rewards: tuple[Annotated[str, Field(max_length=300)], ...] = Field((), max_length=24)
+    """Rewards that count, each as NAME or NAME=WEIGHT; by default those that the format names."""
     skip_invalid: bool = False
-    """Skip and list invalid rows, instead of importing nothing."""
+    """Skip and list invalid rows instead of importing nothing."""
+    name: str = Field("", max_length=300)
+    """Name of the run; by default that of the file or folder."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,13 @@ def _rows_error(path: Path, format: RolloutFormat, bad: list[BadRow], total: int
     return error
 
 
-def find_format(path: Path, name: str | None = None) -> RolloutFormat:
+def find_format(path: Path, name: str = "") -> RolloutFormat:
     """Return a format by its name, or the one that recognizes the first readable row of a file or folder.
 
     Raises `DataError` listing the known formats.
     """
     known = [f"{each.name}: {each.title}" for each in FORMATS]
-    if name is not None:
+    if name:
         for format in FORMATS:
             if format.name == name:
                 return format
@@ -115,7 +117,7 @@ def find_format(path: Path, name: str | None = None) -> RolloutFormat:
     raise DataError(f"The columns {', '.join(map(str, first))} are of no known format.", value=path.name, known=known)
 
 
-def parse_rewards(texts: list[str]) -> dict[str, float]:
+def parse_rewards(texts: Sequence[str]) -> dict[str, float]:
     """Return the weights of rewards that are written as `NAME` or `NAME=WEIGHT`. Raises `DataError`."""
     weights = {}
     for text in texts:
@@ -136,8 +138,7 @@ def import_file(db: Database, workspace: Workspace, path: Path, settings: Import
     cannot be read; then neither run nor directory remains.
     """
     settings, path = settings or ImportSettings(), path.absolute()
-    if settings.phase is not None and settings.phase not in PHASES:
-        raise DataError("Unknown phase of rollouts.", value=settings.phase, known=PHASES)
+    weights = parse_rewards(settings.rewards)
     reader = find_format(path, settings.format)
     files = find_files(path)
     digests = [sha256(file) for file in files]
@@ -147,7 +148,7 @@ def import_file(db: Database, workspace: Workspace, path: Path, settings: Import
     config = validate_config(ImportedRun, {"name": title, "model": {"name": UNKNOWN}, **source})
     staged = folder = run_dirs.create_staged(workspace, config)
     try:
-        _Import(RunDir(staged), path, reader, settings).write(files)
+        _Import(RunDir(staged), path, reader, settings).write(files, weights)
         folder = run_dirs.publish(workspace, staged, f"imported-{run_dirs.slug(title)}")
         run = import_run(db, workspace, folder.name)
         assert run is not None, "the directory is new, so no process has its lock"
@@ -176,10 +177,9 @@ class _Import:
         self._rewards: dict[int, list[float]] = defaultdict(list)
         self._evaluated: dict[str, list[Dialogue]] = defaultdict(list)
 
-    def write(self, files: list[Path]) -> None:
+    def write(self, files: list[Path], weights: dict[str, float]) -> None:
         """Write the dialogues, the metrics, and the final commit, which prevents a resume."""
         self.sink.emit([StatusEvent(id="status:import:running", status="running")])
-        weights = self.settings.rewards
         if not weights:
             rows = (row for file in files for _, row in read_rows(file))
             weights = dict.fromkeys(self.reader.reward_names(rows), 1.0)
@@ -231,7 +231,7 @@ class _Import:
         for name in rollout.rewards:
             self.names[name] = (name in weights) if weights else rollout.weights.get(name, 1.0) != 0
         default, training = self.reader.default_phase, self.reader.is_training
-        stated: Phase | None = self.settings.phase or rollout.phase  # type: ignore[assignment]
+        stated = self.settings.phase or rollout.phase
         phase = stated or default
         if stated is None and training and (named := phase_of_path(file, self.path)):
             phase = self.phases[file.relative_to(self.path.parent).parent.as_posix()] = named

@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, TypeVar
 
 from rl2f_core.types import JsonObject, Message, Split
 
@@ -16,7 +16,6 @@ MAX_NUMBER = 1e30
 """Largest reward or weight; sums and squares of larger ones overflow."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 Phase = Literal["train", "evaluation", "chat"]
-PHASES: tuple[Phase, ...] = get_args(Phase)
 _TRUTH = {"true": 1.0, "yes": 1.0, "correct": 1.0, "false": 0.0, "no": 0.0, "incorrect": 0.0}
 _CHATML = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)(?:<\|im_end\|>\n?|\Z)", re.DOTALL)
 _ROLE_LINE = re.compile(r"^(system|user|assistant)\n", re.MULTILINE)

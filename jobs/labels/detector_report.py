@@ -82,6 +82,7 @@ class MetricsRow(FrozenModel):
     """Detector metrics on a group of hints."""
 
     name: str
+    """The group, or `all`."""
     estimates: Estimates
     annotator_kappa: Interval
     """Cohen's κ over all pairs of annotators; `n` counts pairs of labels."""
@@ -95,6 +96,7 @@ class LabelUsage(FrozenModel):
     hints: int
     """All labeled hints."""
     counted: int
+    """Labeled hints that count in the estimates."""
     undecided: int
     """Blind labels that tie, or only unsure."""
     not_blind: int
@@ -111,34 +113,53 @@ class AnnotatorSummary(FrozenModel):
     """Label counts of an annotator."""
 
     name: str
+    """Name of the annotator."""
     leak: int
+    """Number of labels `leak`."""
     no_leak: int
+    """Number of labels `no_leak`."""
     unsure: int
+    """Number of labels `unsure`."""
     n: int
+    """Number of labels."""
     blind: int
+    """Number of blind labels."""
 
 
 class PairwiseAgreement(FrozenModel):
     """Agreement of two annotators on the hints that both labeled blind."""
 
     a: str
+    """Name of an annotator."""
     b: str
+    """Name of the other one."""
     n: int
+    """Number of hints."""
     observed: Interval
+    """Fraction of equal labels."""
     kappa: Interval
+    """Cohen's κ."""
 
 
 class Disagreement(FrozenModel):
     """A hint on which annotators differ, or their majority and the detector."""
 
     run: int
+    """Number of the run."""
     event: str
+    """Event id of the dialogue."""
     turn: int
+    """0-based turn."""
     labels: dict[str, str]
+    """Label by annotator."""
     flagged: bool | None
+    """None if the source did not check the hint."""
     detector: str | None
+    """The detector that flagged it."""
     among_annotators: bool
+    """Annotators differ."""
     with_detector: bool
+    """The majority and the detector differ."""
 
 
 class DetectorReport(FrozenModel):

@@ -56,8 +56,11 @@ class Estimates(FrozenModel):
     false_negatives: int
     """Labeled unflagged leaks."""
     precision: Interval
+    """Leaks among the flagged hints."""
     recall: Interval
+    """Flagged hints among all leaks."""
     f1: Interval
+    """Harmonic mean of precision and recall."""
     kappa: Interval
     """Cohen's κ between the detector and the labels, on all hints."""
     prevalence: Interval

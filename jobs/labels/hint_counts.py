@@ -68,10 +68,12 @@ class HintGroup:
 
 
 class InformationRow(FrozenModel):
-    """Information in the checked hints with one verdict; see `rl2f_core.rollout.hint_information`."""
+    """Information in the checked hints with one verdict."""
 
     flagged: bool
+    """The source flagged them."""
     hints: int
+    """Number of hints."""
     known: int
     """Hints with known bits."""
     bits: float

@@ -34,9 +34,11 @@ class PlantedRow(FrozenModel):
     """Recall on a group of planted hints that the source checked."""
 
     group: PlantedGroup
+    """What the row groups by."""
     name: str
     """`all`, or the name of the detector, kind or checkpoint."""
     hints: int
+    """Number of planted hints."""
     flagged: int
     """Flagged hints; in the row of a detector, those that it flagged first."""
     recall: Interval

@@ -21,6 +21,7 @@ from jobs.labels.label_queries import annotator_name
 from jobs.labels.planted_hints import PlantedCounts
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
+from rl2f_core.run.events import OWN_CONDITIONS
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -86,9 +87,9 @@ def read(db: Database, scope: Scope, group_by: str = "detector") -> DetectorRepo
 
 
 def read_all(
-    db: Database, scope: Scope, group_by: Sequence[str] = detector_report.GROUP_BY
+    db: Database, scope: Scope, group_by: Sequence[str] = detector_report.GROUP_BY, *, with_controls: bool = True
 ) -> dict[str, DetectorReport]:
-    """Return the report of a scope under several groupings.
+    """Return the report of a scope under several groupings, with or without the hints of control conditions.
 
     Callers that show the test set must log it with `unlock_test_set`.
 
@@ -102,13 +103,17 @@ def read_all(
     if scope.run is not None:
         with db.read() as session:
             get_in_session(session, scope.run)
-    hints = labeled_hints(db, scope, scored)
+
+    def counts(group: HintGroup) -> bool:
+        return with_controls or group.condition in OWN_CONDITIONS
+
+    hints = [hint for hint in labeled_hints(db, scope, scored) if counts(hint.group)]
     frames = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
     frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
     frame_source = scored.name if scored.name in frame_sources else RUN
-    sizes = population(db, scope, scored, frame_source)
-    bits = information(db, scope, scored)
-    leaks = planted(db, scope, scored)
+    sizes = {key: n for key, n in population(db, scope, scored, frame_source).items() if counts(key[0])}
+    bits = information(db, scope, scored, with_controls=with_controls)
+    leaks = planted(db, scope, scored, with_controls=with_controls)
     return {name: detector_report.build_report(hints, sizes, frame_source, name, bits, leaks) for name in group_by}
 
 

@@ -8,8 +8,9 @@ Only `jobs.queue` changes a status, always through `transition`.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import cast
 
-from jobs.db.models import ENDED, Run
+from jobs.db.models import ENDED, Run, RunStatus
 from rl2f_core.errors import RunError
 
 TRANSITIONS: dict[str, frozenset[str]] = {
@@ -35,7 +36,7 @@ def transition(run: Run, to: str, **values: object) -> None:
             known=sorted(TRANSITIONS[run.status]),
             fix="Reload: another process may have changed it.",
         )
-    run.status = to
+    run.status = cast(RunStatus, to)
     for name, value in values.items():
         setattr(run, name, value)
 

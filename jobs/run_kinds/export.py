@@ -12,13 +12,18 @@ from rl2f_core.run.context import RunContext
 from rl2f_core.run_kinds.base import Kind
 
 
-class ExportRun(ExportSettings):
+class NamedExport(ExportSettings):
+    """Settings of an export, and its name."""
+
+    name: str = Field("export", pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")
+    """Display name, and title of the dataset card."""
+
+
+class ExportRun(NamedExport):
     """Export of runs of the workspace."""
 
     kind: Literal["export"] = "export"
     """Run kind."""
-    name: str = Field("export", pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")
-    """Display name, and title of the dataset card."""
     runs: tuple[int, ...] = Field(min_length=1, max_length=1000)
     """Ids of the runs whose dialogues are exported."""
 

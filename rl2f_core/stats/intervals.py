@@ -18,7 +18,7 @@ from statistics import NormalDist, fmean, stdev
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from rl2f_core.errors import DataError
 from rl2f_core.stats.significance import holm, sign_flip_p
@@ -34,6 +34,10 @@ _CHUNK = 2_000_000
 _DIGITS = 12  # rounding makes canceling sums exactly 0, so that an interval ending at 0 does not exclude it
 
 
+def _is_missing(value: object) -> bool:
+    return value is None
+
+
 class Interval(FrozenModel):
     """An estimate with its 95 % interval."""
 
@@ -45,14 +49,10 @@ class Interval(FrozenModel):
     """Upper end; None if undefined."""
     n: int
     """Number of observations (proportions, means), problems (differences) or seeds."""
-    p_value: float | None = None
+    p_value: float | None = Field(None, exclude_if=_is_missing)
     """Of a difference: two-sided, of the hypothesis 0; at most .05 exactly if the interval excludes 0."""
-    holm_p: float | None = None
+    holm_p: float | None = Field(None, exclude_if=_is_missing)
     """p-value after Holm's correction in the family of the comparison; see `correct_family`."""
-
-    @model_serializer(mode="wrap")
-    def _omit_missing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        return {k: v for k, v in serialize(self).items() if v is not None or k not in ("p_value", "holm_p")}
 
     def above(self, x: float) -> bool:
         """Return whether the whole interval is above `x`."""

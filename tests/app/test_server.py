@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from json_endpoints import JsonEndpoints
 from starlette.testclient import TestClient
 from stub_routes import QUEUE
 from typer.testing import CliRunner
@@ -137,7 +138,7 @@ def test_the_example_run_can_chat_and_fork_with_its_adapter_on_a_fresh_machine(c
     assert source.adapter and (Path(source.adapter) / "adapter_model.safetensors").is_file()
     hinted = DialogueFilter(run=number, phase="evaluation", checkpoint="rl2f@24", condition="hints")
     event = dialogues.page(context.db, hinted).rows[0].event_id
-    forks = ForkEndpoints(context)
+    forks = JsonEndpoints(ForkEndpoints(context))
     assert forks.fork_choices(number, event)["default_checkpoint"] == f"{number}:rl2f@24"
     preview = forks.preview_fork(number, event, 0, [f"{number}:rl2f@24"], [{"hint": "contentless"}], samples=2)
     assert preview["dialogues"] == 2

@@ -148,7 +148,7 @@ def test_a_read_token_lists_and_downloads_but_starts_nothing(site: Site) -> None
         "needs the scope run" in refused["error"] and not runs.page(site.context.db, runs.RunFilter(kind="export")).rows
     )
     assert "none.jsonl" in missing["error"]
-    assert "count_export: argument run_ids.0" in invalid["error"] and "one" in invalid["error"]
+    assert "count_export: argument runs.0" in invalid["error"] and "one" in invalid["error"]
 
 
 def test_a_run_token_starts_an_export_and_sees_errors_with_their_fix(site: Site) -> None:
@@ -168,8 +168,9 @@ def test_the_documentation_has_the_endpoints_with_types_and_no_events_of_pages(s
     assert info["unnamed_endpoints"] == {}
     start = names["/start_export"]
     assert start["description"].startswith("Queue an export of runs.")
-    assert [each["parameter_name"] for each in start["parameters"]] == ["run_ids", "settings"]
-    assert start["parameters"][0]["type"] == {"type": "array", "items": {"type": "integer"}}
+    assert [each["parameter_name"] for each in start["parameters"]] == ["runs", "settings", "run_ids"]
+    assert start["parameters"][0]["type"]["items"]["type"] == "integer"
+    assert start["parameters"][1]["python_type"]["description"].startswith("Name, formats, files, labels")
     assert "url" in start["returns"][0]["type"]["properties"]
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from jobs.db.models import Run
+from jobs.db.models import Run, RunStatus
 from rl2f_core.config.loading import dump_yaml, parse_config
 
 ENVIRONMENTS = {
@@ -47,7 +47,8 @@ def row(number: int, steps: int, random_: random.Random) -> Run:
         }
     )
     created = 1.7e9 + number * 3600
-    status = random_.choice(["succeeded"] * 7 + ["failed", "stopped", "interrupted"])
+    statuses: list[RunStatus] = ["failed", "stopped", "interrupted"]
+    status = random_.choice(["succeeded"] * 7 + statuses)
     return Run(
         name=config.name, kind="train", status=status, config=dump_yaml(config), folder=f"{number}-bench",
         environment=environment, model=config.model.name, method=method, seed=number, created=created,

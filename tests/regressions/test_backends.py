@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from export_builders import write_run
+from json_endpoints import JsonEndpoints
 from model_runs import write_model_run
 from model_server_helpers import served, serving
 from starlette.testclient import TestClient
@@ -338,7 +339,7 @@ def test_a_fork_of_an_imported_run_without_a_known_model_says_why_it_is_refused(
 ) -> None:
     event = dialogues.page(context.db, DialogueFilter(run=imported)).rows[0].event_id
     with pytest.raises(RL2FError, match="base model is not known"):
-        ForkEndpoints(context).fork_choices(imported, event)
+        JsonEndpoints(ForkEndpoints(context)).fork_choices(imported, event)
 
 
 # -- behind a proxy --------------------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from export_builders import leaky_events, write_run
+from json_endpoints import JsonEndpoints
 from thread_calls import call_in_thread
 from typer.testing import CliRunner
 from web_server import serving_app
 
 from app.cli import app
 from app.common.context import Context
+from app.endpoints.endpoint import operation_of
 from app.endpoints.studio import Studio
 from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
@@ -90,9 +92,9 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 
 
 @pytest.fixture(scope="module")
-def studio(context: Context) -> Studio:
+def studio(context: Context) -> Any:
     """Its endpoints."""
-    return Studio(context)
+    return JsonEndpoints(Studio(context))
 
 
 @pytest.fixture(scope="module")
@@ -203,8 +205,8 @@ def _place(omitted: dict[str, Any]) -> dict[str, Any]:
 )
 def test_mcp_paging_reaches_the_whole_result(site: Site, studio: Studio, tool: str, arguments: dict[str, Any]) -> None:
     whole = site.talk(lambda client: _read_whole(client, tool, arguments))
-    direct = next(function for name, _, function in studio.endpoints() if name == tool)(**arguments)
-    assert whole == json.loads(json.dumps(direct, default=str))
+    function = next(function for name, _, function in studio.endpoints() if name == tool)
+    assert whole == json.loads(json.dumps(operation_of(function).to_json(function(**arguments))))
 
 
 def test_mcp_a_long_result_is_read_only_by_the_token_that_called_the_tool(site: Site) -> None:
@@ -302,14 +304,14 @@ def test_other_clients_receive_the_status_of_a_refusal(site: Site) -> None:
     ("path", "body", "status", "text"),
     [
         ("run/get_run", {"data": [99]}, 404, "There is no run 99"),
-        ("run/get_run", {"data": ["one"]}, 400, "argument run_id"),
-        ("run/get_run", {"data": []}, 400, "needs run_id"),
+        ("run/get_run", {"data": ["one"]}, 400, "argument run"),
+        ("run/get_run", {"data": []}, 400, "needs run"),
         ("run/get_run", {"data": [1, 2]}, 400, "has no argument 2"),
         ("run/get_run", {}, 400, "not a list"),
         ("run/list_dialogues", {"data": [{"phase": "evaluatoin"}]}, 400, "'evaluation'"),
         ("run/get_preset", {"data": ["quickstrat"]}, 404, "quickstart"),
-        ("call/get_run", {"data": []}, 400, "needs run_id"),
-        ("call/v2/get_run", {}, 400, "needs run_id"),
+        ("call/get_run", {"data": []}, 400, "needs run"),
+        ("call/v2/get_run", {}, 400, "needs run"),
         ("call/v2/get_run", {"runid": 1}, 400, "has no argument 'runid'"),
     ],
     ids=["missing object", "wrong type", "no argument", "too many arguments", "no data", "enumeration", "preset",
@@ -330,7 +332,7 @@ def empty(workspace: Workspace, db: Database) -> Studio:
     """The endpoints of a workspace with one labeled run and an empty log."""
     write_run(workspace.folder("leaky"), leaky_events())
     reindex(db, workspace)
-    return Studio(Context(workspace, db, Queue(db, workspace)))
+    return JsonEndpoints(Studio(Context(workspace, db, Queue(db, workspace))))
 
 
 def test_the_audit_log_says_which_hint_was_labeled_by_whom_and_what_was_undone(empty: Studio) -> None:
@@ -396,4 +398,5 @@ def test_entries_of_the_audit_log_link_to_what_was_changed(
     assert url is None or url in listed
     from app.pages.audit import _row
 
-    assert url is None or ["a", {"href": url}, "act"] in [cell[2] for cell in _row(empty.audit.list_actions()[0])[2:]]
+    shown = _row(empty.group.audit.list_actions()[0])
+    assert url is None or ["a", {"href": url}, "act"] in [cell[2] for cell in shown[2:]]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from export_builders import ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
+from json_endpoints import JsonEndpoints
 from rescore_data import pair, run_folder
 from typer.testing import CliRunner
 
@@ -238,7 +239,7 @@ def context(workspace: Workspace, db: Database) -> Context:
 def test_the_endpoint_refuses_an_evaluation_run_before_it_queues_anything(context: Context) -> None:
     write_run(context.workspace.folder("run"), [evaluated("test", "rl@2"), solved("person", "person")])
     (number,) = reindex(context.db, context.workspace)
-    exports = ExportEndpoints(context)
+    exports = JsonEndpoints(ExportEndpoints(context))
     message = refused(lambda: exports.start_export([number]))
     assert "--include-test --include-demonstrations" in message and len(runs.page(context.db).rows) == 1
     assert exports.start_export([number], {"filter": {"include_test": True}})["run"]

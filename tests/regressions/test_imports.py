@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_endpoints import JsonEndpoints
 from typer.testing import CliRunner
 
 from app.cli import app
@@ -286,7 +287,7 @@ def test_pages_show_unknown_verdicts_and_rewards(workspace: Workspace, tmp_path:
     text = shown(group_view(group, row.event_id))
     assert "mean reward 0.75" in text and "correct 1 of 2" in text and "reward –" in text and "no verdict" in text
     assert group_kind(page.get_dialogue(row.run_id, row.event_id)["siblings"]) == "mixed: 1 correct"
-    assert RunEndpoints(context).run_histogram(row.run_id, "imported", 1)["total"] == 2
+    assert JsonEndpoints(RunEndpoints(context)).run_histogram(row.run_id, "imported", 1)["total"] == 2
 
 
 def test_a_bad_row_of_a_folder_is_named_with_its_file(workspace: Workspace, tmp_path: Path) -> None:

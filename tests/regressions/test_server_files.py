@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from alembic import command
 from export_builders import CONFIG, ENVIRONMENT, leaky_events, write_run
+from json_endpoints import JsonEndpoints
 from preflight_report import report
 from schema_drift import schema_drift
 from typer.testing import CliRunner
@@ -123,7 +124,7 @@ def test_an_endpoint_refuses_a_link_that_leaves_the_run(
     folder = context.workspace.folder(run.folder)
     {"train": lambda _: None, "preflight": make_preflight, "fork": make_fork}[kind](folder)
     replace_by_link(folder, name)
-    assert is_refused(lambda: read(Studio(context), run.id or 0))
+    assert is_refused(lambda: read(JsonEndpoints(Studio(context)), run.id or 0))
 
 
 def test_the_chat_offers_no_weights_behind_a_link(context: Context) -> None:
@@ -139,8 +140,8 @@ def test_the_page_shows_no_report_behind_a_link_and_names_it(context: Context) -
     dialogues = {"base": {"hints": [event.dialogue for event in leaky_events(siblings=1)]}}
     made = build_report(ENVIRONMENT, dialogues, 3, EvaluatedTasks(4, 1, "2 letters"))
     replace_by_link(folder, "evaluation/report.json").write_text(made.to_json())
-    assert Studio(context).run.run_evaluation(run.id or 0) is None
-    assert "symbolic link" in str(Studio(context).run.get_run(run.id or 0)["problem"])
+    assert JsonEndpoints(Studio(context)).run.run_evaluation(run.id or 0) is None
+    assert "symbolic link" in str(JsonEndpoints(Studio(context)).run.get_run(run.id or 0)["problem"])
 
 
 OPENED: dict[str, Callable[[Path, Path], object]] = {
@@ -251,7 +252,7 @@ def test_the_id_of_a_deleted_row_is_not_used_again(
 
 def test_a_run_whose_folder_has_disappeared_says_so(context: Context) -> None:
     run = add_run(context, status="stopped")
-    studio, number = Studio(context), run.id or 0
+    studio, number = JsonEndpoints(Studio(context)), run.id or 0
     assert studio.run.get_run(number)["problem"] is None
     shutil.rmtree(context.workspace.folder(run.folder))
     for read in (studio.run.run_log, studio.run.run_environment, studio.run.resume_run):
@@ -399,7 +400,7 @@ def test_a_run_folder_of_another_version_or_machine_is_opened_or_refused_with_a_
     assert write_pages(run, tmp_path / "pages")["shared"] == 8
     (number,) = reindex(context.db, context.workspace)
     assert runs.get(context.db, number).status == "succeeded"
-    assert Studio(context).dialogues.list_dialogues({"run": number})["total"] == 8
+    assert JsonEndpoints(Studio(context)).dialogues.list_dialogues({"run": number})["total"] == 8
 
 
 LATER_EVENTS = {

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import yaml
 from export_builders import CONFIG
+from json_endpoints import JsonEndpoints
 from pydantic.json_schema import models_json_schema
 
 from app.common.context import Context
@@ -52,7 +53,7 @@ def test_a_number_of_many_digits_is_refused_with_a_reason(context: Context, numb
     assert len(str(refused.value)) < 2000
     with pytest.raises(ConfigError, match="a number has"):
         load_config("quickstart", [f"seed={number}"])
-    checked = Studio(context).launch.check_config(yaml=text)
+    checked = JsonEndpoints(Studio(context)).launch.check_config(yaml=text)
     assert not checked["ok"] and "a number has" in json.dumps(checked)
 
 
@@ -105,7 +106,7 @@ def test_every_whole_number_of_every_configuration_has_an_upper_bound() -> None:
 
 
 def test_every_whole_number_of_every_endpoint_has_an_upper_bound(context: Context) -> None:
-    functions = {name: function for name, _, function in Studio(context).endpoints()}
+    functions = {name: function for name, _, function in JsonEndpoints(Studio(context)).endpoints()}
     assert [path for name, each in functions.items() for path in unbounded(input_schema(each), name)] == []
 
 

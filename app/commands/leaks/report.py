@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from jobs.labels.detector_report import DetectorReport
     from jobs.labels.estimation import Estimates
     from rl2f_core.stats.intervals import Interval
-    from rl2f_core.types import JsonObject
 
 
 def report(
@@ -70,7 +69,7 @@ def report(
             **result.model_dump(mode="json"),
             "split": "test" if test else "dev",
             "test_set_accesses": accesses,
-            "detector_cards": cards,
+            "detector_cards": [card.model_dump(mode="json") for card in cards],
         }
         typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
@@ -170,17 +169,15 @@ def _score_table(report: DetectorReport, group_by: str) -> Table:
 def _card_table(cards: Sequence[DetectorCard]) -> Table:
     """Return how far flags can be trusted, by detector and set of hints."""
     rows = [
-        [card["detector"], row["name"], f"{row['hints']:,}", _known(row["precision"]), _known(row["recall"])]
+        [card.detector, row.name, f"{row.hints:,}", _known(row.precision), _known(row.recall)]
         for card in cards
-        for row in card["rows"]
+        for row in card.rows
     ]
     return table("flags of", "on", "hints", "precision", "recall", rows=rows)
 
 
-def _known(interval: JsonObject) -> str:
-    from rl2f_core.stats.intervals import Interval
-
-    return "unknown here" if interval["value"] is None else proportion(Interval.model_validate(interval))
+def _known(interval: Interval) -> str:
+    return "unknown here" if interval.value is None else proportion(interval)
 
 
 def _planted_table(report: DetectorReport) -> Table:

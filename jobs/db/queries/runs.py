@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
+from pydantic import Field
 from sqlalchemy import ColumnElement, Select, String, case, cast, delete, exists, func, or_, select, text
 from sqlmodel import Session, col
 
@@ -25,6 +25,7 @@ from jobs.db.models import (
     Note,
     RewardTerm,
     Run,
+    RunStatus,
     Setting,
     Stage,
     Tag,
@@ -36,27 +37,33 @@ from jobs.db.paging import LIMIT, Key, Page, page_of
 from jobs.db.queries import hint_values, rescores, run_queue
 from jobs.db.search import clean, split_terms
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.errors import ConfigError
 from rl2f_core.text.yaml_loader import load_yaml
+from rl2f_core.types import FrozenModel
 
-SORTS = ("created", "name", "reward", "ended", "environment")
+RunSort = Literal["created", "-created", "name", "-name", "reward", "-reward", "ended", "-ended", "environment",
+                  "-environment"]  # fmt: skip
 T = TypeVar("T")
 _run = table_of(Run).c
 
 
-@dataclass(frozen=True)
-class RunFilter:
+class RunFilter(FrozenModel):
     """Conditions on runs, and their order; an empty field matches all."""
 
-    search: str = ""
+    search: str = Field("", max_length=300)
     """Words that must all occur in name, environment, method, model, tags or notes."""
-    status: tuple[str, ...] = ()
-    kind: str = ""
-    environment: str = ""
-    method: str = ""
-    tag: str = ""
-    sort: str = "-created"
-    """One of `SORTS`, with `-` in front for descending order. Unknown values come last."""
+    status: Sequence[RunStatus] | None = None
+    """Permitted statuses; None permits all."""
+    kind: str = Field("", max_length=300)
+    """Run kind, e.g. `train`."""
+    environment: str = Field("", max_length=300)
+    """Environment, e.g. `guess_number`."""
+    method: str = Field("", max_length=300)
+    """Method of the last stage, e.g. `rl2f`."""
+    tag: str = Field("", max_length=300)
+    """A tag."""
+    sort: RunSort = "-created"
+    """Order, descending with a leading `-`; runs without a value come last."""
 
 
 def page(db: Database, filter: RunFilter = RunFilter(), cursor: str | None = None, limit: int = LIMIT) -> Page[Run]:
@@ -88,8 +95,6 @@ def _where(filter: RunFilter) -> list[ColumnElement[bool]]:
 
 def _keys(sort: str) -> list[Key]:
     name, down = sort.removeprefix("-"), sort.startswith("-")
-    if name not in SORTS:
-        raise DataError("Runs cannot be sorted by this.", value=sort, known=SORTS)
     column = _run[name]
     keys = [Key(column, down), Key(_run.id, down)]
     if name in ("reward", "ended"):  # runs without a value come last in either direction

@@ -42,11 +42,13 @@ class CascadeResult(FrozenModel):
     benchmark: str
     """A name in `BENCHMARKS`, or a path."""
     split: Split
+    """dev or test."""
     hints: int
     """Number of checked hints."""
     available: int
     """Number of hints of the split; if more than `hints`, an evenly spaced sample was checked."""
     needs_model: bool
+    """A detector needs a model."""
     model: str | None
     """Model of detectors that need one and name none; None if no detector needs one."""
     usd_per_1000_hints: float | None

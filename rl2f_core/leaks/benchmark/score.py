@@ -67,9 +67,13 @@ class Counts(FrozenModel):
     """Confusion matrix; flagged hints are positives."""
 
     tp: int = 0
+    """Flagged leaks."""
     fn: int = 0
+    """Leaks that were not flagged."""
     fp: int = 0
+    """Flagged hints that do not leak."""
     tn: int = 0
+    """Hints that neither leak nor were flagged."""
 
 
 class Score(FrozenModel):
@@ -112,9 +116,11 @@ class BenchmarkReport(FrozenModel):
     ambiguous: int = 0
     """Number of ambiguous hints, which no score contains."""
     ambiguous_flagged: int = 0
+    """Flagged ones among them."""
     partial: int = 0
     """Number of hints that reveal only a part of the answer, which no score contains."""
     partial_flagged: int = 0
+    """Flagged ones among them."""
     wrong: tuple[Misclassified, ...] = ()
 
     def to_markdown(self) -> str:

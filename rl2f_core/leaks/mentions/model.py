@@ -61,10 +61,15 @@ class SourceQuality(FrozenModel):
     """Quality on a data set at the threshold, cross-validated."""
 
     hints: int
+    """Number of hints."""
     leaks: int
+    """Number of leaks."""
     precision: Interval
+    """Leaks among the flagged hints."""
     recall: Interval
+    """Flagged hints among all leaks."""
     f1: float | None
+    """Harmonic mean of precision and recall."""
     calibration_error: float
     """Mean difference of probability and frequency over `BINS` bins of equal width, weighted by their hints."""
     resubstituted_f1: float | None

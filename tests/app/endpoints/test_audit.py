@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 from jobs_helpers import counting, counting_kinds
+from json_endpoints import JsonEndpoints
 from pydantic import Field
 
 from app.common.context import Context
@@ -26,9 +27,9 @@ HOOK = "https://hooks.example/T0/B0/XyZ"
 
 
 @pytest.fixture
-def studio(context: Context) -> Studio:
+def studio(context: Context) -> Any:
     """All endpoints of an empty workspace."""
-    return Studio(context)
+    return JsonEndpoints(Studio(context))
 
 
 class Group:
@@ -76,7 +77,7 @@ def test_a_failure_is_recorded_with_its_reason_and_without_given_values(studio: 
         studio.runs.import_rollouts("a.jsonl", '{"messages": [{"role": "private"}]}')
     stop, launch, pause, rows = log(studio)
     assert rows[3] == "failed" and "role" in rows[4]
-    assert stop[1:4] == ("stop_run", "run_id=77", "failed") and "no run" in stop[4].lower()
+    assert stop[1:4] == ("stop_run", "run=77", "failed") and "no run" in stop[4].lower()
     assert launch[2:4] == ("preset=quickstart, overrides={alerts.webhok}", "failed") and "alerts.webhok" in launch[4]
     assert pause[1:4] == ("pause_queue", "", "failed") and "31 characters" in pause[4]
     assert HOOK not in str(log(studio))
@@ -107,7 +108,7 @@ def test_an_unexpected_error_is_recorded_by_its_type_only(context: Context, stud
     ],
 )
 def test_arguments_are_summarized_without_texts_and_values_of_settings(value: object, summary: str) -> None:
-    assert summarize_call(Group.take, (None, 3), {"settings": value}) == f"number=3, settings={summary}"
+    assert summarize_call({"number": 3, "settings": value}) == f"number=3, settings={summary}"
 
 
 def test_a_stream_is_recorded_once_at_its_end_for_the_caller_that_started_it(context: Context, studio: Studio) -> None:
@@ -157,7 +158,7 @@ def test_old_entries_are_pruned(studio: Studio, db: Database) -> None:
 
 def test_a_read_only_server_refuses_the_action_and_writes_no_entry(workspace: Workspace, db: Database) -> None:
     reader = Database(str(db.url), read_only=True)
-    studio = Studio(Context(workspace, reader, Queue(reader, workspace), read_only=True))
+    studio = JsonEndpoints(Studio(Context(workspace, reader, Queue(reader, workspace), read_only=True)))
     with pytest.raises(StoreReadOnlyError):
         studio.runs.pause_queue()
     assert log(studio) == []

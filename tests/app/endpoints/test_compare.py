@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
+from json_endpoints import JsonEndpoints
 from run_data import CONFIG, add_run
 
 from app.common.context import Context
-from app.endpoints.compare import CompareEndpoints, ConfigGroup, config_differences, resolve_config
+from app.endpoints.compare import CompareEndpoints, config_differences, resolve_config
 from app.endpoints.endpoint import ArgumentError
 from app.endpoints.run import RunEndpoints
 from jobs.db.models import Run
@@ -18,8 +19,8 @@ from rl2f_core.config.loading import parse_config
 
 
 @pytest.fixture
-def compare(context: Context) -> CompareEndpoints:
-    return CompareEndpoints(context)
+def compare(context: Context) -> Any:
+    return JsonEndpoints(CompareEndpoints(context))
 
 
 @pytest.fixture
@@ -35,10 +36,10 @@ def resolved(**changes: Any) -> dict[str, Any]:
 
 def differences(*configs: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
     """Differing values by section and key."""
-    return by_key(config_differences([resolve_config(config) for config in configs]))
+    return by_key([group.model_dump() for group in config_differences([resolve_config(config) for config in configs])])
 
 
-def by_key(groups: list[ConfigGroup]) -> dict[str, dict[str, list[str]]]:
+def by_key(groups: list[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
     return {group["section"]: {row["key"]: row["values"] for row in group["differences"]} for group in groups}
 
 
@@ -73,7 +74,7 @@ def test_checkpoints_of_two_runs_are_paired_and_seeds_are_merged(
     assert rows["3:rl@6"]["unlike"] == ["evaluation.seed"]
     assert [q["quantity"] for q in rows["2:rl@6"]["quantities"]] == ["cum_acc", "hint_effect"]
     assert rows["2:rl@6"]["quantities"][0]["tasks"] == 10
-    evaluation = RunEndpoints(context).run_evaluation(1)
+    evaluation = JsonEndpoints(RunEndpoints(context)).run_evaluation(1)
     assert evaluation is not None
     other = compare.compare_evaluations([1], base="1:base")["differences"][0]
     assert [q["cell"] for q in other["quantities"]] == [row["cell"] for row in evaluation["differences"]]
@@ -96,7 +97,7 @@ def test_no_runs_are_compared_to_nothing_and_more_than_twenty_are_refused(compar
     assert compare.compare_evaluations([])["differences"] == []
     with pytest.raises(ArgumentError, match="at most 20"):
         compare.compare_runs(list(range(1, 40)))
-    with pytest.raises(ArgumentError, match="run_ids"):
+    with pytest.raises(ArgumentError, match="runs"):
         compare.compare_runs("1;2")  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from detector_report_data import Truth, add_truth, label_draw
+from json_endpoints import JsonEndpoints
 from replay_data import add_run, event, hint, training_events, turn
 from typer.testing import CliRunner
 
@@ -32,8 +33,8 @@ LATER, NEVER = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2))
 
 
 @pytest.fixture
-def endpoints(context: Context) -> DetectorEndpoints:
-    return DetectorEndpoints(context)
+def endpoints(context: Context) -> Any:
+    return JsonEndpoints(DetectorEndpoints(context))
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_the_report_without_labels_has_no_estimates(endpoints: DetectorEndpoints
 
 
 def test_a_label_counts_if_it_comes_from_a_random_sample(endpoints: DetectorEndpoints, context: Context) -> None:
-    made, labels = add_truth(context.db, context.workspace, "fresh", 24), LabelEndpoints(context)
+    made, labels = add_truth(context.db, context.workspace, "fresh", 24), JsonEndpoints(LabelEndpoints(context))
     queue: Any = {"selection": "stratified", "run": made.run.id, "size": 24}
     hints = labels.next_hints_to_label(queue=queue, limit=50)["hints"]
     for each in hints:
@@ -140,7 +141,7 @@ def test_a_sample_without_controls_gives_no_estimates_for_controls(
     made = [evaluated(index, condition) for index in range(40) for condition in ("hints", "shuffled")]
     run = add_run(context.db, context.workspace, "evaluated", made).id or 0
     queue: Any = {"selection": "stratified", "run": run, "size": 20}
-    labels = LabelEndpoints(context)
+    labels = JsonEndpoints(LabelEndpoints(context))
     for each in labels.next_hints_to_label(queue=queue, limit=50)["hints"]:
         labels.label_hint(run, each["event_id"], each["turn"], "anna", "no_leak", queue=queue)
     own = endpoints.detector_report(run)["report"]["usage"]
@@ -207,7 +208,7 @@ def test_an_invalid_report_raises_an_error_with_a_reason(
 
 
 def test_only_unlocking_the_test_set_needs_the_scope_label(endpoints: DetectorEndpoints) -> None:
-    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints)}
+    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints.group)}
     assert {name for name, scope in scopes.items() if scope != "read"} == {"unlock_test_set"}
     assert scopes["unlock_test_set"] == "label"
 

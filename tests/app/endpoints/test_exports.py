@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from export_builders import leaky_events, write_run
+from json_endpoints import JsonEndpoints
 from model_runs import write_model_run
 from starlette.testclient import TestClient
 
@@ -29,9 +30,9 @@ from rl2f_core.run.execute import execute
 
 
 @pytest.fixture
-def exports(context: Context) -> ExportEndpoints:
+def exports(context: Context) -> Any:
     """The endpoints of exports over an empty workspace."""
-    return ExportEndpoints(context)
+    return JsonEndpoints(ExportEndpoints(context))
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_an_empty_workspace_has_nothing_to_export(exports: ExportEndpoints) -> N
 
 def test_the_choices_are_those_of_the_runs(exports: ExportEndpoints, number: int) -> None:
     choices = exports.export_choices([number])
-    assert choices["runs"] == [{"id": number, "name": "leaky", "kind": "train"}]
+    assert [(run["id"], run["name"], run["kind"]) for run in choices["runs"]] == [(number, "leaky", "train")]
     assert choices["annotators"] == ["ann"] and choices["phases"] == ["train"] and choices["steps"] == 2
 
 
@@ -89,12 +90,12 @@ def test_the_count_is_that_of_the_export(exports: ExportEndpoints, number: int) 
     ("run_ids", "filter", "error"),
     [
         ([99], {}, "There is no run 99"),
-        (["1;2"], {}, "argument run_ids.0"),
-        ([0], {}, "argument run_ids.0"),
+        (["1;2"], {}, "argument runs.0"),
+        ([0], {}, "argument runs.0"),
         ([1], {"phase": "nonsense"}, "phase"),
         ([1], {"step_from": -1}, "step_from"),
         ([1], {"control": "hints"}, "control: unknown key"),
-        ([1] * 2000, {}, "argument run_ids"),
+        ([1] * 2000, {}, "argument runs"),
     ],
 )
 def test_an_invalid_count_names_the_argument(
@@ -124,7 +125,7 @@ def test_starting_puts_an_export_into_the_queue(exports: ExportEndpoints, contex
         ([1], {"formats": []}, "formats"),
         ([1], {"name": "../../x"}, "name"),
         ([1], {"out": "/etc"}, "out: unknown key"),
-        ("1", {}, "run_ids"),
+        ("1", {}, "runs"),
     ],
 )
 def test_an_invalid_export_is_refused_and_queues_nothing(
@@ -136,8 +137,9 @@ def test_an_invalid_export_is_refused_and_queues_nothing(
 
 
 def test_the_kind_of_an_export_cannot_be_changed(exports: ExportEndpoints, context: Context, number: int) -> None:
-    queued = exports.start_export([number], {"kind": "train"})
-    assert runs.get(context.db, queued["run"]).kind == "export"
+    with pytest.raises(RL2FError, match="kind: unknown key"):
+        exports.start_export([number], {"kind": "train"})
+    assert len(runs.page(context.db).rows) == 1
 
 
 def test_the_files_of_finished_exports_can_be_downloaded(
@@ -229,7 +231,7 @@ def test_a_queued_model_export_writes_files_that_can_be_downloaded(
     sent = files.get(f"/exports/{model['folder']}/adapter_model.safetensors")
     saved = context.workspace.folder("trained") / "checkpoints" / "rl@2" / "adapter_model.safetensors"
     assert sent.status_code == 200 and sent.content == saved.read_bytes()
-    page = str(export_list(listed, writable=True))
+    page = str(export_list(exports.group.list_exports(), writable=True))
     assert f"/exports/{model['folder']}/README.md" in page and "leaky rl@2, peft" in page
     exports.delete_export(model["folder"])
     assert exports.list_exports()["models"] == []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from detector_report_data import Truth, add_truth
+from json_endpoints import JsonEndpoints
 from replay_data import PRIVILEGED, PUBLIC, add_run, event, hint, turn
 
 from app.common.context import Context
@@ -28,8 +30,8 @@ from rl2f_core.leaks.mentions.model import read_weights
 
 
 @pytest.fixture
-def endpoints(context: Context) -> FittingEndpoints:
-    return FittingEndpoints(context)
+def endpoints(context: Context) -> Any:
+    return JsonEndpoints(FittingEndpoints(context))
 
 
 def label_sample(context: Context, hints: int = 60, size: int = 40) -> Truth:
@@ -62,7 +64,7 @@ def test_a_fit_states_precision_and_recall_old_against_new_and_rescores_a_run(
         assert quality["precision"]["low"] <= quality["precision"]["value"] <= quality["precision"]["high"]
     assert endpoints.list_fitted_detectors()["detectors"] == [fitted]
     offered = list_options(context.db, context.workspace)["detectors"]
-    assert [(each["value"], each["label"]) for each in offered] == [(fitted["path"], "mentions/v1")]
+    assert [(each.value, each.label) for each in offered] == [(fitted["path"], "mentions/v1")]
     assert check_detector(fitted["path"], context.workspace) is None
     assert check_detector(str(tmp_path), context.workspace) is not None
     (queued,) = endpoints.rescore_with_detector([run], fitted["path"])
@@ -78,7 +80,7 @@ def test_versions_of_other_features_are_not_listed(endpoints: FittingEndpoints, 
     (context.workspace.detectors / "mentions" / "v2.json").write_text(other.model_dump_json())
     (context.workspace.detectors / "mentions" / "v3.json").write_text("{")
     assert endpoints.list_fitted_detectors()["detectors"] == [fitted]
-    assert [each["label"] for each in list_options(context.db, context.workspace)["detectors"]] == ["mentions/v1"]
+    assert [each.label for each in list_options(context.db, context.workspace)["detectors"]] == ["mentions/v1"]
 
 
 def test_a_fit_without_labels_is_refused(endpoints: FittingEndpoints) -> None:
@@ -103,7 +105,7 @@ def test_flags_labels_and_configurations_of_removed_detectors_stay_readable(cont
     test = is_test(task_hash("secret_code", PUBLIC, PRIVILEGED))
     report = report_queries.read(context.db, Scope(run.id, test=test))
     assert [row.name for row in report.rows] == [removed] and report.usage.hints == 1
-    labeled = LabelEndpoints(context).hint_to_label(run.id or 0, "dialogue:train:d", 0, "anna")
+    labeled = JsonEndpoints(LabelEndpoints(context)).hint_to_label(run.id or 0, "dialogue:train:d", 0, "anna")
     assert labeled["findings"] and removed in json.dumps(labeled["findings"])
 
 
@@ -116,7 +118,7 @@ def test_a_run_of_the_removed_kind_train_detector_stays_listed(context: Context)
     (context.workspace.folder(run.folder) / "config.yaml").write_text(config)
     (context.workspace.detectors / "leaks" / "v1").mkdir(parents=True)
     reindex(context.db, context.workspace)
-    studio = Studio(context)
+    studio = JsonEndpoints(Studio(context))
     assert studio.fitting.list_fitted_detectors()["detectors"] == []
     assert studio.runs.list_runs(kind="train_detector")["rows"][0]["name"] == "old"
     assert studio.run.get_run(run.id or 0)["problem"] is None and studio.run.run_charts(run.id or 0)

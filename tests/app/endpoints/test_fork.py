@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fork_data import LEAKED, add_leak, event_of, make_run
+from json_endpoints import JsonEndpoints
 
 from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
@@ -25,8 +26,8 @@ LABELS = ["original", "contentless", "edited", "empty"]
 
 
 @pytest.fixture
-def endpoints(context: Context) -> ForkEndpoints:
-    return ForkEndpoints(context)
+def endpoints(context: Context) -> Any:
+    return JsonEndpoints(ForkEndpoints(context))
 
 
 @pytest.fixture
@@ -180,6 +181,6 @@ def test_the_result_of_a_run_of_another_kind_is_not_found(endpoints: ForkEndpoin
 
 
 def test_only_starting_a_fork_needs_the_scope_run(endpoints: ForkEndpoints) -> None:
-    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints)}
+    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints.group)}
     assert [scopes.pop(name) for name in ("start_fork", "rerun_redacted")] == ["run", "run"]
     assert set(scopes.values()) == {"read"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from json_endpoints import JsonEndpoints
 
 from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
@@ -18,7 +19,7 @@ ROW = {"input": "user\n<b>3 + 4?</b>\nassistant\n", "output": "7", "gts": "7", "
 
 
 def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) -> None:
-    listed = RunListEndpoints(context)
+    listed = JsonEndpoints(RunListEndpoints(context))
     run = listed.import_rollouts("../dumps/2.jsonl", json.dumps(ROW) + "\n" + json.dumps({**ROW, "score": 0.0}))
     assert (run["name"], run["kind"], run["status"], run["reward"]) == ("2", "imported", "succeeded", 0.5)
     page = DialogueEndpoints(context).list_dialogues({"run": run["id"]})
@@ -26,12 +27,14 @@ def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) 
     event_id = page["rows"][0]["event_id"]
     shown = DialogueEndpoints(context).get_dialogue(run["id"], event_id)
     assert "<b>3 + 4?</b>" in json.dumps(shown), "the prompt is text; pages insert it as text nodes"
-    details = RunEndpoints(context).get_run(run["id"])
+    details = JsonEndpoints(RunEndpoints(context)).get_run(run["id"])
     assert details["actions"] == ["delete"] and details["checkpoints"] == []
     with pytest.raises(ConfigError, match="kind: is no run kind"):
-        LaunchEndpoints(context).launch_run(yaml=RunEndpoints(context).run_config(run["id"]))
+        JsonEndpoints(LaunchEndpoints(context)).launch_run(
+            yaml=JsonEndpoints(RunEndpoints(context)).run_config(run["id"])
+        )
     with pytest.raises(RunError, match="base model is not known"):
-        ForkEndpoints(context).preview_fork(
+        JsonEndpoints(ForkEndpoints(context)).preview_fork(
             run["id"], page["rows"][1]["event_id"], 0, ["base"], [{"hint": "contentless"}]
         )
 
@@ -46,6 +49,6 @@ def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) 
 ])  # fmt: skip
 def test_invalid_files_are_refused_without_a_trace(context: Context, name: str, content: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
-        RunListEndpoints(context).import_rollouts(name, content)
-    assert RunListEndpoints(context).list_runs()["rows"] == []
+        JsonEndpoints(RunListEndpoints(context)).import_rollouts(name, content)
+    assert JsonEndpoints(RunListEndpoints(context)).list_runs()["rows"] == []
     assert not [path for path in context.workspace.runs.rglob("*") if path.is_file()]

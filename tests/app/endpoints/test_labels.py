@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from json_endpoints import JsonEndpoints
 from replay_data import add_run, event, hint, odd_events, training_events, turn
 
 from app.common.context import Context
@@ -26,8 +27,8 @@ LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
 
 
 @pytest.fixture
-def endpoints(context: Context) -> LabelEndpoints:
-    return LabelEndpoints(context)
+def endpoints(context: Context) -> Any:
+    return JsonEndpoints(LabelEndpoints(context))
 
 
 @pytest.fixture
@@ -99,9 +100,9 @@ def test_findings_are_shown_to_named_annotators_alone(endpoints: LabelEndpoints,
 
 
 def test_a_read_only_server_shows_findings_and_records_nothing(context: Context, run: int) -> None:
-    reader = LabelEndpoints(replace(context, read_only=True))
+    reader = JsonEndpoints(LabelEndpoints(replace(context, read_only=True)))
     assert reader.hint_to_label(run, LEAKS, 0, "anna", blind=False)["is_open"]
-    own = put(LabelEndpoints(context), run)["own_label"]
+    own = put(JsonEndpoints(LabelEndpoints(context)), run)["own_label"]
     assert own is not None and own["blind"]
 
 
@@ -259,7 +260,7 @@ def test_a_hint_of_a_deleted_run_is_not_found(endpoints: LabelEndpoints, run: in
 
 def test_a_read_only_server_stores_no_label(run: int, context: Context) -> None:
     db = Database(context.workspace.database_url(), read_only=True)
-    endpoints = LabelEndpoints(Context(context.workspace, db, context.queue, read_only=True))
+    endpoints = JsonEndpoints(LabelEndpoints(Context(context.workspace, db, context.queue, read_only=True)))
     assert endpoints.next_hints_to_label(queue={"run": run})["total"] == 24
     with pytest.raises(StoreReadOnlyError, match="Read-only server"):
         put(endpoints, run)
@@ -268,6 +269,6 @@ def test_a_read_only_server_stores_no_label(run: int, context: Context) -> None:
 
 
 def test_labeling_needs_the_scope_label(endpoints: LabelEndpoints) -> None:
-    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints)}
+    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints.group)}
     assert {name for name, scope in scopes.items() if scope == "label"} == {"label_hint", "undo_label"}
     assert "run" not in scopes.values()

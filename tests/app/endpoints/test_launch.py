@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from json_endpoints import JsonEndpoints
 from preflight_report import report
 
 from app.common.context import Context
@@ -31,8 +32,8 @@ QUICKSTART = run_form.preset_yaml("quickstart")
 
 
 @pytest.fixture
-def launch(context: Context) -> LaunchEndpoints:
-    return LaunchEndpoints(context)
+def launch(context: Context) -> Any:
+    return JsonEndpoints(LaunchEndpoints(context))
 
 
 def data_of(text: str = QUICKSTART, **changes: Any) -> dict[str, Any]:

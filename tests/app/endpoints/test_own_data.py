@@ -6,10 +6,11 @@ import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
+from json_endpoints import JsonEndpoints
 
 from app.common.context import Context
 from app.endpoints.own_data import OwnDataEndpoints
@@ -25,8 +26,8 @@ TEXT = "item,result\n" + "".join(f"What is {n} plus {n}?,{2 * n}\n" for n in ran
 
 
 @pytest.fixture
-def own(context: Context) -> OwnDataEndpoints:
-    return OwnDataEndpoints(context)
+def own(context: Context) -> Any:
+    return JsonEndpoints(OwnDataEndpoints(context))
 
 
 def stored(context: Context) -> list[str]:
@@ -148,7 +149,7 @@ def test_a_form_names_uploaded_files_alone(own: OwnDataEndpoints, context: Conte
     workspace = context.workspace
     path = workspace.data / own.add_data_file("a.csv", TEXT)
     assert check_questions(str(path), workspace) is None and check_questions("sample", workspace) is None
-    assert [option["value"] for option in list_questions(workspace)] == ["sample", str(path)]
+    assert [option.value for option in list_questions(workspace)] == ["sample", str(path)]
     (tmp_path / "secret.csv").write_text(TEXT)
     (workspace.data / "link.csv").symlink_to(tmp_path / "secret.csv")
     (workspace.data / "notes.txt").write_text("x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from json_endpoints import JsonEndpoints
 from planted_data import planted_events
 from replay_data import add_run
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from app.cli import app
 from app.common.context import Context
 from app.components.transcript import finding_lines
-from app.endpoints.detectors import DetectorEndpoints
+from app.endpoints.detectors import DetectorEndpoints, ReportScope
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.labels import LabelEndpoints
 from app.pages._labels_desk import LabelForm
@@ -28,12 +29,12 @@ def run(context: Context) -> int:
 
 def test_a_label_on_a_planted_hint_changes_no_estimate(context: Context, run: int) -> None:
     before = report_queries.read(context.db, Scope()).total
-    LabelEndpoints(context).label_hint(run, "dialogue:train:d/0", 0, "anna", "no_leak")
+    JsonEndpoints(LabelEndpoints(context)).label_hint(run, "dialogue:train:d/0", 0, "anna", "no_leak")
     assert report_queries.read(context.db, Scope()).total == before
 
 
 def test_a_blind_card_has_no_ground_truth_and_an_opened_one_has_it(context: Context, run: int) -> None:
-    labels = LabelEndpoints(context)
+    labels = JsonEndpoints(LabelEndpoints(context))
     blind = labels.hint_to_label(run, "dialogue:train:d/0", 0, "anna")
     assert "roman" not in json.dumps(blind) and "planted" not in json.dumps(blind)
     answered = labels.label_hint(run, "dialogue:train:d/0", 0, "anna", "leak")
@@ -48,11 +49,11 @@ def test_the_replay_shows_the_planted_kind_and_how_the_hint_leaks(context: Conte
 
 
 def test_the_page_and_the_command_show_recall_on_planted_leaks(context: Context, run: int) -> None:
-    found = DetectorEndpoints(context).detector_report(run)
+    found = DetectorEndpoints(context).detector_report(ReportScope(run=run))
     page = json.dumps(report_view(found, "detector", LabelForm()), ensure_ascii=False)
     assert "Planted leaks" in page and "kind roman" in page and "checkpoint rl2f@40" in page
-    found["report"]["planted"] = []
-    assert "Planted leaks" not in json.dumps(report_view(found, "detector", LabelForm()))
+    without = found.model_copy(update={"report": found.report.model_copy(update={"planted": ()})})
+    assert "Planted leaks" not in json.dumps(report_view(without, "detector", LabelForm()))
     done = CliRunner().invoke(app, ["leaks", "report", "--workspace", str(context.workspace.root)])
     assert done.exit_code == 0, done.output
     (row,) = (line.split() for line in done.output.splitlines() if line.split()[:2] == ["kind", "roman"])
@@ -66,7 +67,7 @@ def test_the_terminal_replay_names_the_planted_kind(context: Context, run: int) 
 
 
 def test_the_endpoint_returns_the_same_planted_section(context: Context, run: int) -> None:
-    found = DetectorEndpoints(context).detector_report(run)["report"]["planted"]
+    found = JsonEndpoints(DetectorEndpoints(context)).detector_report(run)["report"]["planted"]
     assert [(row["group"], row["name"], row["flagged"], row["hints"]) for row in found][:2] == [
         ("all", "all", 3, 5), ("detector", "exact", 1, 5),
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import replay_data
+from json_endpoints import JsonEndpoints
 from run_data import BEGAN, GROUPS, SIZE, STEPS, add_run, dialogue
 
 from app.common.context import Context
@@ -42,8 +43,8 @@ READS: list[Callable[[RunEndpoints, int], object]] = [
 
 
 @pytest.fixture
-def single(context: Context) -> RunEndpoints:
-    return RunEndpoints(context)
+def single(context: Context) -> Any:
+    return JsonEndpoints(RunEndpoints(context))
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_an_unknown_run_is_one_plain_message(single: RunEndpoints, read: Callabl
 
 @pytest.mark.parametrize("number", [0, -1, 99999999999999, "x", 1.5, "../1"])
 def test_an_invalid_run_id_is_refused(single: RunEndpoints, number: Any) -> None:
-    with pytest.raises(ArgumentError, match="get_run: argument run_id"):
+    with pytest.raises(ArgumentError, match="get_run: argument run"):
         single.get_run(number)
 
 
@@ -251,7 +252,7 @@ def test_permitted_actions_follow_the_status(single: RunEndpoints, context: Cont
 
 
 def test_a_deleted_run_is_gone_with_its_directory(single: RunEndpoints, context: Context, run: Run) -> None:
-    assert RunListEndpoints(context).delete_runs([1])["deleted"] == [1]
+    assert JsonEndpoints(RunListEndpoints(context)).delete_runs([1])["deleted"] == [1]
     with pytest.raises(UnknownRunError):
         single.run_version(1)
     assert not context.workspace.folder("1-small").exists()

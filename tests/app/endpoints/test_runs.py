@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
+from json_endpoints import JsonEndpoints
 
 from app.common.context import Context
 from app.endpoints.endpoint import ArgumentError, endpoints_of
@@ -20,13 +22,13 @@ from rl2f_core.errors import DataError, RunError
 
 
 @pytest.fixture
-def listing(context: Context) -> RunListEndpoints:
-    return RunListEndpoints(context)
+def listing(context: Context) -> Any:
+    return JsonEndpoints(RunListEndpoints(context))
 
 
 @pytest.fixture
-def single(context: Context) -> RunEndpoints:
-    return RunEndpoints(context)
+def single(context: Context) -> Any:
+    return JsonEndpoints(RunEndpoints(context))
 
 
 def add(context: Context, name: str, status: str = "failed", **columns: object) -> int:
@@ -40,7 +42,7 @@ def listed(listing: RunListEndpoints, **filter: object) -> list[str]:
 
 # -- lists ---------------------------------------------------------------------------------------------------------
 def test_names_of_endpoints_are_unique(listing: RunListEndpoints, single: RunEndpoints) -> None:
-    names = [name for group in (listing, single) for name, _, _ in endpoints_of(group)]
+    names = [name for group in (listing, single) for name, _, _ in endpoints_of(group.group)]
     assert len(set(names)) == len(names) > 25
 
 
@@ -145,7 +147,7 @@ def test_runs_are_deleted_and_those_that_cannot_be_are_kept_with_a_reason(
     assert "it is queued" in result["kept"][0]["reason"] and "There is no run 99." in result["kept"][1]["reason"]
     with pytest.raises(UnknownRunError):
         single.list_notes(failed)
-    with pytest.raises(ArgumentError, match="run_ids"):
+    with pytest.raises(ArgumentError, match="runs"):
         listing.delete_runs([])
 
 
@@ -153,7 +155,7 @@ def test_a_read_only_server_lists_runs_and_changes_nothing(context: Context) -> 
     run = add(context, "seen")
     db = Database(context.workspace.database_url(), read_only=True)
     reader = Context(context.workspace, db, Queue(db, context.workspace), read_only=True)
-    listing = RunListEndpoints(reader)
+    listing = JsonEndpoints(RunListEndpoints(reader))
     assert listed(listing) == ["seen"] and listing.queue_status()["read_only"]
     for change in (listing.pause_queue, lambda: listing.delete_runs([run])):
         with pytest.raises(StoreReadOnlyError, match="Read-only server"):

@@ -21,8 +21,8 @@ def test_a_folder_that_looks_like_a_hub_id_is_refused(tmp_path: Path, monkeypatc
 
 
 def test_known_models_are_those_of_the_model_store(rl2f_home: Path, tiny: Path) -> None:
-    assert {"smollm2-135m", "tiny-random"} <= {option["value"] for option in list_model_options()}
-    assert all(check_model(option["value"]) is None for option in list_model_options())
+    assert {"smollm2-135m", "tiny-random"} <= {option.value for option in list_model_options()}
+    assert all(check_model(option.value) is None for option in list_model_options())
     cached = rl2f_home / "models" / "mine"
     shutil.copytree(tiny, cached, dirs_exist_ok=True)
     assert check_model(str(cached)) is None

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
 from app.pages import _compare_view as view
+from app.plots.comparison import ConfigDifference
 
 
 def run(number: int, name: str = "small") -> Any:
-    return {
-        "id": number,
-        "name": name,
-        "status": "succeeded",
-        "detail": "",
-        "environment": "guess_number",
-        "method": "rl2f",
-        "model": "tiny-random",
-        "seed": 0,
-        "color": f"--rl-plot-{number}",
-        "dash": "solid",
-    }
+    return ComparedRunRow(
+        id=number,
+        name=name,
+        kind="train",
+        status="succeeded",
+        folder=f"{number}-{name}",
+        environment="guess_number",
+        method="rl2f",
+        model="tiny-random",
+        color=f"--rl-plot-{number}",
+        dash="solid",
+    )
 
 
 def cell(value: float) -> dict[str, Any]:
@@ -66,14 +68,15 @@ def test_the_title_of_the_last_turn_names_it_when_all_runs_have_the_same_one() -
 
 
 def test_the_default_base_is_the_last_checkpoint_of_the_first_run() -> None:
-    found: Any = {"checkpoints": ["1:base", "1:rl@3", "2:base"]}
+    found = EvaluationComparison.model_construct(checkpoints=["1:base", "1:rl@3", "2:base"])
     assert view.base_choices(found) == [("1:base", "1:base"), ("1:rl@3", ""), ("2:base", "2:base")]
 
 
 def test_a_section_that_a_run_lacks_is_folded() -> None:
-    groups: Any = [
-        {"section": "run", "differences": [{"key": "seed", "values": ["0", "1"]}]},
-        {"section": "stage rl", "differences": [{"key": f"stages.rl.{k}", "values": ["1", "–"]} for k in "ab"]},
+    lacking = [ConfigDifference(key=f"stages.rl.{k}", values=["1", "–"]) for k in "ab"]
+    groups = [
+        ConfigGroup(section="run", differences=[ConfigDifference(key="seed", values=["0", "1"])]),
+        ConfigGroup(section="stage rl", differences=lacking),
     ]
     found = view.config_table(groups, [run(1), run(2, "other")])
     shared, folded = tables(found)
@@ -89,13 +92,13 @@ def test_one_run_has_no_differences_and_equal_runs_say_so() -> None:
 
 def test_checkpoints_that_cannot_be_paired_name_the_reason() -> None:
     row = {"checkpoint": "2:base", "unlike": ["environment"], "quantities": []}
-    found: Any = {"base": "1:base", "differences": [row], "pending": 3}
+    found = EvaluationComparison.model_construct(base="1:base", differences=[row], pending=3)
     (rows,) = tables(view.paired_table(found))
     assert rows[1:] == [["2:base", "not comparable: environment differs"], ["3 more…"]]
 
 
 def test_missing_runs_are_named_with_a_button() -> None:
-    found: Any = {"runs": [run(1, "<b>x</b>")], "missing": [8, 9]}
+    found = RunComparison.model_construct(runs=[run(1, "<b>x</b>")], missing=[8, 9])
     shown = view.run_chips(found)
     assert "There are no runs 8, 9: deleted, or the link is wrong. " in texts(shown)
     assert "1 <b>x</b>" in texts(shown) and '"data-action": "remove"' in json.dumps(shown)

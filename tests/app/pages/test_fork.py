@@ -8,10 +8,12 @@ from typing import Any
 
 import gradio as gr
 
+from app.endpoints.fork import CheckpointChoice, ForkResult, HintScreening
 from app.pages import _fork_result as result
 from app.pages import _fork_view as view
 from app.pages._query import QueryFields
 from app.pages.fork import DEFAULT_ARMS, _Page
+from jobs.db.models import RunSummary
 
 EVIL = "<img src=x onerror=alert(1)> ${1} {{2}}"
 
@@ -47,8 +49,8 @@ def found(text: str = "Too low.", status: str = "succeeded") -> Any:
         "later_hints": "run",
         "done": 12,
     }
-    job = {"id": 9, "status": status, "detail": "", "done": 3, "total": 12, "eta": 30.0}
-    return {"job": job, "run": 3, "event_id": "d", "turn": 0, "report": report}
+    job = RunSummary(id=9, name="fork", kind="fork", folder="9-fork", status=status, done=3, total=12, eta=30.0)  # type: ignore[arg-type]
+    return ForkResult(job=job, run=3, event_id="d", turn=0, samples=4, report=report)
 
 
 def dialogue(*outcomes: bool) -> Any:
@@ -65,13 +67,13 @@ def texts(node: Any) -> list[str]:
 
 
 def test_a_difference_is_marked_by_its_finding() -> None:
-    shown = json.dumps(result.report_card(found()["report"]), ensure_ascii=False)
+    shown = json.dumps(result.report_card(found().report), ensure_ascii=False)
     assert '"title": "higher"' in shown and shown.count("▲ ") == 2
     assert "95 % CI includes 0" in shown and "0 by definition" in shown
 
 
 def test_the_plot_and_the_hint_value_are_described_in_words() -> None:
-    card = result.report_card(found()["report"])
+    card = result.report_card(found().report)
     shown = json.dumps(card, ensure_ascii=False)
     assert "solve rate: original hint 0.50 [0.20, 0.80]; edited 0.50 [0.20, 0.80]" in shown
     words = " ".join(texts(card))
@@ -79,11 +81,11 @@ def test_the_plot_and_the_hint_value_are_described_in_words() -> None:
 
 
 def test_the_outcomes_under_the_dialogues_own_seed_are_shown() -> None:
-    report = found()["report"]
+    report = found().report
     report["hints"][0]["same_seed"] = {"original": True, "redacted": False}
     shown = json.dumps(result.report_card(report), ensure_ascii=False)
     assert "own seed" in shown and '"title": "incorrect"' in shown
-    assert "own seed" not in json.dumps(result.report_card(found()["report"]))
+    assert "own seed" not in json.dumps(result.report_card(found().report))
 
 
 def test_a_running_fork_shows_progress_and_can_be_stopped() -> None:
@@ -130,19 +132,17 @@ def test_an_arm_without_a_stored_hint_says_so() -> None:
 
 
 def test_own_checkpoints_come_without_the_number_of_the_run() -> None:
-    choices: Any = [
-        {"label": "base", "note": "tiny"},
-        {"label": "3:rl@2", "note": "x"},
-        {"label": "4:rl@2", "note": "y"},
-    ]
+    labels = {"base": "tiny", "3:rl@2": "x", "4:rl@2": "y"}
+    choices = [CheckpointChoice(label=label, note=note) for label, note in labels.items()]
     assert [title for title, _ in view.checkpoint_choices(choices, 3)] == ["base · tiny", "rl@2", "4:rl@2 · y"]
 
 
 def test_a_screened_hint_names_detector_and_evidence() -> None:
-    clean: Any = {"detectors": ["exact"], "leaked": False, "detector": None, "start": None, "end": None,
-                  "evidence": "", "answer_fraction": 0.0}  # fmt: skip
+    clean = HintScreening(detectors=["exact"], leaked=False, detector=None, leak_type=None, start=None, end=None,
+                          evidence="", answer_fraction=0.0)  # fmt: skip
     assert texts(view.screening_note("x", clean)) == ["✓ Edited hint: no leak found (exact)."]
-    leaking: Any = {**clean, "leaked": True, "detector": "exact", "start": 14, "end": 15, "answer_fraction": 1.0}
+    found = {"leaked": True, "detector": "exact", "start": 14, "end": 15, "answer_fraction": 1.0}
+    leaking = clean.model_copy(update=found)
     note = view.screening_note("The number is 4.", leaking)
     assert "".join(texts(note)) == "⚑ Edited hint: exact leak: 4 · 100% of the answer"
 

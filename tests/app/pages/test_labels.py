@@ -11,6 +11,8 @@ from replay_data import add_run, training_events
 
 from app.common.benchmark_scores import figures
 from app.common.context import Context
+from app.endpoints.detectors import Recommendation, ReportScope
+from app.endpoints.labels import HintLabel
 from app.endpoints.studio import Studio
 from app.pages._labels_benchmark import benchmark_view
 from app.pages._labels_desk import CHOOSE, Desk, Draft, LabelForm, Labeling
@@ -19,8 +21,12 @@ from app.pages._labels_stage import hint_key, queue_view
 from app.pages._query import QueryFields
 from app.pages.labels import _Page
 from jobs.db.engine import Database
+from jobs.labels.hint_counts import InformationRow
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.leaks.benchmark.comparison import CascadeResult
+from rl2f_core.leaks.benchmark.score import BenchmarkReport, Counts, Score
+from rl2f_core.stats.intervals import Interval
 
 LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
 NOTHING = Draft()
@@ -45,7 +51,7 @@ def labeling(studio: Studio, **fields: Any) -> Labeling:
 
 def current(made: Labeling) -> tuple[str, int] | None:
     hint = made.desk.hint
-    return (hint["event_id"], hint["turn"]) if hint else None
+    return (hint.event_id, hint.turn) if hint else None
 
 
 def text(nodes: Any) -> str:
@@ -56,9 +62,9 @@ def text(nodes: Any) -> str:
 # -- queue -----------------------------------------------------------------------------------------------------------
 def test_the_queue_starts_at_the_first_unlabeled_hint_and_moves_both_ways(studio: Studio) -> None:
     first = labeling(studio)
-    assert current(first) == (LATER, 0) and first.desk.progress["total"] == 24
+    assert current(first) == (LATER, 0) and first.desk.progress.total == 24
     first.give("no_leak", NOTHING)
-    assert first.desk.progress["labeled"] == 1
+    assert first.desk.progress.labeled == 1
     again = labeling(studio)
     assert current(again) == (NEVER, 0)
     again.previous(NOTHING)
@@ -75,7 +81,7 @@ def test_the_queue_continues_beyond_a_page_of_labeled_hints(studio: Studio) -> N
     place, again = current(first), labeling(studio)
     assert current(again) == place
     again.previous(NOTHING)
-    assert again.desk.hint and again.desk.hint["own_label"]
+    assert again.desk.hint and again.desk.hint.own_label
 
 
 def test_the_queue_ends_and_returns_from_its_end(studio: Studio) -> None:
@@ -92,12 +98,12 @@ def test_the_queue_ends_and_returns_from_its_end(studio: Studio) -> None:
 def test_labels_are_blind_until_the_findings_were_seen(studio: Studio) -> None:
     made = labeling(studio)
     made.give("leak", Draft(0, 7, "why"))
-    assert made.desk.hint and made.desk.hint["own_label"]
-    assert made.desk.hint["own_label"]["blind"] and made.desk.hint["own_label"]["end"] == 7
+    assert made.desk.hint and made.desk.hint.own_label
+    assert made.desk.hint.own_label["blind"] and made.desk.hint.own_label["end"] == 7
     made.give("leak", Draft(0, 7, "still"))
-    assert made.desk.hint["own_label"]["blind"], "the same label with another note"
+    assert made.desk.hint.own_label["blind"], "the same label with another note"
     made.give("unsure", NOTHING)
-    assert not made.desk.hint["own_label"]["blind"]
+    assert not made.desk.hint.own_label["blind"]
     assert not LabelForm(selection="flagged").is_blind and not LabelForm(show_findings=True).is_blind
 
 
@@ -156,41 +162,44 @@ def test_an_empty_queue_explains_itself(studio: Studio) -> None:
 # -- report ----------------------------------------------------------------------------------------------------------
 def test_numbers_are_short() -> None:
     assert [fraction(x) for x in (None, 0.0, 0.003, 0.94, 1.0, -0.2)] == ["–", ".00", ".003", ".94", "1.00", "−.20"]
-    assert ends({"value": 0.5, "low": 0.25, "high": 1.0}) == "[.25, 1.00]"
-    assert ends({"value": None, "low": None, "high": None}) == ""
+    assert ends(Interval(value=0.5, low=0.25, high=1.0, n=4)) == "[.25, 1.00]"
+    assert ends(Interval(value=None, n=0)) == ""
     assert [plural(1, "hint"), plural(1200, "hint")] == ["1 hint", "1,200 hints"]
 
 
 def test_the_report_states_what_to_label_and_links_its_disagreements(studio: Studio) -> None:
-    empty = studio.detectors.detector_report(run=1)
+    empty = studio.detectors.detector_report(ReportScope(run=1))
     assert "stratified sample" in (labels_to_add(empty) or "")
     for name, label in (("ann <b>", "leak"), ("ben", "no_leak")):
         for task in (0, 1):
             for step in (1, 2, 3):
-                studio.labels.label_hint(1, f"dialogue:train:rl2f/{step}/{task}/3", 0, name, label)  # type: ignore[arg-type]
-    found = studio.detectors.detector_report(run=1, group_by="teacher")
+                studio.labels.label_hint(1, f"dialogue:train:rl2f/{step}/{task}/3", 0, name, HintLabel(label=label))  # type: ignore[arg-type]
+    found = studio.detectors.detector_report(ReportScope(run=1, group_by="teacher"))
     made = LabelForm(view="report", annotator="anna", run="1")
     shown = text(report_view(found, "teacher", made))
     assert "/labels?annotator=anna&selection=stratified&run=1" in text(report_view(empty, "teacher", made))
-    assert "ann <b>" in shown and f"Disagreements ({found['disagreement_count']})" in shown
+    assert "ann <b>" in shown and f"Disagreements ({found.disagreement_count})" in shown
     assert "/dialogues?run=1&dialogue=" in shown and "Access is logged under anna." in shown
     assert "data-confirm" not in text(report_view(found, "teacher", LabelForm()))
 
 
 def test_the_report_states_the_bits_of_flagged_and_of_other_hints(studio: Studio) -> None:
     """Of the dev set's run: hints that determine the answer, flagged or not, with their mean bits."""
-    found = studio.detectors.detector_report(run=1)
-    flagged = {"flagged": True, "hints": 3, "known": 2, "bits": 7.0, "determining": 2}
-    other = {"flagged": False, "hints": 9, "known": 0, "bits": 0.0, "determining": 0}
-    found["report"]["information"] = [flagged, other]
-    shown = text(report_view(found, "teacher", LabelForm()))
+    found = studio.detectors.detector_report(ReportScope(run=1))
+    flagged = InformationRow(flagged=True, hints=3, known=2, bits=7.0, determining=2)
+    other = InformationRow(flagged=False, hints=9, known=0, bits=0.0, determining=0)
+
+    def shown_with(*rows: InformationRow) -> str:
+        report = found.report.model_copy(update={"information": rows})
+        return text(report_view(found.model_copy(update={"report": report}), "teacher", LabelForm()))
+
+    shown = shown_with(flagged, other)
     assert "Information in hints" in shown and "3.50" in shown and "2 of 2" in shown and "0 of 0" in shown
-    found["report"]["information"] = []
-    assert "Information in hints" not in text(report_view(found, "teacher", LabelForm()))
+    assert "Information in hints" not in shown_with()
 
 
 def test_an_unlocked_report_can_be_locked(studio: Studio) -> None:
-    found = studio.detectors.unlock_test_set("anna", run=1)
+    found = studio.detectors.unlock_test_set("anna", ReportScope(run=1))
     shown = text(report_view(found, "detector", LabelForm(annotator="anna")))
     assert "Lock test set" in shown and "Unlocked once" in shown
 
@@ -200,16 +209,21 @@ def wide(value: float | None, n: int) -> dict[str, Any]:
     return {"value": value, "low": 0.0, "high": 1.0, "n": n}
 
 
-def cascade(name: str, recall: float, **more: Any) -> dict[str, Any]:
-    score = {"precision": wide(0.97, 30), "recall": wide(recall, 40)}
-    near_miss = {"precision": wide(None, 0), "recall": wide(None, 0)}
-    report = {
-        "overall": score, "held_out": {"precision": wide(None, 0), "recall": wide(0.11, 8)},
-        "by_kind": {"digit_swap": score, "not: strategy": near_miss}, "by_register": {"terse": score},
-        "by_environment": {"maze": score},
-    }  # fmt: skip
-    values = {"hints": 80, "available": 90, "usd_per_1000_hints": 1.5, "hints_per_second": 2.5, "report": report}
-    return {"detectors": name, "benchmark": "handwritten", "split": "test", **values, **more}
+def score(precision: float | None, recall: float | None, n: int) -> Score:
+    intervals: Any = {"precision": wide(precision, 30 if n else 0), "recall": wide(recall, n)}
+    return Score(counts=Counts(), f1=None, answer_fraction_error=None, **intervals)
+
+
+def cascade(name: str, recall: float, **more: Any) -> CascadeResult:
+    overall = score(0.97, recall, 40)
+    report = BenchmarkReport(
+        overall=overall, held_out=score(None, 0.11, 8), by_split={}, by_detector={},
+        by_kind={"digit_swap": overall, "not: strategy": score(None, None, 0)}, by_register={"terse": overall},
+        by_environment={"maze": overall},
+    )  # fmt: skip
+    values: Any = {"hints": 80, "available": 90, "usd_per_1000_hints": 1.5, "hints_per_second": 2.5, "report": report,
+                   "configs": (), "needs_model": False, "model": None, "errors": 0, "area_under_roc": None}  # fmt: skip
+    return CascadeResult(detectors=name, benchmark="handwritten", split="test", **{**values, **more})
 
 
 EMPTY = {
@@ -221,7 +235,7 @@ EMPTY = {
 
 def test_the_benchmark_compares_recorded_cascades_and_names_the_recommended_one() -> None:
     results = [cascade("exact", 0.25, usd_per_1000_hints=None), cascade("exact,llm_judge", 0.75)]
-    shown = text(benchmark_view(EMPTY, results, {"candidates": 2, "result": results[1]}))
+    shown = text(benchmark_view(EMPTY, results, Recommendation(candidates=2, result=results[1])))
     assert '"data-recommended": "exact,llm_judge"' in shown and "1.50 US$ per 1,000 hints, 2.5 hints/s" in shown
     assert "80 of 90" in shown and "unknown" in shown and ".11" in shown
     for by in ("kind", "register", "environment"):
@@ -230,7 +244,7 @@ def test_the_benchmark_compares_recorded_cascades_and_names_the_recommended_one(
 
 
 def test_a_budget_that_no_cascade_meets_is_stated() -> None:
-    shown = text(benchmark_view(EMPTY, [cascade("exact", 0.25)], {"candidates": 1, "result": None}))
+    shown = text(benchmark_view(EMPTY, [cascade("exact", 0.25)], Recommendation(candidates=1, result=None)))
     assert "No recorded cascade is within this budget" in shown and "data-recommended" not in shown
 
 
@@ -248,7 +262,7 @@ def test_the_budget_fields_belong_to_the_benchmark_and_to_the_address(studio: St
 @pytest.mark.slow
 def test_the_benchmark_shows_the_held_out_split_first() -> None:
     scores: Any = figures()
-    shown = text(benchmark_view(scores, [], {"candidates": 0, "result": None}))
+    shown = text(benchmark_view(scores, [], Recommendation(candidates=0, result=None)))
     assert "No cascade is recorded" in shown
     assert shown.index("in phrasings that no detector was tuned on") < shown.index("On dev")
     assert "Leaks by obfuscation" in shown and "synthetic hints" in shown

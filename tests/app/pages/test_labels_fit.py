@@ -60,9 +60,9 @@ def test_the_view_counts_the_labels_of_the_chosen_run(studio: Studio, truth: Tru
 
 def test_the_button_fits_and_the_version_is_shown_with_old_and_new_quality(studio: Studio, truth: Truth) -> None:
     message = start_fit(studio, FIT)
-    (fitted,) = studio.fitting.list_fitted_detectors()["detectors"]
-    assert fitted["blind"]
-    assert message.startswith(f"mentions/v1 is fitted. On {fitted['blind']['hints']} blind random draws, old → new: ")
+    (fitted,) = studio.fitting.list_fitted_detectors().detectors
+    assert fitted.blind
+    assert message.startswith(f"mentions/v1 is fitted. On {fitted.blind.hints} blind random draws, old → new: ")
     shown = text(fit_view(studio, FIT, message))
     assert message in shown and "Rescore labeled runs" in shown
     for row in ("all labels", "blind draws", "blind draws, default weights"):
@@ -85,7 +85,7 @@ def test_the_other_button_queues_a_rescoring_of_all_labeled_runs_or_the_chosen_o
     event, turn = next(iter(second.leaks))
     put(studio.context.db, second.run.id or 0, event, turn, "anna", LabelAnswer("leak"))
     start_fit(studio, FIT)
-    path = studio.fitting.list_fitted_detectors()["detectors"][0]["path"]
+    path = studio.fitting.list_fitted_detectors().detectors[0].path
     assert "Rescoring is queued as run" in start_rescoring(studio, FIT, path)
     assert "queued" in start_rescoring(studio, LabelForm(view="fit", run=str(second.run.id)), path)
     queued = [yaml.safe_load(row.config)["run"] for row in runs.page(studio.context.db, limit=3).rows]
@@ -99,7 +99,7 @@ def test_an_error_is_shown_in_place(studio: Studio) -> None:
 
 def test_the_comparison_has_a_row_per_source_with_the_same_labels(studio: Studio, truth: Truth) -> None:
     shown = text(fit_view(studio, FIT, ""))
-    report = studio.detectors.detector_report()["report"]
-    precision = report["total"]["estimates"]["precision"]["value"]
+    report = studio.detectors.detector_report().report
+    precision = report.total.estimates.precision.value
     assert '"data-source": "run"' in shown or '"data_source": "run"' in shown
     assert f"{precision:.2f}".lstrip("0") in shown

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.endpoints.launch import ConfigFieldError, FormState, PresetInfo
 from app.forms import run_form
 from app.forms.yaml_text import read
 from app.pages._new_run_draft import (
@@ -150,8 +151,11 @@ def test_a_text_stays_as_typed_until_its_value_changes(draft: Draft) -> None:
 
 def test_an_error_is_shown_at_its_field_or_the_nearest_section(draft: Draft) -> None:
     paths = (("seed",), ("stages", 0, "weight_decay"))
-    errors = [{"path": list(path), "field": ".".join(map(str, path)), "message": "is wrong"} for path in paths]
-    draft.checked = {"ok": False, "errors": errors, "yaml_error": None}  # type: ignore[typeddict-item]
+    errors = [
+        ConfigFieldError(path=list(path), field=".".join(map(str, path)), message="is wrong", line=None)
+        for path in paths
+    ]
+    draft.checked = FormState.model_construct(ok=False, errors=errors, yaml_error=None)
     form = draw_form(draft)
     (seed,), (stage,) = found(form, id="field-seed"), found(form, id="field-stages.0")
     assert seed[-2][2:] == ["is wrong"] or seed[-1][2:] == ["is wrong"]
@@ -169,11 +173,8 @@ def test_a_field_that_differs_from_its_default_has_a_button_to_reset_it(draft: D
 
 
 def test_presets_are_listed_by_file_with_those_for_a_cpu_first() -> None:
-    presets: Any = [
-        {"name": "paper:a", "description": "", "runs_on_cpu": False},
-        {"name": "quick", "description": "", "runs_on_cpu": True},
-        {"name": "paper:b", "description": "", "runs_on_cpu": False},
-    ]
+    on_cpu = {"paper:a": False, "quick": True, "paper:b": False}
+    presets = [PresetInfo(name=name, description="", runs_on_cpu=is_small) for name, is_small in on_cpu.items()]
     assert preset_choices(presets, "paper:b") == [
         ("quick", "quick"),
         ("paper · 2 variants (paper scale, GPU)", "paper:b"),
@@ -181,6 +182,6 @@ def test_presets_are_listed_by_file_with_those_for_a_cpu_first() -> None:
 
 
 def test_the_summary_counts_errors_and_leads_to_their_fields() -> None:
-    error = {"path": ["seed"], "field": "seed", "message": "must be at least 0, not -1", "line": 2}
-    shown = str(summary({"ok": False, "errors": [error], "yaml_error": None}))  # type: ignore[typeddict-item]
+    error = ConfigFieldError(path=["seed"], field="seed", message="must be at least 0, not -1", line=2)
+    shown = str(summary(FormState.model_construct(ok=False, errors=[error], yaml_error=None)))
     assert "1 error" in shown and "'data-at': '[\"seed\"]'" in shown and "(line 2)" in shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from run_data import add_run
@@ -13,7 +13,7 @@ from app.components.metric_strip import metric_cards
 from app.endpoints.run import RunDetails, RunEndpoints, RunLog
 from app.pages import _run_view as view
 from app.pages.run import chart_options, current_tab, run_number, series_choices
-from jobs.db.models import Run
+from jobs.db.models import Log, Run
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -31,7 +31,7 @@ def run(context: Context) -> Run:
 
 def changed(details: RunDetails, **columns: Any) -> RunDetails:
     """Return details of a run with other columns."""
-    return cast("RunDetails", {**details, "run": {**details["run"], **columns}})
+    return details.model_copy(update={"run": details.run.model_copy(update=columns)})
 
 
 def elements(node: Any, tag: str) -> list[Any]:
@@ -95,7 +95,7 @@ def test_the_heading_has_the_actions_that_the_status_permits(endpoints: RunEndpo
 
 def test_a_running_run_shows_progress_speed_and_the_remaining_time(endpoints: RunEndpoints, run: Run) -> None:
     running = {"status": "running", "done": 3, "total": 6, "eta": 125.0, "phase": "rl", "tokens_per_second": 1234.5}
-    details = cast("RunDetails", {**changed(endpoints.get_run(1), **running), "actions": ["stop", "abort"]})
+    details = changed(endpoints.get_run(1), **running).model_copy(update={"actions": ["stop", "abort"]})
     heading = view.heading(details, "Log", read_only=False)
     for part in ("step 3/6", "ETA 2 min 5 s", "1,234 tokens/s", "Stop", "Abort"):
         assert part in text(heading)
@@ -134,11 +134,12 @@ def test_names_and_notes_remain_text(endpoints: RunEndpoints, run: Run) -> None:
 # -- contents ------------------------------------------------------------------------------------------------------
 def test_checkpoints_have_their_actions_and_the_overview_lists_the_newest(endpoints: RunEndpoints, run: Run) -> None:
     details = endpoints.get_run(1)
-    assert [row["has_files"] for row in details["checkpoints"]] == [False]
+    assert [row.has_files for row in details.checkpoints] == [False]
     without = next(each for each in elements(view.checkpoint_table(details, False), "tr") if each[1].get("data-key"))
     assert [text(each) for each in elements(without, "button") + elements(without, "a")] == ["Copy hash"]
     assert "its files were not kept" in text(without)
-    details["checkpoints"] = [{**row, "has_files": True} for row in details["checkpoints"]]
+    saved = [row.model_copy(update={"has_files": True}) for row in details.checkpoints]
+    details = details.model_copy(update={"checkpoints": saved})
     table = view.checkpoint_table(details, read_only=False)
     row = next(each for each in elements(table, "tr") if each[1].get("data-key"))
     assert row[1]["data-key"] == "rl@6"
@@ -154,7 +155,7 @@ def test_checkpoints_have_their_actions_and_the_overview_lists_the_newest(endpoi
     assert [each["data-format"] for each in asked] == ["safetensors", "peft", "gguf-f16", "gguf-q8_0"]
     assert not [each for each in elements(view.checkpoint_table(details, read_only=True), "button")
                 if each[1].get("data-action") == "export_model"]  # fmt: skip
-    many = cast("RunDetails", {**details, "checkpoints": details["checkpoints"] * 9})
+    many = details.model_copy(update={"checkpoints": details.checkpoints * 9})
     assert "4 more" in text(view.checkpoint_table(many, read_only=False, limit=5))
 
 
@@ -167,7 +168,7 @@ def test_stages_name_their_state_and_demonstrations(endpoints: RunEndpoints, run
 def test_a_run_without_charts_says_why(endpoints: RunEndpoints, run: Run) -> None:
     details = endpoints.get_run(1)
     assert "warm: demonstrations" in text(view.charts_note(details, active=False))
-    without = cast("RunDetails", {**details, "steps": 0})
+    without = details.model_copy(update={"steps": 0})
     assert "Waiting for the first step…" in text(view.charts_note(without, active=True))
     assert "no training step" in text(view.charts_note(without, active=False))
     assert view.charts_note(changed(without, kind="eval"), active=False) is None
@@ -189,19 +190,17 @@ def test_the_record_of_the_environment_is_a_list_of_pairs(endpoints: RunEndpoint
 
 
 def test_a_long_log_says_that_its_beginning_is_omitted() -> None:
-    log: RunLog = {
-        "text": f"{EVIL}\n", "offset": 9, "size": 100_000, "restarted": True, "status": "running",
-        "messages": [{"time": 1.0, "level": "warning", "text": "# Preflight\nmore"}],
-    }  # fmt: skip
+    message = Log(run_id=1, event_id="log", time=1.0, level="warning", text="# Preflight\nmore")
+    log = RunLog(text=f"{EVIL}\n", offset=9, size=100_000, restarted=True, status="running", messages=[message])
     shown = view.log_view(log)
     assert "100.0 kB; the last 64 kB are shown" in text(shown) and EVIL in text(shown)
     assert "warning" in text(shown) and text(elements(shown, "summary")[0]).endswith("Preflight")
-    assert "has printed nothing" in text(view.log_view({**log, "size": 0, "text": ""}))
+    assert "has printed nothing" in text(view.log_view(log.model_copy(update={"size": 0, "text": ""})))
 
 
 # -- cards ---------------------------------------------------------------------------------------------------------
 def test_the_cards_summarize_the_newest_evaluation_and_explain_themselves(endpoints: RunEndpoints, run: Run) -> None:
-    cards = metric_cards(endpoints.get_run(1)["cards"], "train", active=False)
+    cards = metric_cards(endpoints.get_run(1).cards, "train", active=False)
     titles = [text(each[2]) for each in elements(cards, "h2")]
     assert titles == ["Did the hints help?", "Solved by turn", "Revisions after feedback", "Groups"]
     assert "evaluation of rl@6" in text(cards) and "contentless" in text(cards)

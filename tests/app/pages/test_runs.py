@@ -127,7 +127,7 @@ def test_a_run_without_a_heartbeat_is_marked(studio: Studio) -> None:
 
 
 def test_an_empty_status_means_finished_runs() -> None:
-    assert statuses({"status": ""}) == ["succeeded", "failed", "stopped", "interrupted"]
+    assert statuses({"status": ""}) == ("succeeded", "failed", "stopped", "interrupted")
     assert statuses({"status": "any"}) is None
     assert statuses({"status": "failed,stopped"}) == ["failed", "stopped"]
     assert not is_filtered({"search": "", "sort": "name"}) and is_filtered({"search": "x", "sort": "name"})
@@ -144,7 +144,7 @@ def test_a_filter_offers_what_there_is_and_keeps_what_is_chosen(studio: Studio) 
 def test_deleted_runs_leave_the_selection(studio: Studio) -> None:
     first, second, third = (add(studio, name) for name in "abc")
     left = act(studio, {"action": "delete", "run": f"{first},{second}"}, [first, third])
-    assert left == [third] and [row["id"] for row in studio.runs.list_runs()["rows"]] == [third]
+    assert left == [third] and [row.id for row in studio.runs.list_runs().rows] == [third]
 
 
 def test_notifications_tell_of_runs_that_ended_after_the_last_question(studio: Studio) -> None:

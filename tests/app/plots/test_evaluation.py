@@ -299,7 +299,7 @@ def test_configurations_differ_by_flat_keys_and_stages_go_by_name() -> None:
         "controls": [],
     }
     assert flatten(a)["stages.rl.steps"] == 5 and flatten({"d": [{"x": 1}]}) == {"d.0.x": 1}
-    found = {row["key"]: row["values"] for row in config_differences([a, b])}
+    found = {row.key: row.values for row in config_differences([a, b])}
     assert found == {
         "seed": ["0", "1"],
         "stages.rl.steps": ["5", "6"],

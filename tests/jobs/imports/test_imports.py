@@ -89,7 +89,7 @@ def test_completions_of_trl_keep_step_rewards_and_advantage(db: Database, worksp
     }
     pa.parquet.write_table(pa.table(table), tmp_path / "completions_00002.parquet")
     named = {"accuracy": 1.0, "length": 1.0}
-    run, events = imported(db, workspace, tmp_path / "completions_00002.parquet", rewards=named)
+    run, events = imported(db, workspace, tmp_path / "completions_00002.parquet", rewards=list(named))
     assert (run.kind, run.status, run.origin) == ("imported", "succeeded", "imported")
     first, second, third = (event.dialogue for event in events)
     assert [(e.phase, e.step, e.dialogue.solved) for e in events] == [
