@@ -47,8 +47,8 @@ def row(number: int, steps: int, random_: random.Random) -> Run:
         }
     )
     created = 1.7e9 + number * 3600
-    statuses: list[RunStatus] = ["failed", "stopped", "interrupted"]
-    status = random_.choice(["succeeded"] * 7 + statuses)
+    statuses: list[RunStatus] = [*["succeeded"] * 7, "failed", "stopped", "interrupted"]  # type: ignore[list-item]
+    status = random_.choice(statuses)
     return Run(
         name=config.name, kind="train", status=status, config=dump_yaml(config), folder=f"{number}-bench",
         environment=environment, model=config.model.name, method=method, seed=number, created=created,
