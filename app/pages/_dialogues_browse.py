@@ -18,6 +18,7 @@ from app.endpoints.dialogues import DialogueFilters, DialoguePage, DialogueWithS
 from app.endpoints.labels import HintLabel
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import DialogueDetail
+from app.endpoints.types import validated
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -330,7 +331,7 @@ class DialogueBrowser:
             start, end = span["start"], span["end"]
         note = place.note if place.note is not None else mine["note"] if mine else ""
         self._studio.labels.hint_to_label(*place.current, place.turn, annotator, blind=False)
-        answer = HintLabel.model_validate({"label": label, "start": start, "end": end, "note": note})
+        answer = validated(HintLabel, {"label": label, "start": start, "end": end, "note": note})
         self._studio.labels.label_hint(*place.current, place.turn, annotator, answer)
         marked = "" if start is None else ", with the marked words"
         place = replace(place, message=f"Turn {place.turn + 1}: {LABEL_TEXTS[label]}{marked}.", note=None)

@@ -12,6 +12,7 @@ from app.endpoints.dialogues import PrivilegedData
 from app.endpoints.labels import HintLabel, HintQueue, HintRef, HintToLabel, LabelingProgress
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import LabelRow
+from app.endpoints.types import validated
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -63,7 +64,7 @@ class LabelForm:
             "size": self.size or LabelForm.size,
             "seed": self.seed or 0,
         }
-        return HintQueue.model_validate(values)
+        return validated(HintQueue, values)
 
     def url(self, **changes: str | bool) -> str:
         """Return the address of the page with these fields changed."""
@@ -87,7 +88,7 @@ class LabelForm:
             "source": self.source or "run",
             "include_controls": self.include_controls,
         }
-        return ReportScope.model_validate({**values, **changes})
+        return validated(ReportScope, {**values, **changes})
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class Labeling:
         desk.hint = self._labels.label_hint(
             **dict(place_of(hint)),
             annotator=form.annotator,
-            answer=HintLabel.model_validate({"label": label, **asdict(draft)}),
+            answer=validated(HintLabel, {"label": label, **asdict(draft)}),
             queue=form.queue() if form.is_sample else None,
         )
         desk.progress = self._labels.labeling_progress(form.annotator, form.queue())

@@ -11,6 +11,7 @@ import gradio as gr
 from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import ConfigSource, LaunchEndpoints, Trigger
+from app.endpoints.types import validated
 from app.pages import _new_run_view as show
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._new_run_draft import Draft
@@ -84,7 +85,7 @@ class ScheduleCard:
         def save(held: Draft, name: str, kind: Trigger, at: str | None, cron: str, zone: str) -> JsonObject:
             assert held.checked is not None
             when, yaml = when_of(kind, at, cron), held.checked.yaml
-            made = launch.schedule_run(kind, when, ConfigSource(yaml=yaml), timezone=zone, name=name)
+            made = launch.schedule_run(kind, when, validated(ConfigSource, {"yaml": yaml}), timezone=zone, name=name)
             gr.Info(f"Scheduled: {show.date_text(made.times[0])}. The page Runs lists the schedules.")
             return gr.update(visible=False)
 

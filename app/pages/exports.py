@@ -11,12 +11,13 @@ from app.common.quantities import parse_range
 from app.components.address import Replacement
 from app.components.nodes import Element, el
 from app.components.view import View
+from app.endpoints.exports import NamedExport
 from app.endpoints.studio import Studio
+from app.endpoints.types import validated
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._exports_view import count_text, export_list
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from jobs.run_kinds.export import NamedExport
 from rl2f_core.errors import RL2FError, rl2f_command
 from rl2f_core.types import JsonObject
 
@@ -224,7 +225,7 @@ class _Page:
     def start_export(self, *values: object) -> Element:
         """Put the export of the form into the queue."""
         given = self.fields.named(values)
-        queued = self.exports.start_export(given["runs"], NamedExport.model_validate(export_settings(given)))
+        queued = self.exports.start_export(given["runs"], validated(NamedExport, export_settings(given)))
         gr.Info(f"Export {queued.run} is in the queue.")
         return self._list()
 

@@ -17,6 +17,7 @@ from app.components.transcript import LABEL_TEXTS
 from app.endpoints.detectors import GROUPINGS, GroupBy, ReportResult
 from app.endpoints.labels import HintRef
 from app.endpoints.studio import Studio
+from app.endpoints.types import validated
 from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
 from app.pages._labels_benchmark import benchmark_view
@@ -312,7 +313,7 @@ def _place(query: Mapping[str, str]) -> HintRef | None:
     run, turn = query.get("of") or query.get("run") or "", query.get("turn", "0")
     if not query.get("dialogue") or not run.isdigit() or not turn.isdigit():
         return None
-    return HintRef(run=int(run), event_id=query["dialogue"], turn=int(turn))
+    return validated(HintRef, {"run": int(run), "event_id": query["dialogue"], "turn": int(turn)})
 
 
 def _group_by(query: Mapping[str, str]) -> GroupBy:

@@ -15,6 +15,7 @@ from app.components.stored import Stored
 from app.components.view import View
 from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
+from app.endpoints.types import validated
 from app.pages import _new_run_view as show
 from app.pages._events import EACH, FAST, QUEUED, Updates, handler, in_turn
 from app.pages._frame import page_frame
@@ -332,7 +333,7 @@ class _Page:
         if lost := self._lead_to_error(held):
             return lost
         assert held.checked is not None
-        queued = self.launch.launch_run(ConfigSource(yaml=held.checked.yaml), held.parent)
+        queued = self.launch.launch_run(validated(ConfigSource, {"yaml": held.checked.yaml}), held.parent)
         return {self.go: queued.url, self.drafts: {held.key: None}}
 
     # -- preflight -------------------------------------------------------------------------------------------------
@@ -359,7 +360,9 @@ class _Page:
         if lost := self._lead_to_error(held):
             return {self.form: lost[self.form]}
         assert held.checked is not None
-        held.preflight = self.launch.preflight_config(ConfigSource(yaml=held.checked.yaml), held.parent).run
+        held.preflight = self.launch.preflight_config(
+            validated(ConfigSource, {"yaml": held.checked.yaml}), held.parent
+        ).run
         return {
             self.address: {**query, "preflight": str(held.preflight)},
             self.result: gr.update(visible=True),

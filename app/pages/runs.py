@@ -17,6 +17,7 @@ from app.components.notify import EndedRuns, EndNotifications
 from app.components.view import View
 from app.endpoints.runs import RunRow
 from app.endpoints.studio import Studio
+from app.endpoints.types import validated
 from app.pages import _runs_view as view
 from app.pages._events import EACH, FAST, LATEST, QUEUED, EventOptions, Updates, handler
 from app.pages._frame import page_frame
@@ -140,7 +141,7 @@ class _Page:
     def find(self, query: Query) -> Page[RunRow]:
         """Return the page of runs that the address names; it is empty if no run has a named value any more."""
         form = {**DEFAULTS, **query}
-        filter = RunFilter.model_validate({**{name: form[name] for name in DEFAULTS}, "status": statuses(form)})
+        filter = validated(RunFilter, {**{name: form[name] for name in DEFAULTS}, "status": statuses(form)})
         try:
             return self.runs.list_runs(filter, query.get("cursor"))
         except UnknownNameError:

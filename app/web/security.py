@@ -41,7 +41,7 @@ from app.web.call_limits import CallLimits
 from app.web.failure_limit import FailureLimit
 from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
-from jobs.db.models import ApiToken
+from jobs.db.server_models import ApiToken
 from rl2f_core.errors import DataError, RL2FError
 from rl2f_core.file_io import checked_path
 from rl2f_core.types import JsonObject

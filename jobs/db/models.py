@@ -40,8 +40,8 @@ def _json() -> Any:
     return Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
 
 
-def _text(exclude: bool = False) -> Any:
-    return Field(default="", sa_column=Column(Text, nullable=False), exclude=exclude)
+def _text() -> Any:
+    return Field(default="", sa_column=Column(Text, nullable=False))
 
 
 def _nullable_text() -> Any:
@@ -493,63 +493,3 @@ class ChatMessage(SQLModel, table=True):
     detail: JsonObject = _json()
     """Verdict, leak report, token count, seconds, error."""
     time: float
-
-
-class ScheduledRun(Documented, table=True):
-    """When to create a run."""
-
-    id: int = Field(default=None, primary_key=True)
-    """Number of the schedule."""
-    name: str
-    """Name of the schedule."""
-    trigger: str
-    """`date` (when = ISO time), `cron` (when = five fields), or `nightly` (when = five fields)."""
-    when: str
-    """ISO time or five cron fields."""
-    timezone: str = "UTC"
-    """Time zone of `when`."""
-    config: str = _text(exclude=True)
-    """YAML of the run; for `nightly`, the id of the run whose newest checkpoint is evaluated, or empty for any run."""
-    enabled: bool = True
-    """Whether it creates runs."""
-    created: float
-    """When it was created, in seconds since 1970, UTC."""
-    last_run: float | None = None
-    """When it last created a run, in seconds since 1970, UTC."""
-    next_run: float | None = Field(default=None, index=True)
-    """When it creates the next run, in seconds since 1970, UTC."""
-
-
-class JobLog(Documented, table=True):
-    """An entry in the scheduler's log."""
-
-    id: int = Field(default=None, primary_key=True)
-    """Number of the entry."""
-    time: float = Field(index=True)
-    """Seconds since 1970, UTC."""
-    job: str
-    """Name of the scheduler's job."""
-    outcome: str
-    """ran, missed, failed or skipped."""
-    detail: str = _text()
-    """Reason of a failure."""
-
-
-class Setting(SQLModel, table=True):
-    """A named value, e.g. `queue.paused`, `slots.cpu`."""
-
-    name: str = Field(primary_key=True)
-    value: str
-
-
-class ApiToken(SQLModel, table=True):
-    """What a program may do. The token itself is not stored."""
-
-    id: int | None = Field(default=None, primary_key=True)
-    name: str = Field(unique=True)
-    digest: str = Field(unique=True)
-    """SHA-256 of the token, hexadecimal."""
-    scopes: str
-    """Separated by spaces, e.g. `read run`."""
-    created: float
-    last_used: float | None = None

@@ -15,12 +15,12 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from jobs.db import audit_models, label_models, models
+from jobs.db import audit_models, label_models, models, server_models
 from jobs.db.errors import StoreError, StoreVersionError
 
 SCRIPTS = Path(__file__).parent / "migrations"
 VERSIONS = SCRIPTS / "versions"
-TABLE_MODULES = (models, label_models, audit_models)
+TABLE_MODULES = (models, label_models, audit_models, server_models)
 """Modules with tables; their import adds the tables to `MODELS`."""
 MODELS = models.SQLModel.metadata
 _POSTGRES_LOCK_ID = 7245

@@ -15,7 +15,8 @@ from sqlalchemy import func, select, update
 from sqlmodel import Session
 
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, LeakLabel, Setting, Turn, table_of
+from jobs.db.models import Dialogue, LeakLabel, Turn, table_of
+from jobs.db.server_models import Setting
 from jobs.labels import opened_hints
 from jobs.labels.agreement import LABELS
 from jobs.labels.annotation_queue import HintKey, QueueFilter, sample

@@ -20,7 +20,7 @@ client = Client(url, headers={"Authorization": f"Bearer {token}"}, download_file
 call = lambda endpoint, /, **arguments: client.predict(api_name="/" + endpoint, **arguments)
 
 run = call("launch_run", yaml=config)["run"]
-while (status := call("get_run", run_id=run)["run"]["status"]) not in ("succeeded", "failed"):
+while (status := call("get_run", run=run)["run"]["status"]) not in ("succeeded", "failed"):
     time.sleep(0.5)
 first = call("list_dialogues", filter={"run": run, "phase": "evaluation"}, limit=1)["rows"][0]
 dialogue = call("get_dialogue", run=run, event_id=first["event_id"])

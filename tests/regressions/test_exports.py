@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.common.context import Context
-from app.endpoints.exports import ExportEndpoints
+from app.endpoints.exports import ExcludedDialogues, ExportCount, ExportEndpoints
 from app.experiment import Experiment
 from app.pages._exports_view import count_text
 from app.pages.exports import DEFAULTS, command_line, export_settings
@@ -273,8 +273,8 @@ def test_the_page_counts_what_it_excludes_and_offers_the_options() -> None:
     chosen = {**form, **dict.fromkeys(OPTIONS, True)}
     assert all(export_settings(chosen)["filter"][name] for name in OPTIONS)
     assert command_line(chosen).endswith("--include-test --include-demonstrations --include-base")
-    excluded = [{"field": "include_test", "dialogues": 135, "what": "of validation or test tasks"}]
-    text = str(count_text(form, {"dialogues": 0, "labeled": 0, "excluded": excluded}))
+    excluded = [ExcludedDialogues(field="include_test", dialogues=135, what="of validation or test tasks")]
+    text = str(count_text(form, ExportCount(dialogues=0, labeled=0, excluded=excluded)))
     assert "135 dialogues of validation or test tasks excluded" in text
 
 

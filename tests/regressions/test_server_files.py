@@ -259,7 +259,7 @@ def test_a_run_whose_folder_has_disappeared_says_so(context: Context) -> None:
         with pytest.raises(RunError, match=r"does not exist.*restore it or delete the run"):
             read(number)
     assert "does not exist" in str(studio.run.get_run(number)["problem"])
-    details = studio.run.get_run(number)
+    details = studio.group.run.get_run(number)
     assert "does not exist" in json.dumps(heading(details, "overview", False), default=vars)
     studio.runs.delete_runs([number])
 

@@ -15,12 +15,12 @@ from json_endpoints import JsonEndpoints
 from pydantic.json_schema import models_json_schema
 
 from app.common.context import Context
+from app.endpoints.endpoint import operation_of
 from app.endpoints.studio import Studio
-from app.web.mcp_server import input_schema
 from jobs import run_kinds
 from jobs.db.engine import Database
-from jobs.db.models import ScheduledRun
 from jobs.db.queries import scheduled_runs
+from jobs.db.server_models import ScheduledRun
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core import registry
@@ -106,8 +106,9 @@ def test_every_whole_number_of_every_configuration_has_an_upper_bound() -> None:
 
 
 def test_every_whole_number_of_every_endpoint_has_an_upper_bound(context: Context) -> None:
-    functions = {name: function for name, _, function in JsonEndpoints(Studio(context)).endpoints()}
-    assert [path for name, each in functions.items() for path in unbounded(input_schema(each), name)] == []
+    functions = {name: function for name, _, function in Studio(context).endpoints()}
+    schemas = {name: operation_of(function).input_schema() for name, function in functions.items()}
+    assert [path for name, schema in schemas.items() for path in unbounded(schema, name)] == []
 
 
 # -- schedules when the clock is changed -----------------------------------------------------------------------------

@@ -39,7 +39,7 @@ app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
     rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
     rl2f_core.run rl2f_core.stats rl2f_core.types
-app.components: common endpoints plots rl2f_core.evaluation rl2f_core.types
+app.components: common endpoints jobs.db plots rl2f_core.evaluation rl2f_core.stats rl2f_core.types
 app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labels jobs.queue jobs.run_kinds jobs.worker
     plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
     rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
@@ -50,8 +50,8 @@ app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_c
     rl2f_core.stats rl2f_core.teachers rl2f_core.text rl2f_core.training rl2f_core.types
 app.model_server: jobs.export rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.errors
     rl2f_core.model_store rl2f_core.run rl2f_core.types web
-app.pages: common components endpoints forms jobs.chat jobs.db plots rl2f_core.config rl2f_core.counterfactual
-    rl2f_core.errors rl2f_core.types
+app.pages: common components endpoints forms jobs.chat jobs.db jobs.labels plots rl2f_core.config
+    rl2f_core.counterfactual rl2f_core.errors rl2f_core.leaks rl2f_core.stats rl2f_core.types
 app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.file_io rl2f_core.metrics
     rl2f_core.registry rl2f_core.run rl2f_core.stats rl2f_core.text rl2f_core.types
 app.static_pages: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation

@@ -26,7 +26,6 @@ from jobs.db.models import (
     RewardTerm,
     Run,
     RunStatus,
-    Setting,
     Stage,
     Tag,
     TaskRow,
@@ -36,6 +35,7 @@ from jobs.db.models import (
 from jobs.db.paging import LIMIT, Key, Page, page_of
 from jobs.db.queries import hint_values, rescores, run_queue
 from jobs.db.search import clean, split_terms
+from jobs.db.server_models import Setting
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.text.yaml_loader import load_yaml

@@ -63,7 +63,7 @@ def ids(page: Page[Run]) -> list[int]:
         ({"search": "100%"}, [5]),
         ({"search": "%"}, [5]),
         ({"search": "e_n"}, [5]),
-        ({"search": "\0 \ud800"}, []),
+        ({"search": "\0 ❆"}, []),
     ],
     ids=str,
 )
@@ -100,8 +100,8 @@ def test_pages_hold_each_run_once_whatever_the_order(sort: str, limit: int, db: 
 
 def test_an_unknown_order_and_a_place_of_another_list_are_plain_errors(db: Database) -> None:
     some(db)
-    with pytest.raises(DataError, match=r"cannot be sorted.*created, name"):
-        runs.page(db, RunFilter(sort="colour"))
+    with pytest.raises(ValueError, match=r"Input should be 'created'.*'name'"):
+        RunFilter(sort="colour")  # type: ignore[arg-type]
     place = runs.page(db, RunFilter(sort="name"), limit=2).after
     with pytest.raises(DataError, match="cursor of the list is invalid"):
         runs.page(db, RunFilter(sort="created"), place)
