@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+from gradio_client.utils import json_schema_to_python_type
+from pydantic import BaseModel, Field
 
-from app.endpoints.endpoint import ArgumentError, endpoint, endpoints_of
+from app.common.context import Context
+from app.endpoints.endpoint import ArgumentError, Flat, endpoint, endpoints_of, operation_of
+from app.endpoints.studio import Studio
+from app.web.gradio_app import result_schema
+from jobs.db.errors import UnknownRunError
 
 
 class Group:
@@ -65,3 +73,59 @@ def test_a_missing_argument_is_named_without_the_object_of_the_endpoint() -> Non
 def test_an_invalid_argument_of_a_stream_is_an_argument_error() -> None:
     with pytest.raises(ArgumentError, match="argument until"):
         list(Group().count("x"))  # type: ignore[arg-type]
+
+
+# -- schemas of all endpoints ----------------------------------------------------------------------------------------
+OTHERS = ("chat", "dialogues")
+"""Groups whose results are described later."""
+LABELS = ("hint_to_label", "label_hint", "list_labels", "undo_label")
+"""Endpoints that return parts of dialogues."""
+
+
+def properties(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and schema of every property of a schema and of the models in it."""
+    for model in (schema, *schema.get("$defs", {}).values()):
+        yield from model.get("properties", {}).items()
+
+
+def test_every_property_has_a_description_and_no_schema_names_a_python_path(context: Context) -> None:
+    for group, endpoints in Studio(context).groups().items():
+        for name, _, function in endpoints_of(endpoints):
+            operation = operation_of(function)
+            for schema in (operation.input_schema(), operation.output_schema()):
+                described = [key for key, each in properties(schema) if not each.get("description")]
+                assert group in OTHERS or name in LABELS or not described, (name, described)
+                paths = re.findall(r"\b(?:rl2f_core|jobs|app)[._]\w+", json.dumps(schema))
+                assert group in OTHERS or not paths, (name, paths)
+                json_schema_to_python_type(result_schema(operation))  # as Gradio's client does
+
+
+def test_one_name_stands_for_a_run_and_the_old_one_is_accepted(context: Context) -> None:
+    operations = [operation_of(function) for _, _, function in Studio(context).endpoints()]
+    names = {name for each in operations for name in each.arguments.model_fields}
+    assert {"run", "runs"} <= names and not {"run_id", "run_ids"} & names
+    with pytest.raises(UnknownRunError):
+        Studio(context).run.get_run(run_id=7)  # type: ignore[call-arg]
+
+
+def test_the_fields_of_a_settings_model_are_arguments() -> None:
+    class Words(BaseModel):
+        word: str
+        limit: int = Field(5, description="Maximum number.")
+
+    class Search:
+        @endpoint("read")
+        def search(self, words: Flat[Words], exact: bool = False) -> list[Any]:
+            """Search.
+
+            Args:
+                exact: Whole words only.
+            """
+            return [words.word, words.limit, exact]
+
+    Search.search.operation._hints = {"words": Flat[Words], "exact": bool, "return": list[Any]}  # type: ignore[attr-defined]  # local names
+    found = Search()
+    assert found.search(Words(word="a")) == found.search(word="a") == found.search("a") == ["a", 5, False]  # type: ignore[call-arg, arg-type]
+    schema = operation_of(found.search).input_schema()["properties"]
+    assert list(schema) == ["word", "limit", "exact"]
+    assert schema["limit"]["description"] == "Maximum number." and schema["exact"]["description"] == "Whole words only."
