@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.common.context import Context
 from app.common.urls import audit_url
 from app.endpoints.endpoint import endpoint
+from app.endpoints.group import Endpoints
 from app.endpoints.types import ShortText, from_row
 from jobs.db.audit_models import AuditRecord
 from jobs.db.queries import audit_log
@@ -21,15 +21,8 @@ class AuditRow(AuditRecord):
     """Address of the run, dialogue or chat; None if the entry names none."""
 
 
-class AuditEndpoints:
-    """Endpoints of the page *Audit log*.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class AuditEndpoints(Endpoints):
+    """Endpoints of the page *Audit log*."""
 
     @endpoint("read")
     def list_actions(

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from app.common.context import Context
 from app.common.known_values import check_known
 from app.endpoints.endpoint import OldName, endpoint
+from app.endpoints.group import Endpoints
 from app.endpoints.run import Smoothing
 from app.endpoints.types import RunId, ShortText, from_row
 from app.plots import comparison, evaluation, run_charts
@@ -120,7 +121,7 @@ class ResolvedConfig(NamedTuple):
     """False if this version cannot read the configuration, so that defaults are missing."""
 
 
-class CompareEndpoints:
+class CompareEndpoints(Endpoints):
     """Endpoints of the page *Compare*.
 
     Args:
@@ -129,7 +130,7 @@ class CompareEndpoints:
     """
 
     def __init__(self, context: Context, data: RunData | None = None) -> None:
-        self._context = context
+        super().__init__(context)
         self._data = data or RunData(context)
         self._differences = VersionedCache[comparison.CheckpointDifference](DIFFERENCE_CACHE_SIZE)
         self._resolved = VersionedCache[ResolvedConfig]()

@@ -11,11 +11,11 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from app.common import benchmark_scores
-from app.common.context import Context
 from app.common.known_values import check_environment, check_known
 from app.endpoints.detector_cards import DetectorCard, configured_detectors, detector_cards
 from app.endpoints.dialogues import Text
 from app.endpoints.endpoint import Flat, endpoint
+from app.endpoints.group import Endpoints
 from app.endpoints.labels import Annotator, HintRef, Source
 from app.endpoints.types import RunId, Time, from_row
 from jobs.db.queries import runs
@@ -25,7 +25,6 @@ from jobs.labels.estimation import labels_needed, sample_size_for
 from jobs.labels.hint_counts import RUN
 from jobs.labels.report_queries import Scope
 from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
-from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject
 
 GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
@@ -151,15 +150,8 @@ class Recommendation(FrozenModel):
     """None if no cascade is within the budget."""
 
 
-class DetectorEndpoints:
-    """Endpoints of the detector report and the leak benchmark.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class DetectorEndpoints(Endpoints):
+    """Endpoints of the detector report and the leak benchmark."""
 
     @endpoint("read")
     def detector_report(self, scope: Flat[ReportScope] = ReportScope()) -> ReportResult:
@@ -169,8 +161,7 @@ class DetectorEndpoints:
     @endpoint("read")
     def detector_cards(self, run: RunId, source: Source = RUN) -> list[DetectorCard]:
         """Return how far the flags of a run's detectors can be trusted: results on benchmarks and by human labels."""
-        folder = self._context.workspace.folder(runs.get(self._context.db, run).folder)
-        configs = configured_detectors(self._context.db, RunDir(folder), source)
+        configs = configured_detectors(self._context.db, self._folder(runs.get(self._context.db, run)), source)
         return detector_cards(configs, self._reports(ReportScope(source=source), ("detector",))["detector"])
 
     @endpoint("label")

@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.common.context import Context
 from app.common.known_values import check_checkpoint, check_dialogue_filters, check_known
 from app.endpoints.endpoint import endpoint
+from app.endpoints.group import Endpoints, QueuedRun
 from app.endpoints.types import (
     Checkpoint,
     FileRef,
-    QueuedRun,
     RunId,
     RunOrOldId,
     RunsOrOldIds,
@@ -22,7 +21,6 @@ from app.endpoints.types import (
     Time,
     file_ref,
     from_row,
-    queued_run,
     validated,
 )
 from jobs.db.models import ACTIVE, Run, RunRef, RunStatus
@@ -39,7 +37,6 @@ from jobs.labels import label_queries
 from jobs.run_kinds.export import ExportRun, NamedExport
 from jobs.run_kinds.model_export import ModelExportRun
 from rl2f_core.config.loading import dump_yaml
-from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject
 
 ExportFolder = Annotated[str, Field(max_length=300, description="Folder of a finished export, see `list_exports`.")]
@@ -217,15 +214,8 @@ class ExportCount(FrozenModel):
     """Dialogues that the filter excludes by default."""
 
 
-class ExportEndpoints:
-    """Endpoints of the page *Exports*.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class ExportEndpoints(Endpoints):
+    """Endpoints of the page *Exports*."""
 
     @endpoint("read")
     def list_exports(self) -> ExportList:
@@ -304,7 +294,7 @@ class ExportEndpoints:
         sources = workspace_sources(self._context.db, self._context.workspace, config.runs)
         refuse_excluded(sources, config.filter)
         parent = config.runs[0] if len(sources) == 1 else None
-        return queued_run(self._context.queue.add(dump_yaml(config), parent=parent))
+        return self._queue(dump_yaml(config), parent)
 
     @endpoint("run")
     def export_model(
@@ -325,10 +315,10 @@ class ExportEndpoints:
         db, row = self._context.db, queries.get(self._context.db, run)
         check_format(format, dtype)
         check_checkpoint(db, run, checkpoint)
-        RunDir(self._context.workspace.folder(row.folder)).checkpoint(checkpoint)
+        self._folder(row).checkpoint(checkpoint)
         values = {"run": row.folder, "checkpoint": checkpoint, "format": format, "dtype": dtype}
         config = validated(ModelExportRun, {**values, "name": f"{checkpoint} as {format}"})
-        return queued_run(self._context.queue.add(dump_yaml(config), parent=run))
+        return self._queue(dump_yaml(config), run)
 
     @endpoint("run")
     def delete_export(self, folder: ExportFolder) -> None:

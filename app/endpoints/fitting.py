@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from app.common.context import Context
 from app.endpoints.endpoint import endpoint
-from app.endpoints.types import QueuedRun, RunId, RunsOrOldIds, ShortText, queued_run
+from app.endpoints.group import Endpoints, QueuedRun
+from app.endpoints.types import RunId, RunsOrOldIds, ShortText
 from app.forms.allowlist import check_detector
 from jobs.db.queries import runs as queries
 from jobs.labels import label_queries
@@ -57,15 +57,8 @@ class FitOverview(FrozenModel):
     """Newest version first."""
 
 
-class FittingEndpoints:
-    """Endpoints of the view *Fit* of the page Labels.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class FittingEndpoints(Endpoints):
+    """Endpoints of the view *Fit* of the page Labels."""
 
     @endpoint("read")
     def list_fitted_detectors(self) -> FitOverview:
@@ -111,7 +104,7 @@ class FittingEndpoints:
                 "kind": "rescore", "name": f"rescore {run.id} {Path(path).stem}", "run": run.folder,
                 "detectors": [{"type": "mentions", "path": path}],
             })  # fmt: skip
-            queued.append(queued_run(self._context.queue.add(config, parent=run.id)))
+            queued.append(self._queue(config, run.id))
         return queued
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from app.common.context import Context
 from app.endpoints.dialogues import EventId, Text, TurnIndex
 from app.endpoints.endpoint import Flat, endpoint
+from app.endpoints.group import Endpoints, QueuedRun
 from app.endpoints.labels import Source
 from app.endpoints.redacted_reruns import RedactedRerun, rerun_result
-from app.endpoints.types import QueuedRun, RunId, Time, queued_run
+from app.endpoints.types import RunId, Time
 from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue, Run, RunSummary
@@ -31,7 +31,6 @@ from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.evaluation.formatting import verdict_text
 from rl2f_core.model_store.conversion import conversion_name
 from rl2f_core.model_store.store import is_loadable
-from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
@@ -169,15 +168,8 @@ class _Checkpoint(NamedTuple):
     note: str
 
 
-class ForkEndpoints:
-    """Endpoints of the page *Fork*.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class ForkEndpoints(Endpoints):
+    """Endpoints of the page *Fork*."""
 
     @endpoint("read")
     def fork_choices(self, run: RunId, event_id: EventId) -> ForkChoices:
@@ -217,7 +209,7 @@ class ForkEndpoints:
         from rl2f_core.rollout.build import build_environment
 
         config = self._config(run, event_id, turn, ["base"], [Arm(hint="empty")])
-        origin = fork_point_at(find_dialogue(self._folder(runs.get(self._context.db, run)), event_id), turn)
+        origin = fork_point_at(find_dialogue(self._open(runs.get(self._context.db, run)), event_id), turn)
         configured = config.leak_detection.detectors
         usable = [each for each in configured if not registry.get("leak_detector", each.type).requires_model]
         detectors = make_detectors(usable, build_environment(config.environment))
@@ -244,7 +236,7 @@ class ForkEndpoints:
             turn: 0-based attempt after which the hint changes.
             settings: What the dialogue continues with.
         """
-        return self._queue(run, self._config_of(run, event_id, turn, settings))
+        return self._queue(self._config_of(run, event_id, turn, settings), run)
 
     @endpoint("run")
     def rerun_redacted(
@@ -269,14 +261,14 @@ class ForkEndpoints:
             span = (finding.start or 0, len(found.row.hint or "") if finding.end is None else finding.end)
         arms = [Arm(hint=ORIGINAL_ARM), Arm(hint="redacted", span=span)]
         checkpoint = self._default_checkpoint(owner, view.row, self._checkpoints(owner))
-        return self._queue(run, self._config(run, event_id, turn, [checkpoint], arms, samples=samples, turns=1))
+        return self._queue(self._config(run, event_id, turn, [checkpoint], arms, samples=samples, turns=1), run)
 
     @endpoint("read")
     def redacted_reruns(self, run: RunId, event_id: EventId) -> list[RedactedRerun]:
         """List the results of `rerun_redacted` on a dialogue, newest first."""
         view = dialogues.get(self._context.db, run, event_id)
         forks = self._fork_configs(runs.get(self._context.db, run), event_id)
-        return [rerun_result(row, config, view, self._folder(row)) for row, config in forks if config.repeats_seed]
+        return [rerun_result(row, config, view, self._open(row)) for row, config in forks if config.repeats_seed]
 
     @endpoint("read")
     def fork_result(self, run: RunId) -> ForkResult:
@@ -291,7 +283,7 @@ class ForkEndpoints:
         row = runs.get(self._context.db, run)
         if row.kind != "fork":
             raise NotFoundError("The run is not a fork.", value=run, fix="Open a dialogue and fork it.")
-        config = self._folder(row).config()
+        config = self._open(row).config()
         assert isinstance(config, ForkRun)
         report = read_report(self._context.workspace.folder(row.folder))
         source = runs.find(self._context.db, folder=config.source)
@@ -319,17 +311,11 @@ class ForkEndpoints:
         if unknown:
             raise NotFoundError("Unknown checkpoint.", value=unknown[0], known=known)
         chosen = {known[label].name: known[label].folder for label in checkpoints}
-        return fork_config(self._folder(owner), owner.folder, event_id, turn, chosen, list(arms), **changes)
-
-    def _queue(self, run: int, config: CounterfactualRun) -> QueuedRun:
-        return queued_run(self._context.queue.add(config, origin="app", parent=run))
-
-    def _folder(self, run: Run) -> RunDir:
-        return RunDir.open(self._context.workspace.folder(run.folder))
+        return fork_config(self._open(owner), owner.folder, event_id, turn, chosen, list(arms), **changes)
 
     def _base(self, run: Run) -> str:
         """Return the base model in the conversion that a run recorded."""
-        return conversion_name(run.model, RunDir(self._context.workspace.folder(run.folder)).conversion)
+        return conversion_name(run.model, self._folder(run).conversion)
 
     def _forks(self, owner: Run, event_id: str) -> list[EarlierFork]:
         """Return the forks of a dialogue, newest first."""
@@ -352,7 +338,7 @@ class ForkEndpoints:
 
         for child in hint_values.forks(self._context.db, owner):
             try:
-                config = self._folder(child).config()
+                config = self._open(child).config()
             except RL2FError:  # it names a component that is not installed
                 continue
             if isinstance(config, ForkRun) and config.dialogue == event_id:
@@ -387,7 +373,7 @@ class ForkEndpoints:
     def _default_checkpoint(self, owner: Run, row: Dialogue, known: dict[str, _Checkpoint]) -> str:
         """Return the label of the checkpoint that sampled a dialogue, or of the closest one."""
         try:
-            saved = known_checkpoints(self._folder(owner))
+            saved = known_checkpoints(self._open(owner))
         except RL2FError:
             return "base"
         folder = saved[nearest_checkpoint(list(saved), row.checkpoint or row.policy)]

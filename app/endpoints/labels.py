@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.common.context import Context
 from app.common.known_values import check_environment
 from app.endpoints.dialogues import Annotator, EventId, Text, TurnIndex
 from app.endpoints.endpoint import Flat, endpoint
+from app.endpoints.group import Endpoints
 from app.endpoints.transcript import (
     Findings,
     LabelRow,
@@ -173,15 +173,8 @@ class LabelChoices(FrozenModel):
     """Names of all annotators."""
 
 
-class LabelEndpoints:
-    """Endpoints of the page *Labels*.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class LabelEndpoints(Endpoints):
+    """Endpoints of the page *Labels*."""
 
     @endpoint("read")
     def next_hints_to_label(

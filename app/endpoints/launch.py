@@ -8,20 +8,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.endpoint import Flat, endpoint
-from app.endpoints.types import QueuedRun, RunId, ShortText, queued_run
+from app.endpoints.group import Endpoints, QueuedRun
+from app.endpoints.types import RunId, ShortText
 from app.forms import preflight, run_form, yaml_text
 from app.forms.allowlist import Option, list_options
 from app.forms.preflight import PreflightState
-from app.forms.run_form import FormResult
+from app.forms.run_form import ConfigCheck, ConfigCommand, FormState
 from app.forms.schedule import next_times
 from app.forms.yaml_text import MAX_CHARACTERS, for_browser
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Run
 from jobs.db.queries import runs, scheduled_runs
-from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.config.loading import parse_config
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
@@ -77,63 +77,6 @@ class RunForm(FrozenModel):
     """Maximum length of a YAML text."""
 
 
-class ConfigFieldError(FrozenModel):
-    """An invalid field."""
-
-    path: list[str | int]
-    """Keys and positions from the top; empty if no single field is invalid."""
-    field: str
-    """The path with dots, e.g. `stages.1.steps`."""
-    message: str
-    """What is wrong."""
-    line: int | None
-    """1-based line of the YAML."""
-
-
-class YamlError(FrozenModel):
-    """A text that is not the YAML of a mapping."""
-
-    message: str
-    """What is wrong."""
-    line: int | None
-    """1-based line."""
-    column: int | None
-    """1-based column."""
-
-
-class ConfigCheck(FrozenModel):
-    """Result of the validation of a configuration."""
-
-    ok: bool
-    """The configuration is valid."""
-    kind: str
-    """Run kind."""
-    errors: list[ConfigFieldError]
-    """Invalid fields."""
-    yaml_error: YamlError | None
-    """If it is not None, there are no field errors."""
-    resolved: str | None
-    """YAML with all defaults; None if the configuration is invalid."""
-
-
-class ConfigCommand(FrozenModel):
-    """The command that starts a configuration on the command line."""
-
-    file: str
-    """Name of the file that contains `yaml`."""
-    yaml: str
-    """The configuration."""
-    command: str
-    """The command."""
-
-
-class FormState(ConfigCheck, ConfigCommand):
-    """Values of the form and the same configuration as YAML."""
-
-    data: JsonObject | None
-    """Values with all defaults; None if the text is not the YAML of a mapping."""
-
-
 class SchedulePreview(FrozenModel):
     """The next times of a schedule, or the error."""
 
@@ -158,18 +101,12 @@ class NewSchedule(FrozenModel):
     """Address of the list of runs and schedules."""
 
 
-class LaunchEndpoints:
+class LaunchEndpoints(Endpoints):
     """Endpoints of the page *New run*.
 
     Most take a configuration as `yaml` or as the name of a `preset`, with `overrides`. It may name only the models,
     files and URLs that `app.forms.allowlist` permits.
-
-    Args:
-        context: The workspace and its services.
     """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     # -- the form --------------------------------------------------------------------------------------------------
     @endpoint("read")
@@ -219,7 +156,7 @@ class LaunchEndpoints:
         Args:
             yaml: Configuration as YAML.
         """
-        return _form_state(run_form.check_yaml(yaml, self._context.workspace))
+        return run_form.check_yaml(yaml, self._context.workspace)
 
     @endpoint("read")
     def yaml_of_form(
@@ -234,18 +171,17 @@ class LaunchEndpoints:
         """
         if kind is not None and kind != data.get("kind", "train"):
             data = run_form.change_kind(data, kind)
-        return _form_state(self._check_data(data, yaml))
+        return self._check_data(data, yaml)
 
     @endpoint("read")
     def check_config(self, source: Flat[ConfigSource] = ConfigSource()) -> ConfigCheck:
         """Validate a configuration, and return its invalid fields or its YAML with all defaults."""
-        return ConfigCheck(**_check_values(self._check(source)))
+        return self._check(source)
 
     @endpoint("read")
     def command_of_config(self, source: Flat[ConfigSource] = ConfigSource()) -> ConfigCommand:
         """Return the command that starts a configuration on the command line, and the file that it reads."""
-        config, text = self._valid(source)
-        return ConfigCommand(file=run_form.file_name(config.name), yaml=text, command=run_form.command(config.name))
+        return self._valid(source)[1]
 
     # -- start -----------------------------------------------------------------------------------------------------
     @endpoint("run")
@@ -256,8 +192,7 @@ class LaunchEndpoints:
             source: The configuration.
             parent: The cloned run.
         """
-        config, _ = self._valid(source)
-        return self._add(config, parent)
+        return self._add(self._valid(source)[0], parent)
 
     @endpoint("run")
     def preflight_config(self, source: Flat[ConfigSource] = ConfigSource(), parent: RunId | None = None) -> QueuedRun:
@@ -315,7 +250,7 @@ class LaunchEndpoints:
             source: The configuration.
             name: Name of the schedule; by default that of the run.
         """
-        config, text = self._valid(source)
+        config, checked = self._valid(source)
         times = next_times(trigger, when, timezone)
         row = scheduled_runs.add(
             self._context.db,
@@ -323,12 +258,12 @@ class LaunchEndpoints:
             trigger=trigger,
             when=when,
             timezone=timezone,
-            config=text,
+            config=checked.yaml,
         )
         return NewSchedule(schedule=row.id, name=row.name, times=times, url=page_url(""))
 
     # -- internals -------------------------------------------------------------------------------------------------
-    def _check(self, source: ConfigSource) -> FormResult:
+    def _check(self, source: ConfigSource) -> FormState:
         yaml, preset, overrides = source.yaml, source.preset, source.overrides
         if (yaml is None) == (preset is None):
             raise ConfigError(
@@ -338,63 +273,38 @@ class LaunchEndpoints:
             )
         text = run_form.preset_yaml(preset) if preset is not None else yaml or ""
         checked = run_form.check_yaml(text, self._context.workspace)
-        if not overrides or checked.problem is not None:
+        if not overrides or checked.yaml_error is not None:
             return checked
         data = yaml_text.read(text).value
         for path, value in overrides.items():
             data = set_nested(data, path, value)
         return self._check_data(data, text)
 
-    def _check_data(self, data: JsonObject, text: str | None) -> FormResult:
+    def _check_data(self, data: JsonObject, text: str | None) -> FormState:
         try:
             return run_form.check_data(data, self._context.workspace, text)
         except RecursionError as error:
             raise ConfigError("The configuration is nested too deeply.", fix="Remove levels of nesting.") from error
 
-    def _valid(self, source: ConfigSource) -> tuple[BaseRun, str]:
-        """Return a configuration and its YAML; raises `ConfigError` naming each invalid field."""
+    def _valid(self, source: ConfigSource) -> tuple[BaseRun, FormState]:
+        """Return a configuration with its check; raises `ConfigError` naming each invalid field."""
         checked = self._check(source)
-        if checked.problem is not None:
-            line = checked.problem.line
-            raise ConfigError(checked.problem.message, value=f"line {line}" if line else None, fix="Fix the YAML.")
+        if checked.yaml_error is not None:
+            line = checked.yaml_error.line
+            raise ConfigError(checked.yaml_error.message, value=f"line {line}" if line else None, fix="Fix the YAML.")
         if checked.config is None:
-            fields = "; ".join(f"{e.dotted or 'configuration'}: {e.message}" for e in checked.errors)
+            fields = "; ".join(f"{e.field or 'configuration'}: {e.message}" for e in checked.errors)
             what = f"The configuration has {len(checked.errors)} error(s)."
             raise ConfigError(what, value=fields, fix="Correct these fields.")
-        return checked.config, checked.yaml
+        return checked.config, checked
 
     def _add(self, config: BaseRun, parent: int | None) -> QueuedRun:
         if parent is not None:
             runs.get(self._context.db, parent)
-        return queued_run(self._context.queue.add(config, origin="app", parent=parent))
+        return self._queue(config, parent)
 
     def _preflight(self, run: int) -> Run:
         row = runs.get(self._context.db, run)
         if row.kind != "preflight":
             raise NotFoundError("This run is not a preflight.", value=run, fix="Start one with `preflight_config`.")
         return row
-
-
-def _check_values(checked: FormResult) -> JsonObject:
-    """Return the fields of a `ConfigCheck`."""
-    problem, config = checked.problem, checked.config
-    return {
-        "ok": checked.ok,
-        "kind": checked.kind,
-        "errors": [
-            ConfigFieldError(path=list(e.path), field=e.dotted, message=e.message, line=e.line) for e in checked.errors
-        ],
-        "yaml_error": problem and YamlError(message=problem.message, line=problem.line, column=problem.column),
-        "resolved": config and dump_yaml(config),
-    }
-
-
-def _form_state(checked: FormResult) -> FormState:
-    name = checked.data.get("name") if checked.data else None
-    return FormState(
-        **_check_values(checked),
-        data=for_browser(checked.data),
-        yaml=checked.yaml,
-        file=run_form.file_name(name),
-        command=run_form.command(name),
-    )

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.common.context import Context
 from app.endpoints.endpoint import endpoint
+from app.endpoints.group import Endpoints
 from app.endpoints.types import ShortText, check_file_name, validated
 from app.forms.own_data import store, stored_files
 from jobs.db.errors import NotFoundError
@@ -74,15 +74,8 @@ class DataCheck(FrozenModel):
     """`environment: …` for a configuration; it skips the bad rows."""
 
 
-class OwnDataEndpoints:
-    """Endpoints of the section *Own data* of the page *New run*.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class OwnDataEndpoints(Endpoints):
+    """Endpoints of the section *Own data* of the page *New run*."""
 
     @endpoint("read")
     def list_data_files(self) -> list[str]:

@@ -14,7 +14,8 @@ from app.common.context import Context
 from app.common.known_values import check_checkpoint, check_known
 from app.common.log_tail import MAX_BYTES, read_tail
 from app.endpoints.endpoint import endpoint
-from app.endpoints.types import Checkpoint, QueuedRun, RunOrOldId, ShortText, Time, from_row, queued_run
+from app.endpoints.group import Endpoints, QueuedRun
+from app.endpoints.types import Checkpoint, RunOrOldId, ShortText, Time, from_row
 from app.plots import evaluation as evaluation_plots
 from app.plots import summary_cards
 from app.plots.run_charts import catalogue, check_metrics, overview, series
@@ -27,7 +28,6 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
 from rl2f_core.errors import DataError
 from rl2f_core.metrics.teacher_costs import add_costs, costs_text
-from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject
 
 RunAction = Literal["stop", "abort", "resume", "delete"]
@@ -190,7 +190,7 @@ class RewardHistogram(FrozenModel):
     """Bins with dialogues, in order."""
 
 
-class RunEndpoints:
+class RunEndpoints(Endpoints):
     """Endpoints of the page *Run*.
 
     Args:
@@ -199,7 +199,7 @@ class RunEndpoints:
     """
 
     def __init__(self, context: Context, data: RunData | None = None) -> None:
-        self._context = context
+        super().__init__(context)
         self._data = data or RunData(context)
 
     # -- state and actions -------------------------------------------------------------------------------------
@@ -261,10 +261,7 @@ class RunEndpoints:
         check_checkpoint(self._context.db, run, checkpoint)
         config = eval_config([(self._context.workspace.folder(row.folder), checkpoint)])
         name = _NOT_IN_RUN_NAMES.sub("-", f"eval {row.name} {checkpoint}")[:100]
-        return queued_run(self._context.queue.add(config, name=name, parent=run))
-
-    def _folder(self, run: Run) -> RunDir:
-        return RunDir(self._context.workspace.folder(run.folder))
+        return self._queue(config, run, name)
 
     def _checkpoints(self, run: Run) -> list[RunCheckpoint]:
         stored, rows = self._folder(run).checkpoint_names(), runs.checkpoints(self._context.db, run.id)

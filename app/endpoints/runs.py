@@ -10,9 +10,9 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from app.common.context import Context
 from app.common.known_values import check_run_filter
 from app.endpoints.endpoint import Flat, endpoint
+from app.endpoints.group import Endpoints
 from app.endpoints.types import Cursor, RunId, RunOrOldId, RunsOrOldIds, ShortText, check_file_name, from_row
 from jobs.db.models import Run, RunSummary
 from jobs.db.paging import Page
@@ -99,15 +99,8 @@ class DeletedRuns(FrozenModel):
     """Runs that could not be deleted."""
 
 
-class RunListEndpoints:
-    """Endpoints of the page *Runs*.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class RunListEndpoints(Endpoints):
+    """Endpoints of the page *Runs*."""
 
     # -- lists -------------------------------------------------------------------------------------------------
     @endpoint("read")

@@ -7,9 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.common.urls import page_url
 from app.endpoints.endpoint import OldName
-from jobs.db.models import Run
 from rl2f_core.config.loading import format_validation_error
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import FrozenModel, JsonObject
@@ -25,21 +23,6 @@ Checkpoint = Annotated[str, Field(max_length=300, description="Name of a checkpo
 Cursor = Annotated[str, Field(max_length=1000, description="`before` or `after` of another page.")]
 Time = Annotated[float, Field(description="Seconds since 1970, UTC.")]
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class QueuedRun(FrozenModel):
-    """A run that an endpoint put into the queue."""
-
-    run: RunId
-    name: str
-    """Name of the run."""
-    url: str
-    """Address of the run's page."""
-
-
-def queued_run(run: Run) -> QueuedRun:
-    """Return a run that was put into the queue."""
-    return QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id))
 
 
 class FileMeta(FrozenModel):

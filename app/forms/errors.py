@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from pydantic import ConfigDict, computed_field
+from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from app.forms.schema import Node, options
@@ -32,19 +33,21 @@ _LIMITS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(use_attribute_docstrings=True))
 class FieldError:
     """An invalid field."""
 
     path: Path
     """Keys and positions from the top; empty if no single field is invalid."""
     message: str
+    """What is wrong."""
     line: int | None = None
-    """1-based line in the YAML beside the form."""
+    """1-based line of the YAML."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def dotted(self) -> str:
-        """The path as text, e.g. `stages.1.steps`."""
+    def field(self) -> str:
+        """The path with dots, e.g. `stages.1.steps`."""
         return ".".join(str(part) for part in self.path)
 
 

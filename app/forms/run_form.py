@@ -4,51 +4,94 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
-from pydantic import ValidationError
+from pydantic import Field, SkipValidation, ValidationError, computed_field
 
 from app.forms import yaml_text
 from app.forms.allowlist import source_errors
 from app.forms.errors import FieldError, field_errors
 from app.forms.schema import complete, config_class, options, run_node
-from app.forms.yaml_text import YamlProblem
+from app.forms.yaml_text import YamlProblem, for_browser
 from jobs.db.errors import NotFoundError
 from jobs.workspace import Workspace
 from rl2f_core import registry
 from rl2f_core.config import presets as core
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.presets import Preset
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.model_store.store import built_in
 from rl2f_core.text.yaml_loader import load_yaml
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 DEFAULT_PRESET = "quickstart"
 
 
-@dataclass(frozen=True)
-class FormResult:
-    """The validated values of a form or of a YAML text."""
+class YamlError(FrozenModel):
+    """A text that is not the YAML of a mapping."""
+
+    message: str
+    """What is wrong."""
+    line: int | None = None
+    """1-based line."""
+    column: int | None = None
+    """1-based column."""
+
+
+class ConfigCheck(FrozenModel):
+    """Result of the validation of a configuration."""
 
     kind: str
     """Run kind; `train` if the data names no registered one."""
-    config: BaseRun | None
+    config: SkipValidation[BaseRun | None] = Field(None, exclude=True)
     """The configuration if it is valid."""
-    data: JsonObject | None
+    errors: tuple[FieldError, ...] = ()
+    """Invalid fields."""
+    yaml_error: YamlError | None = None
+    """If it is not None, there are no field errors."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ok(self) -> bool:
+        """The configuration is valid."""
+        return self.config is not None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def resolved(self) -> str | None:
+        """YAML with all defaults; None if the configuration is invalid."""
+        return None if self.config is None else dump_yaml(self.config)
+
+
+class ConfigCommand(FrozenModel):
+    """The command that starts a configuration on the command line."""
+
+    data: JsonObject | None = Field(exclude=True)
     """Values with all defaults; None if the text is not the YAML of a mapping."""
     yaml: str
     """The data as YAML, with the comments and order of the original text; an unreadable text itself."""
-    errors: tuple[FieldError, ...] = ()
-    problem: YamlProblem | None = None
-    """Why the text cannot be read; then there are no field errors."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def ok(self) -> bool:
-        """Whether the configuration is valid."""
-        return self.config is not None
+    def file(self) -> str:
+        """Name of the file that contains `yaml`."""
+        slug = re.sub(r"[^A-Za-z0-9._]+", "-", str((self.data or {}).get("name") or "run")).strip("-.")[:100]
+        return f"{slug or 'run'}.yaml"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def command(self) -> str:
+        """The command that starts the configuration on the command line."""
+        return f"rl2f train {self.file}"
+
+
+class FormState(ConfigCheck, ConfigCommand):
+    """Values of the form and the same configuration as YAML."""
+
+    data: JsonObject | None
+    """Values with all defaults; None if the text is not the YAML of a mapping."""
 
 
 def spec(kind: str) -> JsonObject:
@@ -62,19 +105,20 @@ def kinds() -> list[str]:
     return [name for name in registry.names("run_kind") if name != "imported"]
 
 
-def check_yaml(text: str, workspace: Workspace) -> FormResult:
+def check_yaml(text: str, workspace: Workspace) -> FormState:
     """Validate a YAML text."""
     try:
         document = yaml_text.read(text)
     except YamlProblem as problem:
-        return FormResult("train", None, None, text, problem=problem)
+        return FormState(kind="train", data=None, yaml=text, yaml_error=_yaml_error(problem))
     if not isinstance(document.value, Mapping):
         what = "is empty" if document.value is None else "has no keys and values"
-        return FormResult("train", None, None, text, problem=YamlProblem(f"The text {what}.", 1))
+        error = YamlError(message=f"The text {what}.", line=1)
+        return FormState(kind="train", data=None, yaml=text, yaml_error=error)
     return _with_lines(_check(dict(document.value), workspace, text), document.lines)
 
 
-def check_data(data: Mapping[str, object], workspace: Workspace, text: str | None = None) -> FormResult:
+def check_data(data: Mapping[str, object], workspace: Workspace, text: str | None = None) -> FormState:
     """Validate the values of a form; comments of its earlier YAML `text` are kept."""
     checked = _check(dict(data), workspace, text)
     if checked.ok:
@@ -82,18 +126,23 @@ def check_data(data: Mapping[str, object], workspace: Workspace, text: str | Non
     try:
         return _with_lines(checked, yaml_text.read(checked.yaml).lines)
     except YamlProblem as problem:  # more values or deeper than a configuration can be
-        return replace(checked, config=None, problem=problem)
+        return checked.model_copy(update={"config": None, "yaml_error": _yaml_error(problem)})
 
 
-def _with_lines(checked: FormResult, lines: Mapping[yaml_text.Path, int]) -> FormResult:
-    return replace(checked, errors=tuple(replace(e, line=yaml_text.line_of(lines, e.path)) for e in checked.errors))
+def _with_lines(checked: FormState, lines: Mapping[yaml_text.Path, int]) -> FormState:
+    errors = tuple(replace(error, line=yaml_text.line_of(lines, error.path)) for error in checked.errors)
+    return checked.model_copy(update={"errors": errors})
 
 
-def _check(data: JsonObject, workspace: Workspace, text: str | None) -> FormResult:
+def _yaml_error(problem: YamlProblem) -> YamlError:
+    return YamlError(message=problem.message, line=problem.line, column=problem.column)
+
+
+def _check(data: JsonObject, workspace: Workspace, text: str | None) -> FormState:
     kind = data.get("kind", "train")
     if not isinstance(kind, str) or kind not in kinds():
         error = FieldError(("kind",), f"is no run kind; known: {', '.join(kinds())}")
-        return FormResult("train", None, data, yaml_text.update(text, data), (error,))
+        return FormState(kind="train", data=for_browser(data), yaml=yaml_text.update(text, data), errors=(error,))
     node = run_node(kind)
     config, errors = None, []
     try:
@@ -109,7 +158,8 @@ def _check(data: JsonObject, workspace: Workspace, text: str | None) -> FormResu
     full = config.model_dump(mode="json") if config is not None else complete(config_class(kind), data)
     found = {error.path for error in errors}
     errors += [error for error in source_errors(node, full, workspace) if error.path not in found]
-    return FormResult(kind, None if errors else config, full, yaml_text.update(text, full), tuple(errors))
+    valid, yaml = None if errors else config, yaml_text.update(text, full)
+    return FormState(kind=kind, config=valid, data=for_browser(full), yaml=yaml, errors=tuple(errors))
 
 
 def change_kind(data: Mapping[str, object], kind: str) -> JsonObject:
@@ -138,14 +188,3 @@ def preset_yaml(name: str) -> str:
     if name not in found:
         raise NotFoundError("Preset not found.", value=name, known=list(found), fix="Choose a known preset.")
     return found[name].text
-
-
-def file_name(name: object) -> str:
-    """Return the file name of a configuration, e.g. `quickstart.yaml`."""
-    slug = re.sub(r"[^A-Za-z0-9._]+", "-", str(name or "run")).strip("-.")[:100]
-    return f"{slug or 'run'}.yaml"
-
-
-def command(name: object) -> str:
-    """Return the command that runs the saved file."""
-    return f"rl2f train {file_name(name)}"

@@ -77,7 +77,7 @@ def test_values_are_written_as_the_parser_of_runs_reads_them() -> None:
 )
 def test_broken_yaml_says_the_line_and_keeps_the_text(text: str, line: int, words: str, workspace: Workspace) -> None:
     checked = run_form.check_yaml(text, workspace)
-    assert checked.problem is not None and checked.problem.line == line and words in checked.problem.message
+    assert checked.yaml_error is not None and checked.yaml_error.line == line and words in checked.yaml_error.message
     assert checked.yaml == text and checked.data is None and not checked.ok
 
 
@@ -94,7 +94,7 @@ def test_broken_yaml_says_the_line_and_keeps_the_text(text: str, line: int, word
     ids=["billion laughs", "an alias of itself", "nested", "digits", "long"],
 )
 def test_a_text_that_would_blow_up_is_refused_in_time(text: str, workspace: Workspace) -> None:
-    assert run_form.check_yaml(text, workspace).problem is not None
+    assert run_form.check_yaml(text, workspace).yaml_error is not None
 
 
 def test_values_that_no_browser_knows_become_words() -> None:

@@ -159,7 +159,7 @@ def test_a_form_names_uploaded_files_alone(own: OwnDataEndpoints, context: Conte
         assert "no uploaded file of questions" in str(check_questions(name, workspace))
     data = {**yaml.safe_load(run_form.preset_yaml("quickstart"))}
     data["environment"] = {"type": "dataset", "path": str(tmp_path / "secret.csv")}
-    assert [error.dotted for error in run_form.check_data(data, workspace).errors] == ["environment.path"]
+    assert [error.field for error in run_form.check_data(data, workspace).errors] == ["environment.path"]
     for name in ("link.csv", "../rl2f.sqlite", str(tmp_path / "secret.csv")):
         with pytest.raises(NotFoundError, match=r"File of questions not found.*Fix: Upload it first"):
             own.check_data_file(name)

@@ -46,7 +46,7 @@ def test_a_form_starts_no_program_and_posts_to_no_foreign_address(
     workspace = Workspace(tmp_path).create()
     assert run_form.check_data({**data, "alerts": {"webhook": "http://127.0.0.1:9/x"}}, workspace).ok
     checked = run_form.check_data({**data, "alerts": alerts}, workspace)
-    assert field in [error.dotted for error in checked.errors]
+    assert field in [error.field for error in checked.errors]
 
 
 def test_the_prompt_of_a_dual_critique_is_a_shipped_one(tmp_path: Path) -> None:
@@ -54,4 +54,4 @@ def test_the_prompt_of_a_dual_critique_is_a_shipped_one(tmp_path: Path) -> None:
     data["rollout"]["prompting"] = "reprompt"
     data["stages"][1]["method"] = {"type": "rltf_grpo", "dual_critique": {"prompt": "/etc/passwd"}}
     checked = run_form.check_data(data, Workspace(tmp_path).create())
-    assert "stages.1.method.dual_critique.prompt" in [error.dotted for error in checked.errors]
+    assert "stages.1.method.dual_critique.prompt" in [error.field for error in checked.errors]

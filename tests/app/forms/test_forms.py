@@ -55,7 +55,7 @@ def wrong(data: dict[str, Any], workspace: Workspace) -> dict[str, str]:
     """The errors of a form by their dotted paths."""
     checked = run_form.check_data(data, workspace)
     assert not checked.ok
-    return {error.dotted: error.message for error in checked.errors}
+    return {error.field: error.message for error in checked.errors}
 
 
 # -- the schema --------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_what_a_teacher_inside_a_form_loads_or_asks_is_known_too(
     ):
         checked = run_form.check_data({"environment": "arithmetic", "stages": stages, **config}, workspace)
         assert not checked.ok
-        (error,) = [error for error in checked.errors if error.dotted == f"{where}.{field}"]
+        (error,) = [error for error in checked.errors if error.field == f"{where}.{field}"]
         assert told in error.message
 
 
@@ -172,7 +172,7 @@ def test_a_form_reads_problems_by_name_and_no_file(workspace: Workspace) -> None
     stages = [{"name": "s", "method": "sft", "steps": 1}]
     for path, source in (("source", "/etc/x.jsonl"), ("test_source", "../x.parquet"), ("source", "gsm8k")):
         checked = run_form.check_data({"environment": {"type": "math", path: source}, "stages": stages}, workspace)
-        told = [(error.dotted, "no known set of problems" in error.message) for error in checked.errors]
+        told = [(error.field, "no known set of problems" in error.message) for error in checked.errors]
         assert told == ([] if source == "gsm8k" else [(f"environment.{path}", True)])
 
 
@@ -198,7 +198,7 @@ def test_a_rescoring_in_a_form_reads_a_run_of_the_workspace_and_no_other_folder(
         assert checked.ok is ok and (ok or "no run of this workspace" in checked.errors[0].message)
     judge = {"type": "llm_judge", "prompt": "/etc/passwd.txt"}
     (error,) = run_form.check_data({"kind": "rescore", "run": "1-mine", "detectors": [judge]}, workspace).errors
-    assert error.dotted == "detectors.0.prompt" and "a form cannot name" in error.message
+    assert error.field == "detectors.0.prompt" and "a form cannot name" in error.message
 
 
 def test_basic_fields_come_from_marks_in_the_schema_and_are_few() -> None:
@@ -270,7 +270,7 @@ def test_the_environment_of_the_readme_appears_with_its_fields_and_runs_from_the
         "'stages': [{'name': 'a', 'method': 'rlvr', 'steps': 1}]}\n"
         "checked = forms.check_data(data, Workspace(sys.argv[1]))\n"
         "print(json.dumps([found, checked.data['environment'], checked.ok, forms.check_data({**data, 'environment': "
-        "{'type': 'backward', 'letters': 'x'}}, Workspace(sys.argv[1])).errors[0].dotted]))"
+        "{'type': 'backward', 'letters': 'x'}}, Workspace(sys.argv[1])).errors[0].field]))"
     )
     env = {**os.environ, "RL2F_PLUGINS": str(plugin), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=env, capture_output=True, text=True)
@@ -324,7 +324,7 @@ def test_another_kind_of_run_keeps_what_both_have(kind: str, workspace: Workspac
     data = run_form.change_kind(quickstart(), kind)
     checked = run_form.check_data(data, workspace)
     assert checked.kind == kind and checked.data is not None and checked.data["environment"]["letters"] == 2
-    assert [error.dotted for error in checked.errors] == ([] if kind == "preflight" else ["adapters"])
+    assert [error.field for error in checked.errors] == ([] if kind == "preflight" else ["adapters"])
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ def test_several_errors_are_all_named_with_their_lines(workspace: Workspace) -> 
     )
     checked = run_form.check_yaml(text, workspace)
     rows = text.splitlines()
-    assert {error.dotted for error in checked.errors} == {"seed", "lora.top_layer_fraction", "stages.0.steps"}
+    assert {error.field for error in checked.errors} == {"seed", "lora.top_layer_fraction", "stages.0.steps"}
     for error in checked.errors:
         assert error.line is not None and str(error.path[-1]) in rows[error.line - 1]
 
@@ -447,9 +447,12 @@ def test_presets_start_with_the_default_and_say_what_they_are_for() -> None:
 
 
 def test_file_and_command_are_made_of_the_name_and_of_nothing_else() -> None:
-    assert run_form.command("my run/../x; rm -rf") == "rl2f train my-run-..-x-rm-rf.yaml"
-    assert run_form.file_name("..") == run_form.file_name(None) == "run.yaml"
-    assert run_form.file_name("quickstart") == "quickstart.yaml"
+    def named(name: str | None) -> run_form.ConfigCommand:
+        return run_form.ConfigCommand(data={"name": name}, yaml="")
+
+    assert named("my run/../x; rm -rf").command == "rl2f train my-run-..-x-rm-rf.yaml"
+    assert named("..").file == named(None).file == run_form.ConfigCommand(data=None, yaml="").file == "run.yaml"
+    assert named("quickstart").file == "quickstart.yaml"
 
 
 def test_what_the_form_resolves_is_a_run(workspace: Workspace) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.endpoints.launch import ConfigFieldError, FormState, PresetInfo
+from app.endpoints.launch import FormState, PresetInfo
+from app.forms.errors import FieldError
 from app.forms import run_form
 from app.forms.yaml_text import read
 from app.pages._new_run_draft import (
@@ -151,11 +152,8 @@ def test_a_text_stays_as_typed_until_its_value_changes(draft: Draft) -> None:
 
 def test_an_error_is_shown_at_its_field_or_the_nearest_section(draft: Draft) -> None:
     paths = (("seed",), ("stages", 0, "weight_decay"))
-    errors = [
-        ConfigFieldError(path=list(path), field=".".join(map(str, path)), message="is wrong", line=None)
-        for path in paths
-    ]
-    draft.checked = FormState.model_construct(ok=False, errors=errors, yaml_error=None)
+    errors = tuple(FieldError(path, "is wrong") for path in paths)
+    draft.checked = FormState(kind="train", errors=errors, data=None, yaml="")
     form = draw_form(draft)
     (seed,), (stage,) = found(form, id="field-seed"), found(form, id="field-stages.0")
     assert seed[-2][2:] == ["is wrong"] or seed[-1][2:] == ["is wrong"]
@@ -182,6 +180,6 @@ def test_presets_are_listed_by_file_with_those_for_a_cpu_first() -> None:
 
 
 def test_the_summary_counts_errors_and_leads_to_their_fields() -> None:
-    error = ConfigFieldError(path=["seed"], field="seed", message="must be at least 0, not -1", line=2)
-    shown = str(summary(FormState.model_construct(ok=False, errors=[error], yaml_error=None)))
+    error = FieldError(("seed",), "must be at least 0, not -1", line=2)
+    shown = str(summary(FormState(kind="train", errors=(error,), data=None, yaml="")))
     assert "1 error" in shown and "'data-at': '[\"seed\"]'" in shown and "(line 2)" in shown
