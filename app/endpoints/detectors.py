@@ -17,7 +17,7 @@ from app.endpoints.dialogues import Text
 from app.endpoints.endpoint import Flat, endpoint
 from app.endpoints.group import Endpoints
 from app.endpoints.labels import Annotator, HintRef, Source
-from app.endpoints.types import RunId, Time, from_row
+from app.endpoints.types import RunId, from_row
 from jobs.db.queries import runs
 from jobs.labels import report_queries
 from jobs.labels.detector_report import DetectorReport, MetricsRow
@@ -80,7 +80,7 @@ class AccessRow(FrozenModel):
     """A logged access to the test set."""
 
     annotator: Annotator
-    time: Time
+    time: float
     source: Source
     run: int | None
     """The run, if the report covered one run."""

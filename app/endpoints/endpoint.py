@@ -39,6 +39,38 @@ class OldName:
     name: str
 
 
+COMMON = {
+    "annotator": "Name of the annotator.",
+    "checkpoint": "Name of a checkpoint, e.g. `rl2f@24`.",
+    "config": "YAML of the run.",
+    "created": "When it was created, in seconds since 1970, UTC.",
+    "detail": "Why it ended.",
+    "ended": "When it ended, in seconds since 1970, UTC.",
+    "environment": "Name of the environment.",
+    "error": "What is wrong.",
+    "event_id": "Id of a dialogue; permanent in its run.",
+    "id": "Its number.",
+    "label": "Its label.",
+    "level": "Level of the task.",
+    "message": "What is wrong.",
+    "name": "Its name.",
+    "phase": "Current activity.",
+    "reason": "Why not.",
+    "run": "Number of a run.",
+    "runs": "Numbers of runs.",
+    "samples": "Dialogues per arm and checkpoint.",
+    "seed": "Its seed.",
+    "started": "When it started, in seconds since 1970, UTC.",
+    "status": "State of the run.",
+    "text": "Its text.",
+    "time": "Seconds since 1970, UTC.",
+    "title": "Its title.",
+    "turn": "0-based turn.",
+    "yaml": "Configuration as YAML.",
+}
+"""Descriptions of properties without one of their own."""
+
+
 class ArgumentError(ConfigError):
     """An argument of an endpoint has a wrong type or value."""
 
@@ -161,15 +193,21 @@ class Operation:
 
 
 def describe_properties(schema: JsonObject) -> JsonObject:
-    """Return a schema without titles, whose properties without a description have that of their model."""
+    """Return a schema without titles, with a description of every property.
+
+    A property without one has that of its model, or of its name: `COMMON`, or the number of what the name says.
+    """
     models = schema.get("$defs", {})
     for model in [schema, *models.values()]:
         model.pop("title", None)
-        for each in model.get("properties", {}).values():
+        for name, each in model.get("properties", {}).items():
             each.pop("title", None)
-            names = re.findall(r"#/\$defs/(\w+)", str(each))
-            if "description" not in each and names:
-                each["description"] = models[names[0]].get("description", "")
+            used = next((found for found in re.findall(r"#/\$defs/(\w+)", str(each)) if found in models), None)
+            text = COMMON.get(name) if used is None else models[used].get("description")
+            number = (
+                f"Number of {name.replace('_', ' ')}." if each.get("type") == "integer" and name.endswith("s") else ""
+            )
+            each.setdefault("description", text or number)
     return schema
 
 

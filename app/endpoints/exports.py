@@ -18,7 +18,6 @@ from app.endpoints.types import (
     RunOrOldId,
     RunsOrOldIds,
     ShortText,
-    Time,
     file_ref,
     from_row,
     validated,
@@ -52,7 +51,6 @@ class ExportFile(FrozenModel):
     """A file of a finished export."""
 
     name: str
-    """File name."""
     bytes: int
     """Size of the file."""
 
@@ -63,7 +61,6 @@ class ExportFormat(FrozenModel):
     name: str
     """Dataset type."""
     rows: int
-    """Number of rows."""
     files: list[str]
     """Names of its files."""
 
@@ -74,7 +71,6 @@ class ExportedRun(FrozenModel):
     run: str
     """Number of the run, or its folder."""
     name: str
-    """Name of the run."""
 
 
 class Exported(FrozenModel):
@@ -83,8 +79,7 @@ class Exported(FrozenModel):
     folder: str
     """Name of its folder below the workspace's `exports/`."""
     name: str
-    """Name of the export."""
-    created: Time
+    created: float
     bytes: int
     """Size of all files."""
     files: list[ExportFile]
@@ -129,22 +124,17 @@ class ExportJob(FrozenModel):
 
     run: RunId
     name: str
-    """Name of the export."""
     status: str
-    """State of the run."""
     detail: str | None
-    """Why it failed."""
     phase: str | None
-    """Current activity."""
     done: float
     """Completed dialogues, or pairs."""
     total: float | None
     """All dialogues, or pairs."""
     eta: float | None
     """Estimated seconds left."""
-    created: Time
-    ended: Time | None
-    """When it ended, in seconds since 1970, UTC."""
+    created: float
+    ended: float | None
 
 
 class ExportList(FrozenModel):
@@ -166,7 +156,6 @@ class FormatChoice(FrozenModel):
     name: str
     """Value of `formats`."""
     title: str
-    """Title of the type."""
     description: str
     """What its rows contain."""
 
@@ -198,7 +187,6 @@ class ExcludedDialogues(FrozenModel):
     field: str
     """Field of the filter."""
     dialogues: int
-    """Number of dialogues."""
     what: str
     """Which dialogues, e.g. `of validation or test tasks`."""
 
@@ -207,7 +195,6 @@ class ExportCount(FrozenModel):
     """Dialogues that an export would contain."""
 
     dialogues: int
-    """Number of dialogues."""
     labeled: int
     """Number of dialogues with a human label."""
     excluded: list[ExcludedDialogues]

@@ -24,7 +24,6 @@ class LabeledRun(FrozenModel):
 
     id: RunId
     name: str
-    """Name of the run."""
     labels: int
     """Labeled hints."""
 

@@ -15,7 +15,7 @@ from app.endpoints.endpoint import Flat, endpoint
 from app.endpoints.group import Endpoints, QueuedRun
 from app.endpoints.labels import Source
 from app.endpoints.redacted_reruns import RedactedRerun, rerun_result
-from app.endpoints.types import RunId, Time
+from app.endpoints.types import RunId
 from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Dialogue, Run, RunSummary
@@ -63,13 +63,11 @@ class ForkSettings(FrozenModel):
     arms: list[ArmSettings] = Field(min_length=1, max_length=12)
     """The hints, e.g. `[{"hint": "original"}, {"hint": "edited", "text": "Look again."}]`."""
     samples: Samples = 16
-    """Dialogues per arm and checkpoint."""
     attempts: int | None = Field(None, ge=1, le=64)
     """Attempts after the fork; None for the dialogue's remaining turns."""
     later_hints: Literal["run", "arm", "contentless"] = "run"
     """Teacher of later turns: that of the run, that of the arm, or contentless."""
     seed: int = Field(0, ge=0, lt=2**31)
-    """Seed of the samples."""
 
 
 class CheckpointChoice(FrozenModel):
@@ -86,15 +84,13 @@ class EarlierFork(FrozenModel):
 
     run: RunId
     status: str
-    """State of the run."""
-    created: Time
+    created: float
     turn: TurnIndex
     checkpoints: list[str]
     """Names of the checkpoints."""
     arms: list[str]
     """Names of the arms."""
     samples: int
-    """Dialogues per arm and checkpoint."""
 
 
 class ForkChoices(FrozenModel):
@@ -122,7 +118,6 @@ class ForkPreview(FrozenModel):
     dialogues: int
     """Number of dialogues that it samples."""
     config: str
-    """YAML of the run."""
 
 
 class HintScreening(FrozenModel):
@@ -156,7 +151,6 @@ class ForkResult(FrozenModel):
     event_id: EventId
     turn: TurnIndex
     samples: int
-    """Dialogues per arm and checkpoint."""
     report: JsonObject | None
     """The report, each result with `findings`: the verdict on each difference; None before the first result."""
 

@@ -16,7 +16,6 @@ class QueuedRun(FrozenModel):
 
     run: RunId
     name: str
-    """Name of the run."""
     url: str
     """Address of the run's page."""
 

@@ -74,7 +74,6 @@ class QueuedHint(HintRef):
     """A hint of a queue, without its findings."""
 
     level: str
-    """Level of the task."""
     label: str | None
     """The annotator's own label."""
 
@@ -83,7 +82,6 @@ class HintLabel(FrozenModel):
     """A label of a hint."""
 
     label: Literal["leak", "no_leak", "unsure"]
-    """The label."""
     start: Position | None = None
     """Start of the leaking span in the teacher's message."""
     end: Position | None = None
@@ -128,9 +126,7 @@ class HintToLabel(HintRef):
     dialogue_id: str
     """Id of the dialogue in its run."""
     environment: str
-    """Environment of the task."""
     level: str
-    """Level of the task."""
     length: int
     """Number of turns of the dialogue."""
     prompt: TaskPrompt

@@ -44,7 +44,6 @@ class ConfigSource(FrozenModel):
     """A configuration: YAML or a preset, with changes."""
 
     yaml: ConfigText | None = None
-    """Configuration as YAML."""
     preset: ShortText | None = None
     """Name of a preset, instead of `yaml`."""
     overrides: dict[ShortText, object] | None = None
@@ -55,7 +54,6 @@ class PresetInfo(FrozenModel):
     """A shipped configuration."""
 
     name: str
-    """Name of the preset."""
     description: str
     """What it shows."""
     runs_on_cpu: bool
@@ -83,7 +81,6 @@ class SchedulePreview(FrozenModel):
     times: Sequence[str] = ()
     """ISO times with the offset of the time zone."""
     error: str | None = None
-    """What is wrong with the schedule."""
     fix: str | None = None
     """How to correct it."""
 
@@ -94,7 +91,6 @@ class NewSchedule(FrozenModel):
     schedule: int
     """Number of the schedule."""
     name: str
-    """Name of the schedule."""
     times: list[str]
     """ISO times of its next runs."""
     url: str

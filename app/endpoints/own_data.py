@@ -34,7 +34,6 @@ class BadRowInfo(FrozenModel):
     column: str
     """Empty if the row as a whole is invalid."""
     reason: str
-    """What is wrong."""
 
 
 class DataCheck(FrozenModel):
@@ -51,7 +50,6 @@ class DataCheck(FrozenModel):
     preview: list[list[str]]
     """The first rows, a text per column."""
     rows: int
-    """Number of rows."""
     valid: int
     """Number of rows that can be used."""
     duplicates: int

@@ -18,9 +18,7 @@ class RedactedRerun(FrozenModel):
     """Result of a fork with the original and the redacted hint."""
 
     status: str
-    """State of the fork."""
     detail: str
-    """Why it ended."""
     run: int
     """The fork."""
     turn: int

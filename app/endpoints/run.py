@@ -15,7 +15,7 @@ from app.common.known_values import check_checkpoint, check_known
 from app.common.log_tail import MAX_BYTES, read_tail
 from app.endpoints.endpoint import endpoint
 from app.endpoints.group import Endpoints, QueuedRun
-from app.endpoints.types import Checkpoint, RunOrOldId, ShortText, Time, from_row
+from app.endpoints.types import Checkpoint, RunOrOldId, ShortText, from_row
 from app.plots import evaluation as evaluation_plots
 from app.plots import summary_cards
 from app.plots.run_charts import catalogue, check_metrics, overview, series
@@ -58,15 +58,13 @@ class RunStage(FrozenModel):
     """A stage of a training run."""
 
     name: str
-    """Name of the stage."""
     method: str
     """Name of its method."""
     steps: int
     """All steps."""
     done: int
     """Completed steps."""
-    started: Time | None
-    """When it started, in seconds since 1970, UTC."""
+    started: float | None
     seconds: float | None
     """Duration; None until the stage ends."""
     off_policy: bool
@@ -84,7 +82,7 @@ class RunCheckpoint(FrozenModel):
     """1-based step of the stage."""
     sha256: str
     """Digest of the weights."""
-    time: Time
+    time: float
     has_files: bool
     """Whether the run directory has the adapter; without it, only the record exists."""
 
@@ -167,7 +165,6 @@ class RunLog(FrozenModel):
     messages: list[Log]
     """The newest log messages of the run; empty if an offset was given."""
     status: str
-    """State of the run."""
 
 
 class HistogramBin(FrozenModel):

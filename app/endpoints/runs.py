@@ -87,7 +87,6 @@ class UndeletedRun(FrozenModel):
 
     run: RunId
     reason: str
-    """Why it could not be deleted."""
 
 
 class DeletedRuns(FrozenModel):

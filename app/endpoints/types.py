@@ -21,7 +21,7 @@ RunsOrOldIds = Annotated[RunIds, OldName("run_ids")]
 ShortText = Annotated[str, Field(max_length=300)]
 Checkpoint = Annotated[str, Field(max_length=300, description="Name of a checkpoint, e.g. `rl2f@24`.")]
 Cursor = Annotated[str, Field(max_length=1000, description="`before` or `after` of another page.")]
-Time = Annotated[float, Field(description="Seconds since 1970, UTC.")]
+
 Model = TypeVar("Model", bound=BaseModel)
 
 

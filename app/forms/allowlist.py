@@ -46,7 +46,6 @@ class Option(FrozenModel):
     value: str
     """The value."""
     label: str
-    """Its name."""
     note: str
     """What it is."""
 

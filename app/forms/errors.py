@@ -40,7 +40,6 @@ class FieldError:
     path: Path
     """Keys and positions from the top; empty if no single field is invalid."""
     message: str
-    """What is wrong."""
     line: int | None = None
     """1-based line of the YAML."""
 

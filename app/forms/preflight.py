@@ -51,17 +51,12 @@ class PreflightState(FrozenModel):
     """Progress or result of a preflight."""
 
     run: int
-    """Number of the preflight's run."""
     status: str
-    """State of the run."""
     ended: bool
     """The run has ended."""
     detail: str | None
-    """Why it ended."""
     yaml: str
-    """Its configuration."""
     phase: str | None
-    """Current activity."""
     done: float
     """Completed dialogues."""
     total: float | None
@@ -73,7 +68,6 @@ class PreflightState(FrozenModel):
     figure: JsonObject | None = None
     """Plotly figure of the group outcomes; its colors are names of CSS variables."""
     text: str = ""
-    """The report."""
 
 
 def view(run: Run, folder: Path) -> PreflightState:

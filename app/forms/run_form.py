@@ -33,7 +33,6 @@ class YamlError(FrozenModel):
     """A text that is not the YAML of a mapping."""
 
     message: str
-    """What is wrong."""
     line: int | None = None
     """1-based line."""
     column: int | None = None

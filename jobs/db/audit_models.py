@@ -12,7 +12,6 @@ class AuditRecord(Documented):
     """An action of a person or a program, also if it failed or was refused."""
 
     time: float = Field(index=True)
-    """Seconds since 1970, UTC."""
     caller: str = Field(index=True)
     """`browser`, `command line`, or `token NAME`."""
     action: str = Field(index=True)

@@ -62,26 +62,20 @@ class RunRef(Documented):
     """What lists of runs show of a run."""
 
     id: int = Field(default=None, primary_key=True)
-    """Number of the run."""
     name: str = Field(index=True)
-    """Name of the run."""
     kind: str = Field(index=True)
     """Kind of the run, e.g. `train`."""
     status: RunStatus = Field(default="queued", sa_type=AutoString)
-    """State of the run."""
     environment: str = ""
-    """Name of its environment."""
     method: str = ""
     """Method of the last stage."""
     created: float = 0.0
-    """When it was created, in seconds since 1970, UTC."""
 
 
 class RunSummary(RunRef):
     """A run without its configuration and its worker."""
 
     detail: str = _text()
-    """Why it ended."""
     folder: str = Field(unique=True)
     """Name of the run directory below the workspace's `runs/`."""
     origin: str = "app"
@@ -91,13 +85,11 @@ class RunSummary(RunRef):
     model: str = ""
     """Name of the base model."""
     seed: int = 0
-    """Seed of the run."""
     device: str = "cpu"
     """Slot class: cpu, cuda, or none for runs without compute."""
     started: float | None = None
     """When its first worker started, in seconds since 1970, UTC."""
     ended: float | None = None
-    """When it ended, in seconds since 1970, UTC."""
     sessions: int = 0
     """Number of worker starts."""
     phase: str = ""
@@ -194,11 +186,9 @@ class Log(Documented, table=True):
     run_id: int = Field(foreign_key="run.id", index=True, exclude=True)
     event_id: str = Field(exclude=True)
     time: float
-    """Seconds since 1970, UTC."""
     level: str = "info"
     """Level of the message, e.g. `warning`."""
     text: str = _text()
-    """The message."""
 
 
 class TaskRow(SQLModel, table=True):
@@ -447,7 +437,6 @@ class Note(Documented, table=True):
 
     __table_args__ = (Index("ix_note_run_event", "run_id", "event_id"),)
     id: int = Field(default=None, primary_key=True)
-    """Number of the note."""
     run_id: int = Field(foreign_key="run.id", exclude=True)
     event_id: str | None = None
     """The dialogue; None for a note on the run."""
@@ -456,9 +445,7 @@ class Note(Documented, table=True):
     author: str = ""
     """Name of the author."""
     text: str = _text()
-    """The note."""
     time: float
-    """Seconds since 1970, UTC."""
 
 
 class Chat(SQLModel, table=True):

@@ -12,9 +12,7 @@ class ScheduledRun(Documented, table=True):
     """When to create a run."""
 
     id: int = Field(default=None, primary_key=True)
-    """Number of the schedule."""
     name: str
-    """Name of the schedule."""
     trigger: str
     """`date` (when = ISO time), `cron` (when = five fields), or `nightly` (when = five fields)."""
     when: str
@@ -26,7 +24,6 @@ class ScheduledRun(Documented, table=True):
     enabled: bool = True
     """Whether it creates runs."""
     created: float
-    """When it was created, in seconds since 1970, UTC."""
     last_run: float | None = None
     """When it last created a run, in seconds since 1970, UTC."""
     next_run: float | None = Field(default=None, index=True)
@@ -37,15 +34,12 @@ class JobLog(Documented, table=True):
     """An entry in the scheduler's log."""
 
     id: int = Field(default=None, primary_key=True)
-    """Number of the entry."""
     time: float = Field(index=True)
-    """Seconds since 1970, UTC."""
     job: str
     """Name of the scheduler's job."""
     outcome: str
     """ran, missed, failed or skipped."""
     detail: str = Field(default="", sa_column=Column(Text, nullable=False))
-    """Reason of a failure."""
 
 
 class Setting(SQLModel, table=True):

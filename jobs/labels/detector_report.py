@@ -113,7 +113,6 @@ class AnnotatorSummary(FrozenModel):
     """Label counts of an annotator."""
 
     name: str
-    """Name of the annotator."""
     leak: int
     """Number of labels `leak`."""
     no_leak: int
@@ -145,11 +144,9 @@ class Disagreement(FrozenModel):
     """A hint on which annotators differ, or their majority and the detector."""
 
     run: int
-    """Number of the run."""
     event: str
     """Event id of the dialogue."""
     turn: int
-    """0-based turn."""
     labels: dict[str, str]
     """Label by annotator."""
     flagged: bool | None

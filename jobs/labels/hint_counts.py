@@ -73,7 +73,6 @@ class InformationRow(FrozenModel):
     flagged: bool
     """The source flagged them."""
     hints: int
-    """Number of hints."""
     known: int
     """Hints with known bits."""
     bits: float

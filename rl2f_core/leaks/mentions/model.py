@@ -61,9 +61,7 @@ class SourceQuality(FrozenModel):
     """Quality on a data set at the threshold, cross-validated."""
 
     hints: int
-    """Number of hints."""
     leaks: int
-    """Number of leaks."""
     precision: Interval
     """Leaks among the flagged hints."""
     recall: Interval
