@@ -33,6 +33,7 @@ from app.commands import (
     verify,
 )
 from app.commands.leaks import rescore as leaks
+from app.commands.settings import add_command
 
 
 class ErrorHandlingGroup(TyperGroup):
@@ -109,25 +110,25 @@ def common(
     """Options that every command has."""
 
 
-app.command("serve")(serve.serve)
-app.command("serve-model")(serve_model.serve_model)
-app.command("train")(train.train)
-app.command("eval")(train.evaluate)
-app.command("levels")(levels.levels)
-app.command("preflight")(train.preflight)
-app.command("fork")(fork.fork)
-app.command("hint-value")(fork.hint_value)
-app.command("report")(report.report)
-app.command("export")(export.export)
-app.command("import")(import_run.import_rollouts)
-app.command("share")(static_pages.share_run)
-app.command("reindex")(reindex.reindex)
-app.command("audit")(audit.audit)
-app.command("replay")(replay.replay)
-app.command("reproduce")(reproduce.reproduce)
-app.command("verify")(verify.verify)
-app.command("doctor")(doctor.doctor)
-app.command("rescore", short_help="The same as `rl2f leaks rescore`.")(leaks.rescore)
+add_command(app, "serve", serve.serve)
+add_command(app, "serve-model", serve_model.serve_model)
+add_command(app, "train", train.train)
+add_command(app, "eval", train.evaluate)
+add_command(app, "levels", levels.levels)
+add_command(app, "preflight", train.preflight)
+add_command(app, "fork", fork.fork)
+add_command(app, "hint-value", fork.hint_value)
+add_command(app, "report", report.report)
+add_command(app, "export", export.export)
+add_command(app, "import", import_run.import_rollouts)
+add_command(app, "share", static_pages.share_run)
+add_command(app, "reindex", reindex.reindex)
+add_command(app, "audit", audit.audit)
+add_command(app, "replay", replay.replay)
+add_command(app, "reproduce", reproduce.reproduce)
+add_command(app, "verify", verify.verify)
+add_command(app, "doctor", doctor.doctor)
+add_command(app, "rescore", leaks.rescore, short_help="The same as `rl2f leaks rescore`.")
 app.add_typer(leaks.app, name="leaks")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")

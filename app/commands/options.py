@@ -59,12 +59,18 @@ def parse_checkpoint(text: str, root: Path | None) -> tuple[Path, str]:
     return find_run(match["run"], root), match["name"]
 
 
+def run_number(text: str) -> int | None:
+    """Return the number that names a run of the workspace; None for a folder."""
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 def find_run(text: str, root: Path | None) -> Path:
     """Return the directory of a run: `text` is a folder, or the run's number in the workspace."""
-    if not text.isascii() or not text.isdigit():
+    number = run_number(text)
+    if number is None:
         return Path(text)
     from jobs.db.queries.runs import get
     from jobs.export.resolve_sources import open_workspace
 
     with open_workspace(root) as (workspace, db):
-        return workspace.folder(get(db, int(text)).folder)
+        return workspace.folder(get(db, number).folder)

@@ -1,0 +1,199 @@
+"""Options that are made from the fields of a settings model, which is imported only when its command runs.
+
+    def export(out: Path, settings: ExportSettings = options_of("jobs.export.settings:ExportSettings")) -> None:
+
+The name of an option is that of the field, its help text the docstring below the field. A field with several values is
+an option that may be repeated; its name is singular. The fields of a nested model are options too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+LIMITS = (("min", "ge"), ("max", "le"))
+"""Limits of an option and of a field."""
+
+
+@dataclass(frozen=True)
+class SettingsOptions:
+    """The options of a parameter of a command."""
+
+    model: Callable[[], type[BaseModel]]
+    fields: tuple[str, ...]
+    """Only these fields, as a dictionary of their values; empty for the whole model."""
+    names: Mapping[str, str | None]
+    """Field → name of its option; None omits it."""
+
+
+def options_of(model: str, *fields: str, **names: str | None) -> Any:
+    """Return the default of a parameter that is a settings model, made from the command's options.
+
+    Args:
+        model: `module:Class`, or `module:Class.method` for the arguments of an endpoint.
+        fields: Only these fields; the parameter is then a dictionary of their values.
+        names: Field → name of its option, if it has another name; None omits it.
+    """
+
+    def load() -> type[BaseModel]:
+        module, _, path = model.partition(":")
+        found: Any = import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+        return cast("type[BaseModel]", found.operation.arguments if hasattr(found, "operation") else found)
+
+    return SettingsOptions(load, fields, names)
+
+
+def add_command(app: typer.Typer, name: str, function: Callable[..., object], **options: Any) -> None:
+    """Add a command to an app; its settings models are imported when it runs, or prints its help."""
+    if not any(isinstance(each.default, SettingsOptions) for each in inspect.signature(function).parameters.values()):
+        app.command(name, **options)(function)
+        return
+
+    def stub() -> None:
+        """Stand in for the function until it is known which command runs."""
+
+    stub.__doc__ = function.__doc__
+    app.command(name, cls=_lazy(function), **options)(stub)
+
+
+def _lazy(function: Callable[..., object]) -> type[TyperCommand]:
+    class LazyCommand(TyperCommand):
+        @cached_property
+        def command(self) -> Any:
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command(self.name)(_expand(function))
+            return typer.main.get_command(app)
+
+        def get_params(self, ctx: Any) -> Any:
+            """Return the options, with those of the settings models."""
+            return self.command.get_params(ctx)
+
+        def make_context(self, *args: Any, **kwargs: Any) -> Any:
+            """Return the context of the command with all options."""
+            return self.command.make_context(*args, **kwargs)
+
+    return LazyCommand
+
+
+@dataclass(frozen=True)
+class _Option:
+    parameter: inspect.Parameter
+    path: tuple[str, ...]
+    """Names of the nested fields."""
+    option: str
+
+
+def _expand(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function with an option for each field of a settings model, which calls the function."""
+    parameters, settings = [], {}
+    signature = inspect.signature(function)
+    names = [name for name, each in signature.parameters.items() if not isinstance(each.default, SettingsOptions)]
+    known = type("Known", (), {"__annotations__": {name: function.__annotations__[name] for name in names}})
+    hints = get_type_hints(known, vars(import_module(function.__module__)), include_extras=True)
+    for name, each in signature.parameters.items():
+        if isinstance(each.default, SettingsOptions):
+            settings[name] = list(_options(each.default, each.default.model()))
+            parameters += [option.parameter for option in settings[name]]
+        else:
+            parameters.append(each.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+
+    def call(**values: Any) -> object:
+        for name, options in settings.items():
+            given = {option: values.pop(option.parameter.name) for option in options}
+            values[name] = _settings(signature.parameters[name].default, given)
+        return function(**values)
+
+    made: Any = call
+    made.__name__, made.__doc__ = function.__name__, function.__doc__
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call
+
+
+def _options(wanted: SettingsOptions, model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[_Option]:
+    from pydantic import BaseModel
+
+    for field, info in model.model_fields.items():
+        if (wanted.fields and field not in wanted.fields) or wanted.names.get(field, "") is None:
+            continue
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from _options(wanted, info.annotation, (*above, field))
+            continue
+        kind, is_list, is_json = _option_type(info.annotation)
+        option = wanted.names.get(field) or f"--{(field.removesuffix('s') if is_list else field).replace('_', '-')}"
+        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        default = list(default) if is_list and default else None if default in ("", ()) else default
+        more: dict[str, Any] = {"parser": _parse_json, "metavar": "JSON"} if is_json else {}
+        if is_list and get_origin(kind) is Literal:  # the model checks the values
+            kind, more = str, {"metavar": "|".join(get_args(kind))}
+        elif kind in (int, float) and not is_list:
+            more = {limit: getattr(mark, at) for mark in info.metadata for limit, at in LIMITS if hasattr(mark, at)}
+        declared = typer.Option(option, help=info.description, **more)
+        annotated = Annotated[(list[kind] if is_list else kind) | None, declared]  # type: ignore[valid-type]
+        name = "__".join((*above, field))
+        required = inspect.Parameter.empty if info.is_required() else default
+        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotated, default=required)
+        yield _Option(parameter, (*above, field), option)
+
+
+def _option_type(annotation: Any) -> tuple[Any, bool, bool]:
+    """Return the type of an option, whether it may be repeated, and whether its value is JSON."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _option_type(args[0])
+    if origin in (Union, UnionType):
+        others = [each for each in args if each is not type(None)]
+        return _option_type(others[0]) if len(others) == 1 else (str, False, True)
+    if origin is Literal:
+        return Literal[tuple(each for each in args if each != "")], False, False  # type: ignore[return-value]
+    if origin in (tuple, list, Sequence):
+        kind, is_nested, is_json = _option_type(args[0])
+        return (kind, True, False) if not (is_nested or is_json) else (str, False, True)
+    return (annotation, False, False) if annotation in (bool, int, float, str) else (str, False, True)
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}") from error
+
+
+def _settings(wanted: SettingsOptions, given: Mapping[_Option, Any]) -> Any:
+    """Return the settings of given options; an option that is None has the default of its field."""
+    from pydantic import ValidationError
+
+    from rl2f_core.errors import ConfigError
+
+    data: dict[str, Any] = {}
+    for option, value in given.items():
+        if value is not None:
+            inner = data
+            for name in option.path[:-1]:
+                inner = inner.setdefault(name, {})
+            inner[option.path[-1]] = value
+    if wanted.fields:
+        return data
+    try:
+        return wanted.model().model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = tuple(str(part) for part in first["loc"])
+        name = next((each.option for each in given if each.path == path[: len(each.path)]), ".".join(path))
+        reason = first["msg"].removeprefix("Value error, ")
+        fix = "The option --help shows what is allowed."
+        raise ConfigError(f"Option {name}: {reason}.", value=first["input"], fix=fix) from error
