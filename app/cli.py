@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from app.commands import (
     audit,
+    call,
     config,
     data,
     doctor,
@@ -124,6 +125,7 @@ add_command(app, "import", import_run.import_rollouts)
 add_command(app, "share", static_pages.share_run)
 add_command(app, "reindex", reindex.reindex)
 add_command(app, "audit", audit.audit)
+add_command(app, "call", call.call, context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
 add_command(app, "replay", replay.replay)
 add_command(app, "reproduce", reproduce.reproduce)
 add_command(app, "verify", verify.verify)

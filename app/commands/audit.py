@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from app.commands.options import AsJson, Root, migrated
+from app.commands.options import AsJson, Root, opened_context
 from app.common.console import err, out, table
-from app.common.urls import audit_url
 
 
 def audit(
@@ -20,27 +19,16 @@ def audit(
     workspace: Root = None,
 ) -> None:
     """Show what people and programs did in the studio, newest first, and what was refused."""
-    from jobs.db.queries import audit_log
+    from app.endpoints.audit import AuditEndpoints
 
-    with migrated(workspace) as (_, db):
-        entries = audit_log.recent(db, limit, search=search)
+    with opened_context(workspace) as context:
+        entries = AuditEndpoints(context).list_actions(search, limit)
     if as_json:
-        listed = [{**each.model_dump(), "url": audit_url(each.arguments, each.detail)} for each in entries]
-        out().print_json(json.dumps({"entries": listed}))
+        out().print_json(json.dumps({"entries": [each.model_dump() for each in entries]}))
     elif entries:
-        rows = [
-            (
-                _time(each.time),
-                each.caller,
-                each.action,
-                each.arguments,
-                each.outcome,
-                each.detail,
-                audit_url(each.arguments, each.detail) or "",
-            )
-            for each in entries
-        ]
-        out().print(table("time", "caller", "action", "arguments", "outcome", "detail", "page", rows=rows))
+        columns = ("caller", "action", "arguments", "outcome", "detail")
+        rows = [(_time(e.time), *(getattr(e, name) for name in columns), e.url or "") for e in entries]
+        out().print(table("time", *columns, "page", rows=rows))
     else:
         err().print("There are no entries.", markup=False)
 

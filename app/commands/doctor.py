@@ -10,13 +10,17 @@ import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.commands.options import AsJson
+from app.commands.settings import options_of
 from app.common.console import err, human_bytes, out, table
 from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from rl2f_core.config.model import ModelConfig
 
 BROWSERS = (
     "chromium-headless-shell",
@@ -41,9 +45,7 @@ def doctor(
     bench: Annotated[
         bool, typer.Option("--bench", help="Measure rollout, update and memory of a model, in at most three minutes.")
     ] = False,
-    model: Annotated[str, typer.Option(help="Model that --bench measures.")] = "smollm2-135m",
-    device: Annotated[str, typer.Option(help="Device of --bench: auto, cpu, cuda or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Data type of --bench: auto, float32, bfloat16 or float16.")] = "auto",
+    model: ModelConfig = options_of("rl2f_core.config.model:ModelConfig", name="--model"),
 ) -> None:
     """Show versions, devices, memory, disk and cached models, and what is missing with the command that fixes it.
 
@@ -51,7 +53,7 @@ def doctor(
     instead and suggests settings.
     """
     if bench:
-        _bench({"name": model, "device": device, "dtype": dtype}, as_json)
+        _bench(model, as_json)
         return
     report = Doctor().examine()
     if as_json:
@@ -239,13 +241,11 @@ def show(report: JsonObject) -> None:
         console.print(f"{finding['what']} Fix: {finding['fix']}", markup=False)
 
 
-def _bench(model: dict[str, str], as_json: bool) -> None:
+def _bench(model: ModelConfig, as_json: bool) -> None:
     """Measure a model and print the report."""
-    from rl2f_core.config.loading import validate_config
-    from rl2f_core.config.model import ModelConfig
     from rl2f_core.hardware.bench import benchmark
 
-    report = benchmark(validate_config(ModelConfig, model), lambda text: err().print(text, markup=False))
+    report = benchmark(model, lambda text: err().print(text, markup=False))
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:

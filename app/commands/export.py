@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.completion import complete_run_or_number
-from app.commands.options import Root, run_number
+from app.commands.options import Root, Runs, find_listed
 from app.commands.settings import options_of
 from app.common import console
 from app.common.quantities import parse_range
@@ -25,14 +24,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN…",
-            help="Numbers of the workspace's runs, or run folders.",
-            autocompletion=complete_run_or_number,
-        ),
-    ],
+    runs: Runs,
     out: Annotated[Path, typer.Option("--out", help="New folder of the datasets.")],
     settings: ExportSettings = options_of(
         "jobs.export.settings:ExportSettings", step_from=None, step_to=None, pairs_per_leak="--pairs"
@@ -43,8 +35,9 @@ def export(
 ) -> None:
     """Export dialogues with leak labels as JSONL and Parquet in TRL's dataset types, with manifest and card.
 
-    Without --include options, only sampled turns of trained policies on training tasks are exported. A number selects a
-    run of the workspace, with its human labels. A folder needs no database; its labels are the detectors' findings.
+    Without --include options, only sampled turns of trained policies on training tasks are exported. A number or a name
+    selects a run of the workspace, with its human labels. A folder needs no database; its labels are the detectors'
+    findings.
     """
     from jobs.export import exporter
 
@@ -75,17 +68,18 @@ def export(
 
 
 def _sources(runs: list[str], workspace: Path | None, annotator: str, stack: ExitStack) -> list[Source]:
-    """Return one source per distinct run: numbers are runs of the workspace, the rest folders."""
+    """Return one source per distinct run: numbers and names are runs of the workspace, the rest folders."""
     from app.common.known_values import check_known
     from jobs.export.resolve_sources import open_workspace, workspace_sources
     from jobs.export.sources import FolderSource
     from jobs.labels import label_queries
 
-    keys = {run: run_number(run) or Path(run).resolve() for run in runs}
-    numbers = sorted({key for key in keys.values() if isinstance(key, int)})
-    by_number: dict[int | Path, Source] = {}
+    listed = {run: find_listed(run, workspace) for run in runs}
+    numbers = sorted({found[0] for found in listed.values() if found})
+    by_number: dict[int, Source] = {}
     if numbers:
         opened, db = stack.enter_context(open_workspace(workspace))
         check_known("annotator", annotator, label_queries.annotators(db))
         by_number = dict(zip(numbers, workspace_sources(db, opened, numbers), strict=True))
-    return list({key: by_number[key] if key in by_number else FolderSource(run) for run, key in keys.items()}.values())
+    keyed = {found[0] if found else Path(run).resolve(): (run, found) for run, found in listed.items()}
+    return [by_number[found[0]] if found else FolderSource(run) for run, found in keyed.values()]

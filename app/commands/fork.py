@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from app.commands.completion import complete_run
-from app.commands.options import Out, Resume, Sets
+from app.commands.options import OptionalRun, Out, Resume, Root, Sets, find_run
 from app.commands.replay import dialogues
+from app.commands.settings import options_of
 from app.commands.train import execute_in, execute_new, folder_for, with_overrides
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError, rl2f_command
@@ -17,9 +17,6 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import JsonObject
 
-Run = Annotated[
-    Path | None, typer.Argument(help="The run's folder; not needed with --resume.", autocompletion=complete_run)
-]
 Arms = Annotated[
     list[str] | None,
     typer.Option(
@@ -33,30 +30,23 @@ Checkpoints = Annotated[
     list[str] | None,
     typer.Option("--checkpoint", help="base, a checkpoint of the run, or an adapter's folder; may be repeated."),
 ]
-LaterHints = Annotated[
-    Literal["run", "arm", "contentless"],
-    typer.Option(help="Later hints: of the run's teacher in every arm, of the arm's own teacher, or contentless."),
-]
-Seed = Annotated[int, typer.Option(help="Seed of the samples.", min=0)]
 
 
 def fork(
-    run: Run = None,
+    run: OptionalRun = None,
     dialogue: Annotated[
         str | None, typer.Argument(help="Id of the dialogue or of its event, or its number in `rl2f replay RUN`.")
     ] = None,
     turn: Annotated[int, typer.Option(help="Turn whose hint is replaced, counted from 1.", min=1)] = 1,
     arm: Arms = None,
     checkpoint: Checkpoints = None,
-    samples: Annotated[int, typer.Option(help="Dialogues of each arm, with shared seeds.", min=1)] = 16,
-    attempts: Annotated[
-        int | None, typer.Option(help="Attempts after the fork (default: all turns that are left).", min=1)
-    ] = None,
-    later_hints: LaterHints = "run",
-    seed: Seed = 0,
+    values: JsonObject = options_of(
+        "rl2f_core.run_kinds.fork:ForkRun", "samples", "turns", "later_hints", "seed", turns="--attempts"
+    ),
     sets: Sets = None,
     out: Out = None,
     resume: Resume = None,
+    workspace: Root = None,
 ) -> None:
     """Continue a stored dialogue after one of its attempts under other hints; the original stays unchanged.
 
@@ -75,30 +65,29 @@ def fork(
         raise ConfigError(
             "A run and a dialogue are needed.", fix="rl2f fork RUN DIALOGUE; `rl2f replay RUN` lists them."
         )
-    source, event = RunDir.open(run), _find_dialogue(run, dialogue)
+    source = RunDir.open(find_run(run, workspace))
+    event = _find_dialogue(source.path, dialogue)
     checkpoints = choose_checkpoints(source, checkpoint or [], event.checkpoint or event.dialogue.policy)
     arms = [parse_arm(text) for text in arm or []]
-    values: JsonObject = {"samples": samples, "turns": attempts, "later_hints": later_hints, "seed": seed}
-    config = fork_config(source, str(run.resolve()), event.id, turn - 1, checkpoints, arms, **values)
+    config = fork_config(source, str(source.path.resolve()), event.id, turn - 1, checkpoints, arms, **values)
     _start(config, source, sets, out)
 
 
 def hint_value(
-    run: Run = None,
-    num_hints: Annotated[int, typer.Option(help="Number of sampled hints for each checkpoint.", min=1)] = 32,
-    samples: Annotated[int, typer.Option(help="Dialogues of each arm after each hint.", min=1)] = 8,
+    run: OptionalRun = None,
     checkpoint: Checkpoints = None,
-    phase: Annotated[
-        Literal["evaluation", "train"],
-        typer.Option(help="Phase of the hints."),
-    ] = "evaluation",
     arm: Arms = None,
+    values: JsonObject = options_of(
+        "rl2f_core.run_kinds.hint_value:HintValueRun",
+        *("hints", "of", "samples", "later_hints", "seed"),
+        hints="--num-hints",
+        of="--phase",
+    ),
     attempts: Annotated[int, typer.Option(help="Attempts after the hint; 0: all turns that are left.", min=0)] = 1,
-    later_hints: LaterHints = "run",
-    seed: Seed = 0,
     sets: Sets = None,
     out: Out = None,
     resume: Resume = None,
+    workspace: Root = None,
 ) -> None:
     """Estimate the value of a run's hints: p(solve | hint) − p(solve | contentless), each with an interval.
 
@@ -114,18 +103,12 @@ def hint_value(
         return
     if run is None:
         raise ConfigError("A run is needed.", fix="rl2f hint-value RUN.")
-    source = RunDir.open(run)
+    source = RunDir.open(find_run(run, workspace))
     checkpoints = choose_checkpoints(source, checkpoint or [])
-    values: JsonObject = {
-        "hints": num_hints,
-        "samples": samples,
-        "turns": attempts or None,
-        "later_hints": later_hints,
-        "seed": seed,
-    }
+    values = {**values, "turns": attempts or None}
     if arm:
         values["arms"] = [parse_arm(text) for text in arm]
-    _start(hint_value_config(source, str(run.resolve()), checkpoints, of=phase, **values), source, sets, out)
+    _start(hint_value_config(source, str(source.path.resolve()), checkpoints, **values), source, sets, out)
 
 
 def _start(config: BaseRun, source: RunDir, sets: list[str] | None, out: Path | None) -> None:

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.commands.options import Root, migrated
+from app.commands.settings import options_of
 from app.common.console import err, out, table
 from rl2f_core.errors import rl2f_command
+
+if TYPE_CHECKING:
+    from jobs.imports.importer import ImportSettings
 
 
 def import_rollouts(
     path: Annotated[Path, typer.Argument(help="A .parquet, .jsonl, .eval or .json file, or a folder of them.")],
-    format: Annotated[
-        str | None,
-        typer.Option(help="trl, verl, verifiers, verifiers_traces, inspect or messages; detected by default."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; by default that of the file or folder.")] = None,
-    threshold: Annotated[
-        float, typer.Option(help="Sum of the rewards from which a rollout without a verdict counts as correct.")
-    ] = 1.0,
-    phase: Annotated[
-        str | None, typer.Option(help="train, evaluation or chat; by default what the rows or the path state.")
-    ] = None,
-    reward: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME or NAME=WEIGHT of a reward that counts; can be repeated.", metavar="NAME[=WEIGHT]"),
-    ] = None,
-    skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Skip and list invalid rows instead of importing nothing.")
-    ] = False,
+    settings: ImportSettings = options_of("jobs.imports.importer:ImportSettings"),
     workspace: Root = None,
 ) -> None:
     """Import rollouts of TRL, verl, verifiers, prime-rl or Inspect, or plain conversations, as a read-only run.
@@ -41,12 +28,8 @@ def import_rollouts(
     """
     from jobs.db.queries import dialogues
     from jobs.db.queries.runs import logs
-    from jobs.imports.importer import MAX_LISTED_ERRORS, ImportRowsError, ImportSettings, import_file
+    from jobs.imports.importer import MAX_LISTED_ERRORS, ImportRowsError, import_file
 
-    settings = ImportSettings.model_validate({
-        "format": format or "", "name": name or "", "threshold": threshold, "phase": phase or "",
-        "rewards": reward or (), "skip_invalid": skip_invalid,
-    })  # fmt: skip
     with migrated(workspace) as (opened, db):
         try:
             run = import_file(db, opened, path, settings)

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands.completion import complete_run_or_number
-from app.commands.options import Root, parse_checkpoint
+from app.commands.options import CheckpointName, Root, parse_checkpoint
 from app.common.console import err, human_bytes, out, table
 from rl2f_core.errors import ConfigError
 
@@ -46,14 +45,7 @@ def get(
 
 @app.command("export")
 def export(
-    checkpoint: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN@STEP",
-            help="RUN is a run's folder or its number in the workspace; STEP is 24 or, if stages share it, rl2f@24.",
-            autocompletion=complete_run_or_number,
-        ),
-    ],
+    checkpoint: CheckpointName,
     format: Annotated[
         str,
         typer.Option(help="safetensors, peft, or gguf- with f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0."),

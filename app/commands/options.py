@@ -10,22 +10,41 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.completion import complete_run
-from rl2f_core.errors import ConfigError
+from app.commands.completion import complete_run, complete_run_or_number
+from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.run.directory import RunDir
 
 if TYPE_CHECKING:
+    from app.common.context import Context
     from jobs.db.engine import Database
     from jobs.workspace import Workspace
 
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the new run; by default one below runs/.")]
-Resume = Annotated[Path | None, typer.Option(help="Resume the run in this folder.", autocompletion=complete_run)]
+RUN_HELP = "Number or name of a run of the workspace, or its folder."
+Run = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP, autocompletion=complete_run_or_number)]
+OptionalRun = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help=f"{RUN_HELP} Not needed with --resume.", autocompletion=complete_run_or_number),
+]
+Runs = Annotated[list[str], typer.Argument(metavar="RUN…", help=RUN_HELP, autocompletion=complete_run_or_number)]
+CheckpointName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN@STEP",
+        help=f"RUN: {RUN_HELP[0].lower()}{RUN_HELP[1:]} STEP is 24 or, if stages share it, rl2f@24.",
+        autocompletion=complete_run_or_number,
+    ),
+]
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="TARGET…", help="A run's folder, RUN:CHECKPOINT, or a checkpoint's folder.", autocompletion=complete_run
+        metavar="TARGET…",
+        help="RUN, RUN@STEP, or a checkpoint's folder. RUN is a run's number, name or folder.",
+        autocompletion=complete_run_or_number,
     ),
 ]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the new run; by default one below runs/.")]
+Resume = Annotated[Path | None, typer.Option(help="Resume the run in this folder.", autocompletion=complete_run)]
 Root = Annotated[
     Path | None, typer.Option("--workspace", help="The workspace's folder; else RL2F_WORKSPACE, else ./workspace.")
 ]
@@ -48,29 +67,81 @@ def migrated(root: Path | None) -> Iterator[tuple[Workspace, Database]]:
         yield workspace, db
 
 
-def parse_checkpoint(text: str, root: Path | None) -> tuple[Path, str]:
-    """Return run directory and checkpoint of `RUN@STEP`, `RUN@stage@step` or `RUN/checkpoints/stage@step`."""
-    path = Path(text)
-    if path.parent.name == "checkpoints":
-        return path.parent.parent, path.name
-    match = re.fullmatch(r"(?P<run>.+?)@(?P<name>(?:[^@/]+@)?\d+)", text)
-    if match is None:
-        raise ConfigError("This names no checkpoint.", value=text, fix="Write RUN@STEP, e.g. runs/first@24.")
-    return find_run(match["run"], root), match["name"]
+@contextmanager
+def opened_context(root: Path | None) -> Iterator[Context]:
+    """Open a workspace as in `migrated`, for endpoints that are called in this process."""
+    from app.common.context import Context
+    from app.endpoints.recorder import CALLER
+    from jobs.queue.queue import Queue
+
+    with migrated(root) as (workspace, db):
+        caller = CALLER.set("command line")
+        try:
+            yield Context(workspace, db, Queue(db, workspace))
+        finally:
+            CALLER.reset(caller)
 
 
 def run_number(text: str) -> int | None:
-    """Return the number that names a run of the workspace; None for a folder."""
+    """Return the number that names a run of the workspace; None for a name or a folder."""
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def find_run(text: str, root: Path | None) -> Path:
-    """Return the directory of a run: `text` is a folder, or the run's number in the workspace."""
-    number = run_number(text)
-    if number is None:
-        return Path(text)
-    from jobs.db.queries.runs import get
+def find_listed(text: str, root: Path | None) -> tuple[int, Path] | None:
+    """Return number and directory of the run of the workspace whose number or name is `text`; None for a folder."""
+    from jobs.db.queries.runs import find_named, get
     from jobs.export.resolve_sources import open_workspace
 
-    with open_workspace(root) as (workspace, db):
-        return workspace.folder(get(db, number).folder)
+    number = run_number(text)
+    if number is None and (Path(text).exists() or Path(text).name != text):
+        return None
+    try:
+        with open_workspace(root) as (workspace, db):
+            run = find_named(db, text) if number is None else get(db, number)
+            return None if run is None or run.id is None else (run.id, workspace.folder(run.folder))
+    except RunError:
+        if number is not None:
+            raise
+        return None  # there is no workspace
+
+
+def find_number(text: str, root: Path | None) -> int:
+    """Return the number of a run of the workspace that `text` names by its number, name or folder."""
+    found = find_listed(text, root) or find_listed(Path(text).resolve().name, root)
+    if found is None or (Path(text).is_dir() and not Path(text).samefile(found[1])):
+        raise RunError("The workspace has no such run.", value=text, fix="Give the number or the name of a run.")
+    return found[0]
+
+
+def find_run(text: str, root: Path | None) -> Path:
+    """Return the directory of a run: `text` is a folder, or the number or name of a run of the workspace."""
+    found = find_listed(text, root)
+    return Path(text) if found is None else found[1]
+
+
+def find_target(text: str, root: Path | None) -> tuple[Path, str | None]:
+    """Return run directory and checkpoint of `RUN@STEP`, `RUN@stage@step` or `RUN/checkpoints/stage@step`.
+
+    The checkpoint is None if `text` names a run alone. `RUN:CHECKPOINT` is the form of earlier versions.
+    """
+    path = Path(text)
+    if path.parent.name == "checkpoints":
+        return path.parent.parent, path.name
+    if path.is_dir():
+        return path, None
+    match = re.fullmatch(r"(?P<run>.+?)@(?P<name>(?:[^@/]+@)?\d+)", text)
+    run_text, colon, name = text.rpartition(":")
+    if colon and (match is None or not Path(match["run"]).exists()):
+        return find_run(run_text, root), name
+    if match is None:
+        return find_run(text, root), None
+    run = find_run(match["run"], root)
+    return run, RunDir.open(run).find_checkpoint(match["name"])
+
+
+def parse_checkpoint(text: str, root: Path | None) -> tuple[Path, str]:
+    """Return run directory and checkpoint of a text, see `find_target`. Raises `ConfigError` without a checkpoint."""
+    run, name = find_target(text, root)
+    if name is None:
+        raise ConfigError("This names no checkpoint.", value=text, fix="Write RUN@STEP, e.g. runs/first@24.")
+    return run, name

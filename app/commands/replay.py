@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.completion import complete_run
+from app.commands.options import Root, Run, find_run
+from app.commands.settings import options_of
 from app.common.console import model_text, out, table
 from rl2f_core import registry
 from rl2f_core.errors import DataError, RL2FError, UnknownNameError, rl2f_command
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, Phase, read_events
-from rl2f_core.types import DEMONSTRATION, ActionChoice, Hint, Task, Turn
+from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.types import DEMONSTRATION, ActionChoice, Hint, JsonObject, Task, Turn
 
 if TYPE_CHECKING:
     from rl2f_core.environments.base import Environment
@@ -30,28 +31,31 @@ STYLES = {
 
 
 def replay(
-    run: Annotated[
-        Path, typer.Argument(help="A run's folder, or a JSONL file of its dialogues.", autocompletion=complete_run)
-    ],
+    run: Run,
     dialogue: Annotated[str | None, typer.Option(help="Show one dialogue: its id, or its number in the list.")] = None,
     step: Annotated[int | None, typer.Option(help="Only dialogues of this step.")] = None,
-    phase: Annotated[Phase | None, typer.Option(help="Only dialogues of this phase.")] = None,
-    condition: Annotated[str | None, typer.Option(help="Only this condition of an evaluation.")] = None,
+    filter: JsonObject = options_of("jobs.export.settings:ExportFilter", "phase", "condition"),
     demonstrations: Annotated[bool, typer.Option("--demonstrations", help="List demonstrations, too.")] = False,
     limit: Annotated[int, typer.Option(help="Maximum number of listed dialogues, newest last.", min=1)] = 50,
+    workspace: Root = None,
 ) -> None:
-    """List a run's dialogues, or show one turn by turn: attempt, verdict, reward, hint, leak."""
+    """List a run's dialogues, or show one turn by turn: attempt, verdict, reward, hint, leak.
+
+    RUN may also be a JSONL file of dialogues.
+    """
+    from jobs.export.settings import ExportFilter
+
+    path, condition = find_run(run, workspace), filter.get("condition")
+    matching = ExportFilter(**filter, step_from=step, step_to=step, include_controls=True)
     selected = [
         (number, event)
-        for number, event in enumerate(dialogues(run), 1)
-        if (step is None or event.step == step)
-        and (phase is None or event.phase == phase)
-        and (condition is None or event.setting == condition)
+        for number, event in enumerate(dialogues(path), 1)
+        if matching.matches(event)
         and (demonstrations or dialogue or event.dialogue.policy != DEMONSTRATION)
         and (dialogue is None or dialogue in (event.dialogue.id, str(number)))
     ]
-    if condition is not None and not selected:
-        known = {event.setting for event in dialogues(run)} - {None, ""}
+    if condition and not selected:
+        known = {event.setting for event in dialogues(path)} - {None, ""}
         if condition not in known:
             raise UnknownNameError("The run has no such condition.", value=condition, known=sorted(map(str, known)))
     if dialogue is None:
@@ -61,7 +65,7 @@ def replay(
         raise DataError(
             "The run has no such dialogue.", value=dialogue, fix=f"`{rl2f_command('replay', run)}` lists them."
         )
-    environment = _environment(run)
+    environment = _environment(path)
     for _, event in selected:
         show_dialogue(event, environment)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.completion import complete_run
+from app.commands.options import Root, Runs, find_run
 from app.common import console
 from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.file_io import write_atomically
@@ -17,24 +17,23 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN…", help="Folders of evaluated runs, of any seeds.", autocompletion=complete_run),
-    ],
+    runs: Runs,
     out: Annotated[
         Path | None, typer.Option(help="Also write the Markdown to this file, and the figure beside it (PNG).")
     ] = None,
+    workspace: Root = None,
 ) -> None:
     """Compare evaluated runs: values by seed, mean with an interval over seeds and problems, significant differences.
 
-    Runs of the same seed, such as rl2f and its rlvr control, are joined by checkpoint before seeds are compared.
+    Runs may have any seeds. Runs of the same seed, such as rl2f and its rlvr control, are joined by checkpoint before
+    seeds are compared.
     """
     from rl2f_core.evaluation.across_seeds import join_runs, merge_seeds, seeds_chart
     from rl2f_core.evaluation.figure_files import to_png
 
     by_seed: dict[str, list[EvaluationReport]] = {}
     for run in runs:
-        evaluation = _read(run)
+        evaluation = _read(find_run(run, workspace))
         by_seed.setdefault(str(evaluation.seed), []).append(evaluation)
     summary = merge_seeds({seed: join_runs(reports) for seed, reports in sorted(by_seed.items())})
     text = summary.to_markdown()

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands.completion import complete_run_or_number
-from app.commands.options import AsJson, Root, find_run
+from app.commands.options import AsJson, Root, Run, find_run
 from app.common.console import err, out, table
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core.file_io import write_atomically
@@ -18,12 +17,7 @@ REPORT = "reproduction.json"
 
 
 def reproduce(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="The run's folder, or the number of a run of the workspace.", autocompletion=complete_run_or_number
-        ),
-    ],
+    run: Run,
     tolerance: Annotated[
         float, typer.Option(min=0, help="Relative difference of numbers that counts as within tolerance.")
     ] = 1e-4,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands.completion import complete_run
+from app.commands.options import Root, Runs, find_run
 from app.common.console import err, out
 
 app = typer.Typer(no_args_is_help=True, help="Publish the results of finished runs.", rich_markup_mode=None)
@@ -20,10 +20,9 @@ def group() -> None:
 
 @app.command("collect")
 def collect(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Folders of finished runs.", autocompletion=complete_run)
-    ],
+    runs: Runs,
     target: Annotated[Path, typer.Option("--out", help="Folder of the results; several runs go to OUT/seed-N.")],
+    workspace: Root = None,
 ) -> None:
     """Copy report, configuration, environment, times and training metrics of finished runs to a results folder.
 
@@ -31,6 +30,6 @@ def collect(
     """
     from jobs.export.result_folder import collect as collect_runs
 
-    for folder in collect_runs(runs, target):
+    for folder in collect_runs([find_run(run, workspace) for run in runs], target):
         out().print(str(folder), markup=False)
     err().print("Update the pages that show these results with `make results`.", markup=False)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from types import UnionType
@@ -21,6 +22,8 @@ import typer
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pydantic import BaseModel
 
 LIMITS = (("min", "ge"), ("max", "le"))
@@ -32,9 +35,9 @@ class SettingsOptions:
     """The options of a parameter of a command."""
 
     model: Callable[[], type[BaseModel]]
-    fields: tuple[str, ...]
+    fields: tuple[str, ...] = ()
     """Only these fields, as a dictionary of their values; empty for the whole model."""
-    names: Mapping[str, str | None]
+    names: Mapping[str, str | None] = field(default_factory=dict)
     """Field → name of its option; None omits it."""
 
 
@@ -75,7 +78,7 @@ def _lazy(function: Callable[..., object]) -> type[TyperCommand]:
         @cached_property
         def command(self) -> Any:
             app = typer.Typer(add_completion=False, rich_markup_mode=None)
-            app.command(self.name)(_expand(function))
+            app.command(self.name)(expand(function))
             return typer.main.get_command(app)
 
         def get_params(self, ctx: Any) -> Any:
@@ -89,15 +92,17 @@ def _lazy(function: Callable[..., object]) -> type[TyperCommand]:
     return LazyCommand
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Option:
     parameter: inspect.Parameter
     path: tuple[str, ...]
     """Names of the nested fields."""
     option: str
+    is_run: bool
+    """The value names runs by their numbers, names or folders; the field has their numbers."""
 
 
-def _expand(function: Callable[..., object]) -> Callable[..., object]:
+def expand(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function with an option for each field of a settings model, which calls the function."""
     parameters, settings = [], {}
     signature = inspect.signature(function)
@@ -114,6 +119,9 @@ def _expand(function: Callable[..., object]) -> Callable[..., object]:
     def call(**values: Any) -> object:
         for name, options in settings.items():
             given = {option: values.pop(option.parameter.name) for option in options}
+            for option in options:
+                if option.is_run and given[option] is not None:
+                    given[option] = _run_numbers(given[option], values.get("workspace"))
             values[name] = _settings(signature.parameters[name].default, given)
         return function(**values)
 
@@ -127,27 +135,38 @@ def _expand(function: Callable[..., object]) -> Callable[..., object]:
 def _options(wanted: SettingsOptions, model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[_Option]:
     from pydantic import BaseModel
 
-    for field, info in model.model_fields.items():
-        if (wanted.fields and field not in wanted.fields) or wanted.names.get(field, "") is None:
+    for name, info in model.model_fields.items():
+        if (wanted.fields and name not in wanted.fields) or wanted.names.get(name, "") is None:
             continue
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            yield from _options(wanted, info.annotation, (*above, field))
+            yield from _options(wanted, info.annotation, (*above, name))
             continue
         kind, is_list, is_json = _option_type(info.annotation)
-        option = wanted.names.get(field) or f"--{(field.removesuffix('s') if is_list else field).replace('_', '-')}"
+        singular = name[:-1] if is_list and re.search("[^us]s$", name) else name
+        option = wanted.names.get(name) or f"--{singular.replace('_', '-')}"
+        is_run = name in ("run", "runs") and kind is int
+        kind = str if is_run else kind
         default = None if info.is_required() else info.get_default(call_default_factory=True)
         default = list(default) if is_list and default else None if default in ("", ()) else default
+        declaration = f"{option}/--no-{option[2:]}" if kind is bool and default is True else option
         more: dict[str, Any] = {"parser": _parse_json, "metavar": "JSON"} if is_json else {}
         if is_list and get_origin(kind) is Literal:  # the model checks the values
             kind, more = str, {"metavar": "|".join(get_args(kind))}
         elif kind in (int, float) and not is_list:
             more = {limit: getattr(mark, at) for mark in info.metadata for limit, at in LIMITS if hasattr(mark, at)}
-        declared = typer.Option(option, help=info.description, **more)
+        declared = typer.Option(declaration, help=info.description, **more)
         annotated = Annotated[(list[kind] if is_list else kind) | None, declared]  # type: ignore[valid-type]
-        name = "__".join((*above, field))
+        path = (*above, name)
         required = inspect.Parameter.empty if info.is_required() else default
-        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotated, default=required)
-        yield _Option(parameter, (*above, field), option)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameter = inspect.Parameter("__".join(path), keyword, annotation=annotated, default=required)
+        yield _Option(parameter, path, option, is_run)
+
+
+def _run_numbers(texts: str | list[str], root: Path | None) -> int | list[int]:
+    from app.commands.options import find_number
+
+    return find_number(texts, root) if isinstance(texts, str) else [find_number(text, root) for text in texts]
 
 
 def _option_type(annotation: Any) -> tuple[Any, bool, bool]:

@@ -7,18 +7,12 @@ from typing import Annotated
 
 import typer
 
-from app.commands.completion import complete_run_or_number
-from app.commands.options import Root, find_run
+from app.commands.options import Root, Run, find_run
 from app.common.console import err, out
 
 
 def share_run(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="The run's folder, or the number of a run of the workspace.", autocompletion=complete_run_or_number
-        ),
-    ],
+    run: Run,
     folder: Annotated[
         Path | None, typer.Option("--out", help="New folder of the pages; by default NAME-share in this folder.")
     ] = None,

@@ -7,12 +7,12 @@ import tempfile
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from app.commands.completion import complete_config
-from app.commands.options import Out, Resume, Sets, Targets
+from app.commands.options import Out, Resume, Root, Sets, Targets, find_target
 from app.common.console import err, out
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core.config.loading import apply_override, load_config, parse_config
@@ -30,9 +30,6 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.signals import InterruptHandler
-
-if TYPE_CHECKING:
-    from rl2f_core.run_kinds.eval import Target
 
 RESUME_COMMANDS = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "levels": "levels"}
 """Command that resumes a kind of run; `train` resumes the others."""
@@ -177,6 +174,7 @@ def evaluate(
     sets: Sets = None,
     out: Out = None,
     resume: Resume = None,
+    workspace: Root = None,
 ) -> None:
     """Compare checkpoints on the same tasks under all conditions; writes JSON, a Markdown table and figures.
 
@@ -192,17 +190,8 @@ def evaluate(
         execute_in(RunDir.open(resume))
         return
     names = [name.strip() for name in on.split(",") if name.strip()]
-    config = eval_config([as_target(target) for target in targets or []], names)
+    config = eval_config([find_target(target, workspace) for target in targets or []], names)
     execute_new(with_overrides(config, sets), out)
-
-
-def as_target(text: str) -> Target:
-    """Parse `RUN`, `RUN:NAME` or `RUN/checkpoints/NAME` into folder and checkpoint; RUN may contain colons."""
-    path = Path(text)
-    if path.parent.name == "checkpoints" and (path / "adapter_config.json").is_file():
-        return path.parent.parent, path.name
-    folder, colon, name = text.rpartition(":")
-    return (text, None) if not colon or path.is_dir() else (folder, name)
 
 
 def preflight(

@@ -192,6 +192,10 @@ class Operation:
         return describe_properties(self._returned.json_schema(mode="serialization"))
 
 
+OPERATIONS: dict[str, Operation] = {}
+"""All operations by the name of their endpoint, as far as their modules are imported."""
+
+
 def describe_properties(schema: JsonObject) -> JsonObject:
     """Return a schema without titles, with a description of every property.
 
@@ -250,7 +254,7 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
                 yield from cast(Iterator[object], function(self, **operation.bind(given)))
 
         made: Any = stream if operation.is_stream else call
-        made.operation = operation
+        made.operation = OPERATIONS[operation.name] = operation
         return cast(F, made)
 
     return decorate

@@ -19,7 +19,7 @@ from jobs.db.queries import audit_log
 from rl2f_core.errors import RL2FError
 
 CALLER: ContextVar[str] = ContextVar("caller", default="browser")
-"""Who calls endpoints in this context: `browser`, or `token NAME`."""
+"""Who calls endpoints in this context: `browser`, `command line`, or `token NAME`."""
 NAME = re.compile(r"[\w@.:+-]{0,31}")
 """Texts that are recorded, such as names of checkpoints and presets. Tokens and keys of services are longer."""
 IDENTITIES = ("event_id", "annotator", "author")

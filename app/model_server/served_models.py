@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.export.model.exporter import find_checkpoint
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
@@ -51,7 +50,7 @@ def find_models(checkpoints: Sequence[tuple[Path, str]], *, base: bool) -> Serve
         config = run.config()
         if not isinstance(config, RunConfig):
             raise ConfigError("Only training runs have checkpoints.", value=str(folder))
-        checkpoint = find_checkpoint(run, name)
+        checkpoint = run.find_checkpoint(name)
         served = f"{run.path.resolve().name}@{checkpoint}"
         if served in adapters:
             raise ConfigError("Two checkpoints have the same name.", value=served,

@@ -128,6 +128,18 @@ class RunDir:
             raise ConfigError("There is no such checkpoint.", value=name, known=self.checkpoint_names())
         return self.checked_path(f"checkpoints/{name}")
 
+    def find_checkpoint(self, name: str) -> str:
+        """Return the name of a checkpoint by `stage@step`, or by the step if only one stage has a checkpoint at it.
+
+        Raises `ConfigError` listing the known checkpoints.
+        """
+        known = self.checkpoint_names()
+        found = [each for each in known if name in (each, each.rpartition("@")[2])]
+        if len(found) != 1:
+            text = "Several stages have a checkpoint at this step." if found else "There is no such checkpoint."
+            raise ConfigError(text, value=name, known=found or known)
+        return found[0]
+
     def checkpoint_names(self) -> list[str]:
         """List the checkpoints in the order of saving."""
         files = self.checkpoints.glob("*@*/adapter_model.safetensors")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.options import Root, migrated
+from app.commands.options import Root, find_number, migrated
 from app.common.console import err, out
 from rl2f_core.errors import ConfigError, rl2f_command
 from rl2f_core.file_io import write_atomically
@@ -22,7 +22,7 @@ SCRIPTED = 60
 
 def fit(
     run: Annotated[
-        list[int] | None, typer.Option("--run", help="Adapt the weights to the labels of this run; repeatable.")
+        list[str] | None, typer.Option("--run", help="Adapt the weights to the labels of this run; repeatable.")
     ] = None,
     mrbench: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Fit the default weights; FILE is MRBench_V2.json.")
@@ -47,7 +47,7 @@ def fit(
         from jobs.labels.fitting import fit_labels
 
         with migrated(workspace) as (opened, db):
-            weights = fit_labels(opened, db, run or [])
+            weights = fit_labels(opened, db, [find_number(each, workspace) for each in run or ()])
             file: Path | None = opened.detectors / f"{weights.name}.json"
     else:
         weights, file = fit_default(mrbench), MENTION_WEIGHTS if default else output

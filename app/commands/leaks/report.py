@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.commands.options import AsJson, Root
+from app.commands.settings import options_of
 from app.common.console import out, table
 from rl2f_core.errors import ConfigError
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
@@ -24,12 +26,7 @@ if TYPE_CHECKING:
 
 def report(
     workspace: Root = None,
-    run: Annotated[int | None, typer.Option(help="Only hints of this run.")] = None,
-    environment: Annotated[str, typer.Option(help="Only hints of this environment.")] = "",
-    source: Annotated[str, typer.Option(help="Source of the reports: run, or the number of a rescoring run.")] = "run",
-    group_by: Annotated[
-        str, typer.Option(help="Group by detector, teacher, environment, checkpoint, condition or run.")
-    ] = "detector",
+    values: JsonObject = options_of("app.endpoints.detectors:ReportScope", "run", "environment", "source", "group_by"),
     test: Annotated[
         bool, typer.Option("--test", help="Unlock the test set of tasks; access is logged with --user.")
     ] = False,
@@ -49,45 +46,49 @@ def report(
     from jobs.labels.report_queries import Scope
     from rl2f_core.run.directory import RunDir
 
+    group_by = values.pop("group_by")
     if test and not user.strip():
         raise ConfigError("Access to the test set is logged under a name.", fix="Add --user NAME.")
-    scope = Scope(run, environment, source, test)
+    scope = Scope(**values, test=test)
     with open_workspace(workspace, read_only=not test) as (folder, db):
         db.migrate()
-        check_environment(db, environment)
+        check_environment(db, scope.environment)
         result = store.read(db, scope, group_by)
         if test:
             store.unlock_test_set(db, scope, user)
         opened = store.list_accesses(db)
         cards: list[DetectorCard] = []
-        if run is not None:
-            configs = configured_detectors(db, RunDir(folder.folder(runs.get(db, run).folder)), source)
-            cards = detector_cards(configs, store.read(db, Scope(source=source)))
+        if scope.run is not None:
+            configs = configured_detectors(db, RunDir(folder.folder(runs.get(db, scope.run).folder)), scope.source)
+            cards = detector_cards(configs, store.read(db, Scope(source=scope.source)))
     if as_json:
-        accesses = [each.model_dump() for each in opened]
         data = {
             **result.model_dump(mode="json"),
             "split": "test" if test else "dev",
-            "test_set_accesses": accesses,
+            "test_set_accesses": [each.model_dump() for each in opened],
             "detector_cards": [card.model_dump(mode="json") for card in cards],
         }
         typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
-    console = out()
     for line in sentences(result, test=test):
-        console.print(line, markup=False)
-    console.print(_score_table(result, group_by))
-    if cards:
-        console.print(_card_table(cards))
-    if result.planted:
-        console.print(_planted_table(result))
-    if result.pairs:
-        console.print(_pair_table(result))
-    if result.disagreements:
-        console.print(_disagreement_table(result))
+        out().print(line, markup=False)
+    for each in _tables(result, group_by, cards):
+        out().print(each)
     times = {0: "never", 1: "once"}.get(len(opened), f"{len(opened)} times")
     last = f", last by {opened[0].annotator}" if opened else ""
-    console.print(f"The test set was unlocked {times}{last}.", markup=False)
+    out().print(f"The test set was unlocked {times}{last}.", markup=False)
+
+
+def _tables(report: DetectorReport, group_by: str, cards: Sequence[DetectorCard]) -> Iterator[Table]:
+    yield _score_table(report, group_by)
+    if cards:
+        yield _card_table(cards)
+    if report.planted:
+        yield _planted_table(report)
+    if report.pairs:
+        yield _pair_table(report)
+    if report.disagreements:
+        yield _disagreement_table(report)
 
 
 def sentences(report: DetectorReport, *, test: bool) -> list[str]:

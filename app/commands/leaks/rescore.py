@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands.completion import complete_run_or_number
 from app.commands.leaks import benchmark, check, fit, report
-from app.commands.options import AsJson, Detectors, Root, migrated
+from app.commands.options import AsJson, Detectors, Root, Run, find_listed, migrated
+from app.commands.settings import add_command, options_of
 from app.commands.train import folder_for
 from app.common.console import err, model_text, out, table
 from app.common.terminal_progress import TerminalProgress
@@ -46,30 +46,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Run leak detectors on stored dialogues (rl2f leaks RUN) or on other hints, and measure them.",
 )
-app.command("check")(check.check)
-app.command("report")(report.report)
-app.command("benchmark")(benchmark.benchmark)
-app.command("fit")(fit.fit)
 
 
-@app.command(DEFAULT)
 def rescore(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A run's folder, or the number of a run of the workspace.",
-            autocompletion=complete_run_or_number,
-        ),
-    ],
+    run: Run,
     detector: Detectors = "mentions",
-    penalty: Annotated[
-        float | None, typer.Option(min=0, help="Leak penalty used to recompute rewards (default: the run's).")
-    ] = None,
+    values: JsonObject = options_of("rl2f_core.run_kinds.rescore:RescoreRun", "penalty", "workers"),
     model: Annotated[
         str | None, typer.Option(help="Model of detectors that need one (default: the run's base model).")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes (default: one per core).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the rescoring run; by default beside the run.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Maximum number of listed turns.")] = 20,
     as_json: AsJson = False,
@@ -77,23 +62,23 @@ def rescore(
 ) -> None:
     """Rescore the stored hints of a run without its policy, and list the rewards and advantages whose sign changes.
 
-    The result is a new run with rescore.json, changes.jsonl and one event per hint. If the run is named by its number,
-    the new run belongs to the workspace, and the replay shows both reports.
+    The result is a new run with rescore.json, changes.jsonl and one event per hint. If the run is named by its number
+    or name, the new run belongs to the workspace, and the replay shows both reports.
     """
     from rl2f_core.leaks.parsing import parse_detectors
     from rl2f_core.run_kinds.rescore import CHANGES, SUMMARY
 
     detectors = parse_detectors(detector)
-    number = int(run) if run.isascii() and run.isdigit() else None
-    target, siblings = (Path(run), None) if number is None else _find_in_workspace(number, workspace)
+    listed = find_listed(run, workspace)
+    target = Path(run) if listed is None else listed[1]
     RunDir.open(target)
-    folder = out or folder_for(f"rescore-{target.resolve().name}", siblings or Path("runs"))
+    folder = out or folder_for(f"rescore-{target.resolve().name}", target.parent if listed else Path("runs"))
     is_sibling = folder.resolve().parent == target.resolve().parent
     name = re.sub(r"[^A-Za-z0-9 ._-]+", "-", f"rescore {target.resolve().name}")[:100]
     config = parse_config({
         "kind": "rescore", "name": name, "run": target.resolve().name if is_sibling else str(target.resolve()),
-        "detectors": [part.model_dump(mode="json") for part in detectors], "penalty": penalty, "workers": workers,
-        "model": None if model is None else {"name": model},
+        "detectors": [part.model_dump(mode="json") for part in detectors],
+        "model": None if model is None else {"name": model}, **values,
     })  # fmt: skip
     run_dir = RunDir.create(folder, config)
     with removed_if_not_started(run_dir), InterruptHandler() as stop, TerminalProgress() as progress:
@@ -109,19 +94,10 @@ def rescore(
     else:
         show(summary, changes)
     err().print(f"Every change: {run_dir.path / CHANGES}", markup=False)
-    if siblings is not None and out is None:
+    if listed is not None and out is None:
         _import(run_dir.path, workspace)
     else:
         err().print(f"Read the dialogues: {rl2f_command('replay', target)}", markup=False)
-
-
-def _find_in_workspace(number: int, workspace: Path | None) -> tuple[Path, Path]:
-    """Return the folder of a workspace's run, and the parent of all run folders."""
-    from jobs.db.queries import runs
-    from jobs.export.resolve_sources import open_workspace
-
-    with open_workspace(workspace) as (opened, db):
-        return opened.folder(runs.get(db, number).folder), opened.runs
 
 
 def _import(folder: Path, workspace: Path | None) -> None:
@@ -186,3 +162,13 @@ def _row(change: JsonObject) -> tuple[str, ...]:
         change["dialogue"], str(change["turn"] + 1), change["detector"] or "", "leak" if change["was_leak"] else "",
         pair(change["reward"]), change["reward_sign"] or "", pair(change["advantage"]), change["advantage_sign"] or "",
     )  # fmt: skip
+
+
+for name, command in (
+    ("check", check.check),
+    ("report", report.report),
+    ("benchmark", benchmark.benchmark),
+    ("fit", fit.fit),
+    (DEFAULT, rescore),
+):
+    add_command(app, name, command)

@@ -127,6 +127,13 @@ def find(db: Database, *, folder: str) -> Run | None:
         return session.scalars(select(Run).where(_run.folder == folder)).one_or_none()
 
 
+def find_named(db: Database, name: str) -> Run | None:
+    """Return the newest run whose name or folder is `name`."""
+    with db.read() as session:
+        named = select(Run).where(or_(_run.name == name, _run.folder == name))
+        return session.scalars(named.order_by(_run.id.desc()).limit(1)).first()
+
+
 def of_config(config: BaseRun, yaml_text: str, folder: str, **columns: Any) -> Run:
     """Create the row of a run from its configuration, without storing it; `columns` take precedence."""
     data = config.model_dump(mode="json")

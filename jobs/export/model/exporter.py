@@ -35,23 +35,6 @@ LEGAL_FILES = ("LICENSE*", "NOTICE*")
 MANIFEST, CARD = "manifest.json", "README.md"
 
 
-def find_checkpoint(run: RunDir, name: str) -> str:
-    """Return the name of a checkpoint of a run.
-
-    Args:
-        run: The run directory.
-        name: `stage@step`, or the step if only one stage has a checkpoint at it.
-
-    Raises `ConfigError` listing the known checkpoints.
-    """
-    known = run.checkpoint_names()
-    found = [each for each in known if name in (each, each.rpartition("@")[2])]
-    if len(found) != 1:
-        text = "Several stages have a checkpoint at this step." if found else "There is no such checkpoint."
-        raise ConfigError(text, value=name, known=found or known)
-    return found[0]
-
-
 def export_model(
     run: str | Path,
     checkpoint: str,
@@ -87,7 +70,7 @@ def export_model(
     config = run_dir.config()
     if not isinstance(config, RunConfig):
         raise ConfigError("Only training runs have checkpoints.", value=str(run))
-    checkpoint = find_checkpoint(run_dir, checkpoint)
+    checkpoint = run_dir.find_checkpoint(checkpoint)
     base = get_model(config.model.name, on_message=on_message)
     adapter = run_dir.checkpoint(checkpoint)
     export = _describe(run_dir, config, checkpoint, format, dtype, base.path)

@@ -101,16 +101,16 @@ def test_numbers_and_folders_go_together_each_once(tmp_path: Path, workspace: Wo
     [
         (["nowhere"], "The folder contains no run"),
         (["7"], "There is no workspace in this folder"),
-        (["RUN", "--format", "csv"], "formats.0"),
-        (["RUN", "--file", "xml"], "files.0"),
+        (["RUN", "--format", "csv"], "Option --format: "),
+        (["RUN", "--file", "xml"], "Option --file: "),
         (["RUN", "--labels", "human"], "contains no human labels"),
-        (["RUN", "--steps", "x"], "Steps have the form 10-20"),
+        (["RUN", "--steps", "x"], "a range such as 10-20"),
         (["RUN", "--steps", "9-2"], "step_from 9 is after"),
-        (["RUN", "--steps", "-"], "Steps have the form 10-20"),
-        (["RUN", "--phase", "nonsense"], "filter.phase"),
+        (["RUN", "--steps", "-"], "a range such as 10-20"),
+        (["RUN", "--phase", "nonsense"], "--phase"),
         (["RUN", "--condition", "shuffled"], "No dialogue passes the filter"),
         (["RUN", "--labeled-only"], "No dialogue passes the filter"),
-        (["RUN", "--pairs", "0"], "pairs_per_leak"),
+        (["RUN", "--pairs", "0"], "--pairs"),
     ],
 )
 def test_what_cannot_be_exported_is_one_message_and_leaves_nothing(

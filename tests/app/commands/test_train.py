@@ -18,7 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.commands.train import as_target
+from app.commands.options import find_target
 from rl2f_core.run.events import MetricEvent, StatusEvent, read_events
 from rl2f_core.run_kinds.eval import eval_config
 
@@ -214,10 +214,11 @@ def test_a_runs_folder_may_have_a_colon_in_its_name(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(finished[0], tmp_path / "at 12:30" / "run"))
-    assert as_target(str(run)) == (str(run), None)
-    assert as_target(f"{run}:rl@2") == (str(run), "rl@2")
-    assert as_target(str(run / "checkpoints" / "rl@2")) == (run, "rl@2")
-    made = eval_config([as_target(f"{run}:rl@2")])
+    assert find_target(str(run), None) == (run, None)
+    assert find_target(f"{run}@rl@2", None) == (run, "rl@2")
+    assert find_target(f"{run}:rl@2", None) == (run, "rl@2")
+    assert find_target(str(run / "checkpoints" / "rl@2"), None) == (run, "rl@2")
+    made = eval_config([find_target(f"{run}@rl@2", None)])
     assert made.adapters == {"base": None, "rl@2": str(run.resolve() / "checkpoints" / "rl@2")}
 
 

@@ -205,7 +205,7 @@ def test_a_stop_string_ends_a_choice_and_is_not_part_of_it(http: httpx2.Client) 
 
 def test_a_run_alone_selects_all_its_checkpoints(run: Path) -> None:
     assert sorted(find_checkpoints([str(run)], None)) == [(run, "rl@2"), (run, "rl@4")]
-    assert find_checkpoints([f"{run}@2", f"{run}/checkpoints/rl@4"], None) == [(run, "2"), (run, "rl@4")]
+    assert find_checkpoints([f"{run}@2", f"{run}/checkpoints/rl@4"], None) == [(run, "rl@2"), (run, "rl@4")]
 
 
 def test_runs_with_other_base_models_cannot_share_a_server(run: Path, tiny: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from app.endpoints.launch import FormState, PresetInfo
-from app.forms.errors import FieldError
 from app.forms import run_form
+from app.forms.errors import FieldError
 from app.forms.yaml_text import read
 from app.pages._new_run_draft import (
     Draft,

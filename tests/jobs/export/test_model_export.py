@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen3
 from jobs.export.example_run import machine_paths
 from jobs.export.model import exporter
 from jobs.export.model.card import BaseModel, ModelExport, data_licenses, model_card
-from jobs.export.model.exporter import export_model, find_checkpoint, merged_model
+from jobs.export.model.exporter import export_model, merged_model
 from jobs.export.model.formats import MODEL_FORMATS, ModelFormat
 from jobs.export.model.gguf_file import QUANTIZATIONS, write_gguf
 from jobs.export.model.hub import push
@@ -136,11 +136,11 @@ def test_an_adapter_of_another_base_a_wrong_format_and_an_evaluation_are_refused
 
 
 def test_a_step_names_a_checkpoint_unless_two_stages_have_it(run: Path) -> None:
-    assert find_checkpoint(RunDir.open(run), "18") == find_checkpoint(RunDir.open(run), "rl@18") == "rl@18"
+    assert RunDir.open(run).find_checkpoint("18") == RunDir.open(run).find_checkpoint("rl@18") == "rl@18"
     with pytest.raises(ConfigError, match=r"Several stages.*Known: warm@9, rl@9|Several stages.*Known: rl@9, warm@9"):
-        find_checkpoint(RunDir.open(run), "9")
+        RunDir.open(run).find_checkpoint("9")
     with pytest.raises(ConfigError, match=r"no such checkpoint.*rl@18"):
-        find_checkpoint(RunDir.open(run), "8")
+        RunDir.open(run).find_checkpoint("8")
 
 
 # -- GGUF ------------------------------------------------------------------------------------------------------------
