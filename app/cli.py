@@ -10,29 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import (
-    audit,
-    call,
-    config,
-    data,
-    doctor,
-    export,
-    fork,
-    import_run,
-    levels,
-    models,
-    reindex,
-    replay,
-    report,
-    reproduce,
-    results,
-    serve,
-    serve_model,
-    static_pages,
-    token,
-    train,
-    verify,
-)
+from app.commands.server import audit, reindex, serve, serve_model, token
+from app.commands import call, config, doctor, fork, levels, replay, report, reproduce, train, verify
+from app.commands.files import data, export, import_run, models, results, static_pages
 from app.commands.leaks import rescore as leaks
 from app.commands.settings import add_command
 
@@ -57,7 +37,7 @@ class ErrorHandlingGroup(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             from app.common.console import fail
-            from rl2f_core.distributed.process_group import is_remote_error
+            from rl2f_core.models.process_group import is_remote_error
 
             if not is_remote_error(error):  # the process that failed prints it
                 fail(str(error))

@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 from rl2f_core.errors import ConfigError, FieldValueError, UnknownNameError
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.base import Backend
+    from rl2f_core.models.backends.base import Backend
     from rl2f_core.environments.base import Environment
     from rl2f_core.leaks.base import LeakDetector
-    from rl2f_core.llms.base import ChatModel
-    from rl2f_core.methods.base import Method
-    from rl2f_core.run_kinds.base import Kind
-    from rl2f_core.teachers.base import Teacher
-    from rl2f_core.tracking.base import Tracker
+    from rl2f_core.models.llms.base import ChatModel
+    from rl2f_core.learning.methods.base import Method
+    from rl2f_core.run.kinds.base import Kind
+    from rl2f_core.dialogue.teachers.base import Teacher
+    from rl2f_core.run.tracking.base import Tracker
 
 PACKAGES = {
     "environment": "rl2f_core.environments",
-    "teacher": "rl2f_core.teachers",
+    "teacher": "rl2f_core.dialogue.teachers",
     "leak_detector": "rl2f_core.leaks",
-    "backend": "rl2f_core.backends",
-    "llm": "rl2f_core.llms",
-    "method": "rl2f_core.methods",
-    "tracker": "rl2f_core.tracking",
-    "run_kind": "rl2f_core.run_kinds",
+    "backend": "rl2f_core.models.backends",
+    "llm": "rl2f_core.models.llms",
+    "method": "rl2f_core.learning.methods",
+    "tracker": "rl2f_core.run.tracking",
+    "run_kind": "rl2f_core.run.kinds",
 }
 _components: dict[str, dict[str, type]] = {category: {} for category in PACKAGES}
 _discovered: set[str] = set()

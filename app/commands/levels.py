@@ -37,7 +37,7 @@ def levels(
     seed, which measures the inconsistency by chance. The base model is always included.
     `--perturbation none` makes no copies.
     """
-    from rl2f_core.run_kinds.levels import levels_config
+    from rl2f_core.run.kinds.levels import levels_config
 
     if resume is not None:
         execute_in(RunDir.open(resume))

@@ -90,7 +90,7 @@ def run_number(text: str) -> int | None:
 def find_listed(text: str, root: Path | None) -> tuple[int, Path] | None:
     """Return number and directory of the run of the workspace whose number or name is `text`; None for a folder."""
     from jobs.db.queries.runs import find_named, get
-    from jobs.export.resolve_sources import open_workspace
+    from jobs.export.datasets.resolve_sources import open_workspace
 
     number = run_number(text)
     if number is None and (Path(text).exists() or Path(text).name != text):

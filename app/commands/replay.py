@@ -34,7 +34,7 @@ def replay(
     run: Run,
     dialogue: Annotated[str | None, typer.Option(help="Show one dialogue: its id, or its number in the list.")] = None,
     step: Annotated[int | None, typer.Option(help="Only dialogues of this step.")] = None,
-    filter: JsonObject = options_of("jobs.export.settings:ExportFilter", "phase", "condition"),
+    filter: JsonObject = options_of("jobs.export.datasets.settings:ExportFilter", "phase", "condition"),
     demonstrations: Annotated[bool, typer.Option("--demonstrations", help="List demonstrations, too.")] = False,
     limit: Annotated[int, typer.Option(help="Maximum number of listed dialogues, newest last.", min=1)] = 50,
     workspace: Root = None,
@@ -43,7 +43,7 @@ def replay(
 
     RUN may also be a JSONL file of dialogues.
     """
-    from jobs.export.settings import ExportFilter
+    from jobs.export.datasets.settings import ExportFilter
 
     path, condition = find_run(run, workspace), filter.get("condition")
     matching = ExportFilter(**filter, step_from=step, step_to=step, include_controls=True)

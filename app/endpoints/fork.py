@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 from app.endpoints.dialogues import EventId, Text, TurnIndex
 from app.endpoints.endpoint import Flat, endpoint
 from app.endpoints.group import Endpoints, QueuedRun
-from app.endpoints.labels import Source
-from app.endpoints.redacted_reruns import RedactedRerun, rerun_result
+from app.endpoints.leaks.labels import Source
+from app.endpoints.leaks.redacted_reruns import RedactedRerun, rerun_result
 from app.endpoints.types import RunId
 from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
@@ -23,18 +23,18 @@ from jobs.db.queries import dialogues, hint_values, runs
 from jobs.labels.hint_counts import RUN
 from rl2f_core import registry
 from rl2f_core.config.loading import dump_yaml
-from rl2f_core.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint
-from rl2f_core.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
-from rl2f_core.counterfactual.fork_points import find_dialogue, fork_point_at
-from rl2f_core.counterfactual.report import CounterfactualReport
+from rl2f_core.evaluation.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint
+from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
+from rl2f_core.evaluation.counterfactual.fork_points import find_dialogue, fork_point_at
+from rl2f_core.evaluation.counterfactual.report import CounterfactualReport
 from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.evaluation.formatting import verdict_text
-from rl2f_core.model_store.conversion import conversion_name
-from rl2f_core.model_store.store import is_loadable
+from rl2f_core.models.store.conversion import conversion_name
+from rl2f_core.models.store.store import is_loadable
 from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
-    from rl2f_core.run_kinds.fork import ForkRun
+    from rl2f_core.run.kinds.fork import ForkRun
 
 HintText = Annotated[str, Field(max_length=4000)]
 Samples = Annotated[int, Field(ge=1, le=500)]
@@ -200,7 +200,7 @@ class ForkEndpoints(Endpoints):
         """
         from rl2f_core.leaks.base import LeakQuery, run_cascade
         from rl2f_core.leaks.guard import make_detectors
-        from rl2f_core.rollout.build import build_environment
+        from rl2f_core.dialogue.rollout.build import build_environment
 
         config = self._config(run, event_id, turn, ["base"], [Arm(hint="empty")])
         origin = fork_point_at(find_dialogue(self._open(runs.get(self._context.db, run)), event_id), turn)
@@ -271,8 +271,8 @@ class ForkEndpoints(Endpoints):
         Args:
             run: The fork's run.
         """
-        from rl2f_core.counterfactual.runner import read_report
-        from rl2f_core.run_kinds.fork import ForkRun
+        from rl2f_core.evaluation.counterfactual.runner import read_report
+        from rl2f_core.run.kinds.fork import ForkRun
 
         row = runs.get(self._context.db, run)
         if row.kind != "fork":
@@ -297,7 +297,7 @@ class ForkEndpoints(Endpoints):
     def _config(
         self, run: int, event_id: str, turn: int, checkpoints: list[str], arms: Iterable[Arm], **changes: object
     ) -> CounterfactualRun:
-        from rl2f_core.run_kinds.fork import fork_config
+        from rl2f_core.run.kinds.fork import fork_config
 
         owner = runs.get(self._context.db, run)
         known = self._checkpoints(owner)
@@ -328,7 +328,7 @@ class ForkEndpoints(Endpoints):
 
     def _fork_configs(self, owner: Run, event_id: str) -> Iterator[tuple[Run, ForkRun]]:
         """Yield the forks of a dialogue with their configurations, newest first."""
-        from rl2f_core.run_kinds.fork import ForkRun
+        from rl2f_core.run.kinds.fork import ForkRun
 
         for child in hint_values.forks(self._context.db, owner):
             try:

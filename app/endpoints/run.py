@@ -27,7 +27,7 @@ from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
 from rl2f_core.errors import DataError
-from rl2f_core.metrics.teacher_costs import add_costs, costs_text
+from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.types import FrozenModel, JsonObject
 
 RunAction = Literal["stop", "abort", "resume", "delete"]
@@ -252,7 +252,7 @@ class RunEndpoints(Endpoints):
     @endpoint("run")
     def evaluate_checkpoint(self, run: RunOrOldId, checkpoint: Checkpoint) -> QueuedRun:
         """Queue an evaluation of one checkpoint of a run."""
-        from rl2f_core.run_kinds.eval import eval_config
+        from rl2f_core.run.kinds.eval import eval_config
 
         row = runs.get(self._context.db, run)
         check_checkpoint(self._context.db, run, checkpoint)

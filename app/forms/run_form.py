@@ -22,8 +22,8 @@ from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.presets import Preset
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-from rl2f_core.model_store.store import built_in
-from rl2f_core.text.yaml_loader import load_yaml
+from rl2f_core.models.store.store import built_in
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.types import FrozenModel, JsonObject
 
 DEFAULT_PRESET = "quickstart"

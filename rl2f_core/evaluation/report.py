@@ -34,13 +34,13 @@ from rl2f_core.evaluation.formatting import (
     verdict_text,
 )
 from rl2f_core.evaluation.problem_values import ProblemValues, problem_values
-from rl2f_core.metrics.constant_baseline import (
+from rl2f_core.dialogue.metrics.constant_baseline import (
     compare_to_baseline,
     constant_baseline,
     describe_comparison,
     is_above_baseline,
 )
-from rl2f_core.metrics.dialogues import (
+from rl2f_core.dialogue.metrics.dialogues import (
     OUTCOMES,
     REFLECTION_CONDITIONS,
     Metrics,
@@ -50,7 +50,7 @@ from rl2f_core.metrics.dialogues import (
     hint_effect,
     tally_metrics,
 )
-from rl2f_core.stats.intervals import Interval, correct_families
+from rl2f_core.common.stats.intervals import Interval, correct_families
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel
 
 MAX_PARSE_FAILURE_RATE = 0.5

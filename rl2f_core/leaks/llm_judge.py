@@ -39,13 +39,13 @@ from rl2f_core.leaks.judge_output import (
     read_json,
     read_judgement,
 )
-from rl2f_core.llms.base import ChatRequest, Completion
-from rl2f_core.paths import PROMPTS
-from rl2f_core.teachers.prompt_templates import load
+from rl2f_core.models.llms.base import ChatRequest, Completion
+from rl2f_core.common.paths import PROMPTS
+from rl2f_core.common.prompt_templates import load
 from rl2f_core.types import LeakReport, Message
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.model_pool import ModelPool
+    from rl2f_core.models.backends.model_pool import ModelPool
 
 SINGLE_VOTE_TEMPERATURE = 0.0
 MULTI_VOTE_TEMPERATURE = 0.7

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import LogEvent
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
+from rl2f_core.run.context import Progress, ShouldStop
 
 
 @dataclass(frozen=True)

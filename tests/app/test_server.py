@@ -21,7 +21,7 @@ from stub_routes import QUEUE
 from typer.testing import CliRunner
 
 from app.cli import app as cli
-from app.commands.serve import add_examples
+from app.commands.server.serve import add_examples
 from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.fork import ForkEndpoints
@@ -35,8 +35,8 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.errors import ConfigError, ModelError
-from rl2f_core.model_store import download
-from rl2f_core.model_store.store import get_model
+from rl2f_core.models.store import download
+from rl2f_core.models.store.store import get_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,95 +23,95 @@ FORBIDDEN = {
 HEAVY = ("torch", "transformers", "peft", "trl", "accelerate", "datasets")
 INTERFACE = ("app/components/", "app/pages/")
 """Imported by the server only, after Gradio was configured."""
-TENSORS = ("rl2f_core/modeling", "rl2f_core/backends", "rl2f_core/training")
+TENSORS = ("rl2f_core/models/modeling", "rl2f_core/models/backends", "rl2f_core/learning/training")
 """A package of its own in all but its path: it imports nothing of the core."""
 ALLOWED_IMPORTS = """
 app.cli: commands common rl2f_core.distributed rl2f_core.errors
 app.experiment: commands common plots static_pages jobs.db jobs.export jobs.queue jobs.workspace rl2f_core.config
-    rl2f_core.errors rl2f_core.evaluation rl2f_core.run rl2f_core.run_kinds rl2f_core.types
+    rl2f_core.errors rl2f_core.evaluation rl2f_core.run rl2f_core.run.kinds rl2f_core.types
 app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.imports jobs.ingest jobs.labels
-    jobs.queue jobs.scheduler jobs.workspace rl2f_core.backends rl2f_core.config rl2f_core.counterfactual
-    rl2f_core.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.file_io rl2f_core.hardware rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.paths
-    rl2f_core.registry rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.text rl2f_core.training
+    jobs.queue jobs.scheduler jobs.workspace rl2f_core.models.backends rl2f_core.config rl2f_core.evaluation.counterfactual
+    rl2f_core.models.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
+    rl2f_core.common.file_io rl2f_core.learning.hardware rl2f_core.leaks rl2f_core.dialogue.metrics rl2f_core.models.store rl2f_core.common.paths
+    rl2f_core.registry rl2f_core.run rl2f_core.run.kinds rl2f_core.common.stats rl2f_core.common.text rl2f_core.learning.training
     rl2f_core.types
     model_server static_pages web
 app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
-    rl2f_core.file_io rl2f_core.leaks rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.run rl2f_core.stats rl2f_core.types
-app.components: common endpoints jobs.db plots rl2f_core.evaluation rl2f_core.stats rl2f_core.types
+    rl2f_core.common.file_io rl2f_core.leaks rl2f_core.models.store rl2f_core.common.paths rl2f_core.registry
+    rl2f_core.run rl2f_core.common.stats rl2f_core.types
+app.components: common endpoints jobs.db plots rl2f_core.evaluation rl2f_core.common.stats rl2f_core.types
 app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labels jobs.queue jobs.run_kinds jobs.worker
-    plots rl2f_core.config rl2f_core.counterfactual rl2f_core.environments rl2f_core.errors
-    rl2f_core.evaluation rl2f_core.leaks rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
-    rl2f_core.rollout rl2f_core.run rl2f_core.run_kinds rl2f_core.stats rl2f_core.teachers rl2f_core.text
+    plots rl2f_core.config rl2f_core.evaluation.counterfactual rl2f_core.environments rl2f_core.errors
+    rl2f_core.evaluation rl2f_core.leaks rl2f_core.dialogue.metrics rl2f_core.models.store rl2f_core.registry
+    rl2f_core.dialogue.rollout rl2f_core.run rl2f_core.run.kinds rl2f_core.common.stats rl2f_core.dialogue.teachers rl2f_core.common.text
     rl2f_core.types
-app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.file_io
-    rl2f_core.leaks rl2f_core.llms rl2f_core.metrics rl2f_core.model_store rl2f_core.registry
-    rl2f_core.stats rl2f_core.teachers rl2f_core.text rl2f_core.training rl2f_core.types
-app.model_server: jobs.export rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device rl2f_core.errors
-    rl2f_core.model_store rl2f_core.run rl2f_core.types web
+app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.common.file_io
+    rl2f_core.leaks rl2f_core.models.llms rl2f_core.dialogue.metrics rl2f_core.models.store rl2f_core.registry
+    rl2f_core.common.stats rl2f_core.dialogue.teachers rl2f_core.common.text rl2f_core.learning.training rl2f_core.types
+app.model_server: jobs.export rl2f_core.models.backends rl2f_core.models rl2f_core.config rl2f_core.models.device rl2f_core.errors
+    rl2f_core.models.store rl2f_core.run rl2f_core.types web
 app.pages: common components endpoints forms jobs.chat jobs.db jobs.labels plots rl2f_core.config
-    rl2f_core.counterfactual rl2f_core.errors rl2f_core.leaks rl2f_core.stats rl2f_core.types
-app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.file_io rl2f_core.metrics
-    rl2f_core.registry rl2f_core.run rl2f_core.stats rl2f_core.text rl2f_core.types
+    rl2f_core.evaluation.counterfactual rl2f_core.errors rl2f_core.leaks rl2f_core.common.stats rl2f_core.types
+app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.common.file_io rl2f_core.dialogue.metrics
+    rl2f_core.registry rl2f_core.run rl2f_core.common.stats rl2f_core.common.text rl2f_core.types
 app.static_pages: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
     rl2f_core.registry rl2f_core.run rl2f_core.types
-app.web: common components endpoints forms jobs.chat jobs.db jobs.export pages rl2f_core.errors rl2f_core.file_io
-    rl2f_core.model_store rl2f_core.paths rl2f_core.types
-jobs.chat: db ingest rl2f_core.backends rl2f_core.chat rl2f_core.config rl2f_core.device
-    rl2f_core.environments rl2f_core.errors rl2f_core.file_io rl2f_core.model_store rl2f_core.paths
-    rl2f_core.rollout rl2f_core.run rl2f_core.teachers rl2f_core.text rl2f_core.types workspace
-jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.text rl2f_core.types
-jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.paths rl2f_core.processes rl2f_core.run rl2f_core.text
+app.web: common components endpoints forms jobs.chat jobs.db jobs.export pages rl2f_core.errors rl2f_core.common.file_io
+    rl2f_core.models.store rl2f_core.common.paths rl2f_core.types
+jobs.chat: db ingest rl2f_core.models.backends rl2f_core.models rl2f_core.config rl2f_core.models.device
+    rl2f_core.environments rl2f_core.errors rl2f_core.common.file_io rl2f_core.models.store rl2f_core.common.paths
+    rl2f_core.dialogue.rollout rl2f_core.run rl2f_core.dialogue.teachers rl2f_core.common.text rl2f_core.types workspace
+jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.common.text rl2f_core.types
+jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.common.paths rl2f_core.common.processes rl2f_core.run rl2f_core.common.text
     rl2f_core.types worker workspace
-jobs.export: db rl2f_core.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
-    rl2f_core.evaluation rl2f_core.file_io rl2f_core.model_store rl2f_core.paths rl2f_core.registry
-    rl2f_core.rollout rl2f_core.run rl2f_core.text rl2f_core.types workspace
+jobs.export: db rl2f_core.models.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
+    rl2f_core.evaluation rl2f_core.common.file_io rl2f_core.models.store rl2f_core.common.paths rl2f_core.registry
+    rl2f_core.dialogue.rollout rl2f_core.run rl2f_core.common.text rl2f_core.types workspace
 jobs.imports: db ingest queue rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.file_io rl2f_core.run rl2f_core.run_kinds rl2f_core.types workspace
-jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.run rl2f_core.types
+    rl2f_core.common.file_io rl2f_core.run rl2f_core.run.kinds rl2f_core.types workspace
+jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.common.file_io rl2f_core.run rl2f_core.types
     run_kinds workspace
-jobs.labels: db export rl2f_core.errors rl2f_core.file_io rl2f_core.leaks rl2f_core.run rl2f_core.stats
+jobs.labels: db export rl2f_core.errors rl2f_core.common.file_io rl2f_core.leaks rl2f_core.run rl2f_core.common.stats
     rl2f_core.types workspace
-jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.registry rl2f_core.run
+jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.common.file_io rl2f_core.registry rl2f_core.run
     run_kinds worker workspace
-jobs.run_kinds: export rl2f_core.config rl2f_core.registry rl2f_core.run rl2f_core.run_kinds
-jobs.scheduler: db queue rl2f_core.errors rl2f_core.run_kinds rl2f_core.text workspace
-jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.file_io rl2f_core.processes rl2f_core.run rl2f_core.types
+jobs.run_kinds: export rl2f_core.config rl2f_core.registry rl2f_core.run rl2f_core.run.kinds
+jobs.scheduler: db queue rl2f_core.errors rl2f_core.run.kinds rl2f_core.common.text workspace
+jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.common.file_io rl2f_core.common.processes rl2f_core.run rl2f_core.types
     run_kinds
 rl2f_core: config errors
-rl2f_core.backends: chat config device errors file_io model_store modeling processes registry types
-rl2f_core.chat: errors types
+rl2f_core.models.backends: chat config device errors file_io model_store modeling processes registry types
+rl2f_core.models: errors types
 rl2f_core.config: errors paths registry text types
-rl2f_core.counterfactual: backends config environments errors evaluation file_io leaks metrics rollout run stats
+rl2f_core.evaluation.counterfactual: backends config environments errors evaluation file_io leaks metrics rollout run stats
     teachers types
 rl2f_core.datasets: config environments errors file_io run types
-rl2f_core.device: errors types
+rl2f_core.models.device: errors types
 rl2f_core.distributed: device errors
 rl2f_core.environments: config errors file_io llms model_store paths processes registry text types
 rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
     rollout run stats teachers types
-rl2f_core.file_io: errors types
-rl2f_core.hardware: backends chat config device modeling processes training types
+rl2f_core.common.file_io: errors types
+rl2f_core.learning.hardware: backends chat config device modeling processes training types
 rl2f_core.leaks: backends chat config environments errors file_io llms paths registry
     stats teachers text types
-rl2f_core.llms: backends chat config errors model_store registry types
-rl2f_core.methods: chat config datasets environments errors paths registry rollout run teachers types
-rl2f_core.metrics: environments errors stats types
-rl2f_core.model_store: errors file_io types
-rl2f_core.modeling: errors
+rl2f_core.models.llms: backends chat config errors model_store registry types
+rl2f_core.learning.methods: chat config datasets environments errors paths registry rollout run teachers types
+rl2f_core.dialogue.metrics: environments errors stats types
+rl2f_core.models.store: errors file_io types
+rl2f_core.models.modeling: errors
 rl2f_core.registry: errors
-rl2f_core.rescoring: backends config errors leaks methods registry run types
-rl2f_core.rollout: backends chat config distributed environments errors file_io leaks paths processes registry
+rl2f_core.evaluation.rescoring: backends config errors leaks methods registry run types
+rl2f_core.dialogue.rollout: backends chat config distributed environments errors file_io leaks paths processes registry
     run teachers types
 rl2f_core.run: config distributed errors file_io model_store paths registry types
-rl2f_core.run_kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
+rl2f_core.run.kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
     registry rescoring rollout run training types
-rl2f_core.stats: errors types
-rl2f_core.synthetic_leaks: environments paths types
-rl2f_core.teachers: backends config environments errors llms paths registry synthetic_leaks types
-rl2f_core.tracking: config environments errors evaluation file_io registry run types
-rl2f_core.training: backends config datasets device distributed environments errors file_io leaks llms methods
+rl2f_core.common.stats: errors types
+rl2f_core.leaks.synthetic: environments paths types
+rl2f_core.dialogue.teachers: backends config environments errors llms paths registry synthetic_leaks types
+rl2f_core.run.tracking: config environments errors evaluation file_io registry run types
+rl2f_core.learning.training: backends config datasets device distributed environments errors file_io leaks llms methods
     metrics modeling processes registry rollout run stats teachers types
 """
 """What each package may import, besides itself; names without a dot belong to the same top-level package."""
@@ -282,7 +282,7 @@ def test_no_module_has_more_than_500_lines() -> None:
     "statement",
     [
         "import rl2f_core",
-        "import rl2f_core.types, rl2f_core.config.run, rl2f_core.model_store.store, rl2f_core.device",
+        "import rl2f_core.types, rl2f_core.config.run, rl2f_core.models.store.store, rl2f_core.models.device",
         "from rl2f_core import registry; registry.discover()",
         "import app.cli",
     ],

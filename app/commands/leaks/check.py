@@ -54,7 +54,7 @@ class LeakChecker:
     """
 
     def __init__(self, configs: Sequence[ComponentConfig], model: str) -> None:
-        from rl2f_core.backends.model_pool import ModelPool
+        from rl2f_core.models.backends.model_pool import ModelPool
         from rl2f_core.config.model import ModelConfig
 
         self.configs = configs

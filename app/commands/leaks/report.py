@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from app.endpoints.detector_cards import DetectorCard
+    from app.endpoints.leaks.detector_cards import DetectorCard
     from jobs.labels.detector_report import DetectorReport
     from jobs.labels.estimation import Estimates
-    from rl2f_core.stats.intervals import Interval
+    from rl2f_core.common.stats.intervals import Interval
 
 
 def report(
     workspace: Root = None,
-    values: JsonObject = options_of("app.endpoints.detectors:ReportScope", "run", "environment", "source", "group_by"),
+    values: JsonObject = options_of("app.endpoints.leaks.detectors:ReportScope", "run", "environment", "source", "group_by"),
     test: Annotated[
         bool, typer.Option("--test", help="Unlock the test set of tasks; access is logged with --user.")
     ] = False,
@@ -39,9 +39,9 @@ def report(
     on the test set; the report states the number of accesses.
     """
     from app.common.known_values import check_environment
-    from app.endpoints.detector_cards import configured_detectors, detector_cards
+    from app.endpoints.leaks.detector_cards import configured_detectors, detector_cards
     from jobs.db.queries import runs
-    from jobs.export.resolve_sources import open_workspace
+    from jobs.export.datasets.resolve_sources import open_workspace
     from jobs.labels import report_queries as store
     from jobs.labels.report_queries import Scope
     from rl2f_core.run.directory import RunDir

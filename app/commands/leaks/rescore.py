@@ -51,7 +51,7 @@ app = typer.Typer(
 def rescore(
     run: Run,
     detector: Detectors = "mentions",
-    values: JsonObject = options_of("rl2f_core.run_kinds.rescore:RescoreRun", "penalty", "workers"),
+    values: JsonObject = options_of("rl2f_core.run.kinds.rescore:RescoreRun", "penalty", "workers"),
     model: Annotated[
         str | None, typer.Option(help="Model of detectors that need one (default: the run's base model).")
     ] = None,
@@ -66,7 +66,7 @@ def rescore(
     or name, the new run belongs to the workspace, and the replay shows both reports.
     """
     from rl2f_core.leaks.parsing import parse_detectors
-    from rl2f_core.run_kinds.rescore import CHANGES, SUMMARY
+    from rl2f_core.run.kinds.rescore import CHANGES, SUMMARY
 
     detectors = parse_detectors(detector)
     listed = find_listed(run, workspace)
@@ -120,7 +120,7 @@ def _sign_changes(path: Path, limit: int) -> list[JsonObject]:
 
 def show(summary: JsonObject, changes: Sequence[JsonObject]) -> None:
     """Print the result of a rescoring as tables."""
-    from rl2f_core.run_kinds.rescore import sentence
+    from rl2f_core.run.kinds.rescore import sentence
 
     console = out()
     console.print(model_text(sentence(summary)))

@@ -38,7 +38,7 @@ from jobs.db.search import clean, split_terms
 from jobs.db.server_models import Setting
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-from rl2f_core.text.yaml_loader import load_yaml
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.types import FrozenModel
 
 RunSort = Literal["created", "-created", "name", "-name", "reward", "-reward", "ended", "-ended", "environment",

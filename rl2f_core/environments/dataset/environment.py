@@ -31,7 +31,7 @@ from rl2f_core.environments.math.answer_text import folded
 from rl2f_core.environments.math.base import FALSE_HINT, NO_HINT
 from rl2f_core.environments.math.environment import order, stamp
 from rl2f_core.errors import DataError, FieldValueError
-from rl2f_core.paths import QUESTIONS_SAMPLE
+from rl2f_core.common.paths import QUESTIONS_SAMPLE
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 

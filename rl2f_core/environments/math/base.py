@@ -26,8 +26,8 @@ from rl2f_core.environments.false_claims import side_agreement
 from rl2f_core.environments.math.answer_text import canonical, last_boxed, normal, number_text, read_number, read_value
 from rl2f_core.environments.math.equivalence import Pair, compare_answers, too_wordy
 from rl2f_core.errors import DataError, shorten
-from rl2f_core.text.integers import find_integers
-from rl2f_core.text.tokens import cached
+from rl2f_core.common.text.integers import find_integers
+from rl2f_core.common.text.tokens import cached
 from rl2f_core.types import ConstantBaseline, Task, TaskData, Verdict
 
 AnswerForm = Literal["tags", "boxed", "either"]

@@ -19,8 +19,8 @@ from rl2f_core.leaks.decoding import letters, views
 from rl2f_core.leaks.decoding.views import AnswerType, TextView
 from rl2f_core.leaks.exact import find_verbatim
 from rl2f_core.leaks.visible_context import numerals, parse_attempt
-from rl2f_core.text.normalize import is_whole, literals, normalize
-from rl2f_core.text.tokens import cached
+from rl2f_core.common.text.normalize import is_whole, literals, normalize
+from rl2f_core.common.text.tokens import cached
 from rl2f_core.types import Task
 
 MAX_MENTIONS = 50

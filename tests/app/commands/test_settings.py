@@ -126,4 +126,4 @@ def test_settings_models_are_not_imported_before_their_command_runs() -> None:
     code = "import sys, app.cli; print(*(name for name in sys.modules if name.startswith(('jobs.', 'app.endpoints'))))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert not loaded & {"jobs.export.settings", "jobs.imports.importer", "app.endpoints.endpoint"}
+    assert not loaded & {"jobs.export.datasets.settings", "jobs.imports.importer", "app.endpoints.endpoint"}

@@ -13,12 +13,12 @@ import pytest
 from model_runs import write_model_run
 from model_server_helpers import served, serving
 
-from app.commands.serve_model import find_checkpoints
+from app.commands.server.serve_model import find_checkpoints
 from app.model_server.served_models import find_models
 from app.model_server.server import ModelServer
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.backends.hf.backend import HFBackend
-from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.backends.hf.backend import HFBackend
+from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.errors import ConfigError
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
-from app.pages import _compare_view as view
+from app.pages.compare import view
 from app.plots.comparison import ConfigDifference
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import gradio as gr
 
 from app.endpoints.fork import CheckpointChoice, ForkResult, HintScreening
-from app.pages import _fork_result as result
-from app.pages import _fork_view as view
+from app.pages.fork import result
+from app.pages.fork import view
 from app.pages._query import QueryFields
-from app.pages.fork import DEFAULT_ARMS, _Page
+from app.pages.fork.page import DEFAULT_ARMS, _Page
 from jobs.db.models import RunSummary
 
 EVIL = "<img src=x onerror=alert(1)> ${1} {{2}}"

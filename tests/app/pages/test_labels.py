@@ -11,22 +11,22 @@ from replay_data import add_run, training_events
 
 from app.common.benchmark_scores import figures
 from app.common.context import Context
-from app.endpoints.detectors import Recommendation, ReportScope
-from app.endpoints.labels import HintLabel
+from app.endpoints.leaks.detectors import Recommendation, ReportScope
+from app.endpoints.leaks.labels import HintLabel
 from app.endpoints.studio import Studio
-from app.pages._labels_benchmark import benchmark_view
-from app.pages._labels_desk import CHOOSE, Desk, Draft, LabelForm, Labeling
-from app.pages._labels_report import ends, fraction, labels_to_add, plural, report_view
-from app.pages._labels_stage import hint_key, queue_view
+from app.pages.labels.benchmark import benchmark_view
+from app.pages.labels.desk import CHOOSE, Desk, Draft, LabelForm, Labeling
+from app.pages.labels.report import ends, fraction, labels_to_add, plural, report_view
+from app.pages.labels.stage import hint_key, queue_view
 from app.pages._query import QueryFields
-from app.pages.labels import _Page
+from app.pages.labels.page import _Page
 from jobs.db.engine import Database
 from jobs.labels.hint_counts import InformationRow
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.leaks.benchmark.comparison import CascadeResult
 from rl2f_core.leaks.benchmark.score import BenchmarkReport, Counts, Score
-from rl2f_core.stats.intervals import Interval
+from rl2f_core.common.stats.intervals import Interval
 
 LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
 NOTHING = Draft()

@@ -17,7 +17,7 @@ from rl2f_core.config.loading import apply_override, dump_yaml, format_validatio
 from rl2f_core.config.presets import presets
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.errors import ConfigError, DataError, DiskFullError
-from rl2f_core.file_io import disk_is_full, write_atomically
+from rl2f_core.common.file_io import disk_is_full, write_atomically
 
 
 def data(**changes: Any) -> dict[str, Any]:

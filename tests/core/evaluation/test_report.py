@@ -25,9 +25,9 @@ from rl2f_core.evaluation.report import (
     findings,
     tables,
 )
-from rl2f_core.metrics.constant_baseline import compare_to_baseline, describe_comparison
-from rl2f_core.metrics.dialogues import OUTCOMES
-from rl2f_core.stats.intervals import Interval, wilson
+from rl2f_core.dialogue.metrics.constant_baseline import compare_to_baseline, describe_comparison
+from rl2f_core.dialogue.metrics.dialogues import OUTCOMES
+from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.types import ConstantBaseline, Dialogue, StopReason
 
 

@@ -11,8 +11,8 @@ import pytest
 from leak_helpers import Oracle, arithmetic
 from openai_server import FakeEndpoint, Say, in_turn, serving
 
-from rl2f_core.backends.fake import FakeBackend
-from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.errors import ConfigError

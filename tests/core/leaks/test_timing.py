@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from leak_helpers import Oracle
 
-from rl2f_core.backends.model_pool import ModelPool
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.leaks.benchmark.score import LeakItem
 from rl2f_core.leaks.benchmark.timing import areas, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors

@@ -1,0 +1,250 @@
+"""Leak detectors: the report against human labels, scores on benchmarks, and a recommended cascade.
+
+Results on the test set are returned only by `unlock_test_set`, which logs the access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field
+
+from app.common import benchmark_scores
+from app.common.known_values import check_environment, check_known
+from app.endpoints.leaks.detector_cards import DetectorCard, configured_detectors, detector_cards
+from app.endpoints.dialogues import Text
+from app.endpoints.endpoint import Flat, endpoint
+from app.endpoints.group import Endpoints
+from app.endpoints.leaks.labels import Annotator, HintRef, Source
+from app.endpoints.types import RunId, from_row
+from jobs.db.queries import runs
+from jobs.labels import report_queries
+from jobs.labels.detector_report import DetectorReport, MetricsRow
+from jobs.labels.estimation import labels_needed, sample_size_for
+from jobs.labels.hint_counts import RUN
+from jobs.labels.report_queries import Scope
+from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
+from rl2f_core.types import FrozenModel, JsonObject
+
+GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
+GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
+NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+MAX_DISAGREEMENTS = 200
+MAX_ACCESSES = 5
+
+
+class ReportScope(FrozenModel):
+    """The hints of a detector report, and the grouping of its rows."""
+
+    run: RunId | None = None
+    """Only hints of this run."""
+    environment: Text = ""
+    """Only hints of this environment."""
+    source: Source = RUN
+    """Findings made during the runs (`run`), or by the rescore run with this id."""
+    group_by: GroupBy = "detector"
+    """Grouping of the rows."""
+    include_controls: bool = False
+    """Count the hints of control conditions too, e.g. shuffled ones."""
+
+
+class DisagreementRow(HintRef):
+    """A hint on which annotators differ, or their majority and the detector."""
+
+    labels: dict[str, str]
+    """Label by annotator."""
+    flagged: bool | None
+    """None if the source did not check the hint."""
+    detector: str | None
+    """The detector that flagged it."""
+    among_annotators: bool
+    """Annotators differ."""
+    with_detector: bool
+    """The majority and the detector differ."""
+
+
+class LabelsNeeded(FrozenModel):
+    """Number of further labels for intervals of ± .05."""
+
+    precision: int | None
+    """Flagged hints to label."""
+    recall: int | None
+    """Hints to label."""
+    without_labels: int
+    """Flagged hints to label if there are no labels yet."""
+
+
+class AccessRow(FrozenModel):
+    """A logged access to the test set."""
+
+    annotator: Annotator
+    time: float
+    source: Source
+    run: int | None
+    """The run, if the report covered one run."""
+    environment: str
+    """The environment, if the report covered one environment."""
+
+
+class Accesses(FrozenModel):
+    """The accesses to the test set."""
+
+    count: int
+    """Number of accesses."""
+    newest: list[AccessRow]
+    """The newest ones."""
+
+
+class ReportResult(FrozenModel):
+    """A detector report."""
+
+    is_test_set: bool
+    """The report is on the test set."""
+    report: DetectorReport
+    """The report; its `disagreements` are empty."""
+    disagreements: list[DisagreementRow]
+    """The newest ones."""
+    disagreement_count: int
+    """Number of all disagreements."""
+    labels_needed: LabelsNeeded
+    """Number of further labels for narrow intervals."""
+    accesses: Accesses
+    """The accesses to the test set."""
+
+
+class ReportRows(FrozenModel):
+    """The rows of a report under one grouping."""
+
+    rows: list[MetricsRow]
+    """The rows."""
+    hidden: int
+    """Number of omitted rows."""
+
+
+class UnlockedReport(ReportResult):
+    """A detector report on the test set."""
+
+    groupings: dict[GroupBy, ReportRows]
+    """The rows under every grouping."""
+
+
+class FindingSource(FrozenModel):
+    """A source of findings."""
+
+    name: str
+    """`run`, or the id of a rescore run."""
+    detectors: str
+    """Configurations of its detectors as JSON."""
+    time: float | None
+    """Seconds since 1970, UTC; None for the runs' own detectors."""
+
+
+class Recommendation(FrozenModel):
+    """The recommended cascade of detectors."""
+
+    candidates: int
+    """Number of recorded cascades on the benchmark."""
+    result: CascadeResult | None
+    """None if no cascade is within the budget."""
+
+
+class DetectorEndpoints(Endpoints):
+    """Endpoints of the detector report and the leak benchmark."""
+
+    @endpoint("read")
+    def detector_report(self, scope: Flat[ReportScope] = ReportScope()) -> ReportResult:
+        """Compare detector findings with human labels, on the dev set."""
+        return self._result(self._reports(scope, (scope.group_by,))[scope.group_by])
+
+    @endpoint("read")
+    def detector_cards(self, run: RunId, source: Source = RUN) -> list[DetectorCard]:
+        """Return how far the flags of a run's detectors can be trusted: results on benchmarks and by human labels."""
+        configs = configured_detectors(self._context.db, self._folder(runs.get(self._context.db, run)), source)
+        return detector_cards(configs, self._reports(ReportScope(source=source), ("detector",))["detector"])
+
+    @endpoint("label")
+    def unlock_test_set(self, annotator: Annotator, scope: Flat[ReportScope] = ReportScope()) -> UnlockedReport:
+        """Log an access to the test set and return the report on it.
+
+        Args:
+            annotator: Name of the person who looks at the test set.
+            scope: The hints.
+        """
+        reports = self._reports(scope, GROUPINGS, test=True)
+        test_set = Scope(scope.run, scope.environment, scope.source, test=True)
+        report_queries.unlock_test_set(self._context.db, test_set, annotator)
+        groupings = {name: ReportRows(rows=each.rows, hidden=each.hidden) for name, each in reports.items()}
+        result = self._result(reports[scope.group_by], is_test_set=True)
+        return UnlockedReport(**dict(result), groupings=groupings)
+
+    @endpoint("read")
+    def list_finding_sources(self) -> list[FindingSource]:
+        """List the sources of findings: the runs' own detectors and every rescore, newest first."""
+        return [from_row(FindingSource, each) for each in report_queries.sources(self._context.db)]
+
+    @endpoint("read")
+    def detector_benchmark(self) -> JsonObject:
+        """Return precision, recall and F1 of the default detectors on the synthetic benchmark."""
+        return benchmark_scores.figures()
+
+    @endpoint("read")
+    def compare_detectors(self) -> list[CascadeResult]:
+        """Return the recorded results of cascades of detectors; `rl2f leaks benchmark --json FILE` records results."""
+        return benchmark_scores.recorded()
+
+    @endpoint("read")
+    def recommend_detectors(
+        self,
+        usd_per_1000_hints: NonNegative = 0.0,
+        min_hints_per_second: NonNegative = 0.0,
+        min_precision: Fraction = 0.95,
+        benchmark: Text = "handwritten",
+    ) -> Recommendation:
+        """Return the recorded cascade with the highest recall within a budget.
+
+        The test split of the benchmark decides, or dev if test was not recorded.
+
+        Args:
+            usd_per_1000_hints: Maximum price in US dollars; 0 admits only cascades without a model.
+            min_hints_per_second: Minimum speed.
+            min_precision: Minimum of the measured precision.
+            benchmark: `handwritten` or `generated`.
+        """
+        recorded = benchmark_scores.recorded()
+        check_known("benchmark", benchmark, {*BENCHMARKS, *(each.benchmark for each in recorded)})
+        results = latest(recorded, benchmark)
+        found = recommend(
+            results,
+            usd_per_1000_hints=usd_per_1000_hints,
+            min_hints_per_second=min_hints_per_second,
+            min_precision=min_precision,
+        )
+        return Recommendation(candidates=len(results), result=found)
+
+    def _reports(self, asked: ReportScope, groupings: Sequence[str], test: bool = False) -> dict[str, DetectorReport]:
+        check_environment(self._context.db, asked.environment)
+        scope = Scope(asked.run, asked.environment, asked.source, test)
+        return report_queries.read_all(self._context.db, scope, groupings, with_controls=asked.include_controls)
+
+    def _result(self, report: DetectorReport, *, is_test_set: bool = False) -> ReportResult:
+        total = report.total.estimates
+        accesses = report_queries.list_accesses(self._context.db)
+        return ReportResult(
+            is_test_set=is_test_set,
+            report=report.model_copy(update={"disagreements": []}),
+            disagreements=[
+                from_row(DisagreementRow, each, run=each.run, event_id=each.event)
+                for each in report.disagreements[-MAX_DISAGREEMENTS:][::-1]
+            ],
+            disagreement_count=len(report.disagreements),
+            labels_needed=LabelsNeeded(
+                precision=labels_needed(total.precision, total.n_flagged),
+                recall=labels_needed(total.recall, total.n_flagged + total.n_unflagged),
+                without_labels=sample_size_for(),
+            ),
+            accesses=Accesses(
+                count=len(accesses), newest=[from_row(AccessRow, each) for each in accesses[:MAX_ACCESSES]]
+            ),
+        )
