@@ -29,6 +29,7 @@ def numbers(queue: Any) -> Iterator[int]:
     yield from served(queue, run_dir)
 
 
+@pytest.mark.slow
 def test_a_flagged_hint_is_redacted_and_rerun(
     numbers: int, visit: Callable[..., Any], no_overflow: Callable[[Any], None]
 ) -> None:

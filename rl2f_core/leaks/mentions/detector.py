@@ -29,6 +29,8 @@ class MentionsDetector(LeakDetector):
     one of three roles, count as `Config.partial` says; parts that the student has written never count.
     """
 
+    gives_probability = True
+
     class Config(ComponentConfig):
         """The answer in any form, asserted."""
 

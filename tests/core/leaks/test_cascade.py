@@ -308,7 +308,9 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(HOSTILE)))
+@pytest.mark.parametrize(
+    "number", [pytest.param(i, marks=[pytest.mark.slow] if i in (0, 3, 4, 10) else []) for i in range(len(HOSTILE))]
+)
 def test_adversarial_hints_take_bounded_time(number: int):
     started = time.process_time()
     for make in (exact, mentions):

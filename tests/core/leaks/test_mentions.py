@@ -274,6 +274,7 @@ def test_replies_of_tutors_are_read_from_the_public_format(tmp_path: Path) -> No
         read_mrbench(file)
 
 
+@pytest.mark.slow
 def test_the_trainer_loads_no_benchmark_and_no_synthetic_leaks() -> None:
     code = (
         "import sys, rl2f_core.training.trainer; from rl2f_core import registry; registry.names('teacher'); "
