@@ -68,7 +68,7 @@ class LeakDetector(ABC):
         """The registered name, also `LeakReport.detector`."""
         return self.config.type
 
-    def accepts(self, report: LeakReport, has_probability: bool) -> bool:
+    def should_check(self, report: LeakReport, has_probability: bool) -> bool:
         """Return whether to check a hint with this report of the detectors before; `has_probability`: one gives it."""
         return not report.leaked
 
@@ -90,7 +90,7 @@ def run_cascade(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery])
     reports = [NO_LEAK] * len(queries)
     has_probability = False
     for detector in detectors:
-        chosen = [i for i, report in enumerate(reports) if detector.accepts(report, has_probability)]
+        chosen = [i for i, report in enumerate(reports) if detector.should_check(report, has_probability)]
         detector.num_checked += len(chosen)
         for i, report in zip(chosen, detector.check_batch([queries[i] for i in chosen]), strict=True):
             if reports[i].leaked and report.error is not None:

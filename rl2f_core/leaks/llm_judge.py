@@ -67,9 +67,11 @@ class LLMJudgeDetector(LeakDetector):
 
     A verdict "leak" counts if the hint contains its quotation verbatim, and problem and attempts do not. The span is
     that of the quotation; a contrastive report has none. `answer_fraction` is 1. `leak_type` is the most frequent one
-    of the votes "leak". After a detector that gives probabilities, the judge decides the hints whose probability is
-    uncertain (`UNCERTAIN`), also those that are flagged; see `Config.hints`. If there is no majority because replies failed or have another form, the hint is unchecked
+    of the votes "leak". If there is no majority because replies failed or have another form, the hint is unchecked
     (`LeakReport.error`). A tie is no leak; the evidence states it.
+
+    After a detector that gives probabilities, the judge decides the hints whose probability is uncertain (`UNCERTAIN`),
+    also those that are flagged; see `Config.hints`.
 
     `cost` is the price of all replies so far, in US dollars; see `ChatModel.price`.
     """
@@ -95,8 +97,8 @@ class LLMJudgeDetector(LeakDetector):
         `on_unverified_quote: flag`), stranger (default of contrastive), or a .txt file with fields problem, attempts,
         hints, hint, mark and reply_format, and answer (verdict) or answer_format (contrastive)."""
         hints: Literal["uncertain", "unflagged"] = "uncertain"
-        """Judged hints after a detector with probabilities. uncertain: those between .2 and .8. unflagged: all that were
-        not flagged, also hints that do not mention the answer. Without such a detector, all unflagged hints."""
+        """Judged hints after a detector with probabilities. uncertain: those between .2 and .8, flagged or not.
+        unflagged: also hints that do not mention the answer. Without such a detector, all unflagged hints."""
         votes: int = Field(1, ge=1, le=99)
         """Number of votes; the majority decides, and a tie is no leak."""
         temperature: float | None = Field(None, ge=0, le=2)
@@ -118,7 +120,7 @@ class LLMJudgeDetector(LeakDetector):
         self.temperature = default if config.temperature is None else config.temperature
         self._by = f"{self.judge.name}, {self.prompt.version}"
 
-    def accepts(self, report: LeakReport, has_probability: bool) -> bool:
+    def should_check(self, report: LeakReport, has_probability: bool) -> bool:
         if self.config.hints == "unflagged" or not has_probability:
             return not report.leaked
         return report.leak_probability is not None and UNCERTAIN[0] <= report.leak_probability <= UNCERTAIN[1]

@@ -327,7 +327,7 @@ def test_cheaper_detector_reports_first():
     assert run_cascade(detectors, [LeakQuery(task, "1,024")])[0].detector == "mentions"
     old = ("exact", {"type": "equivalent", "partial": 0.5}, {"type": "classifier", "path": "v1", "threshold": 0.97})
     replaced = [part.model_dump() for part in LeaksConfig(detectors=old).detectors]
-    default = {"type": "mentions", "path": None, "threshold": None, "partial": 1.0}
+    default = {"type": "mentions", "version": 1, "path": None, "threshold": None, "partial": 1.0}
     assert replaced == [{"type": "exact"}, {**default, "partial": 0.5}, default], "paths and thresholds mean others"
     rescore = parse_config({"kind": "rescore", "run": "r", "detectors": ["exact", "candidates", "classifier"]})
     assert [part.type for part in rescore.detectors] == ["exact", "mentions"]  # type: ignore[attr-defined]
