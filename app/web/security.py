@@ -42,8 +42,8 @@ from app.web.failure_limit import FailureLimit
 from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
 from jobs.db.models import ApiToken
+from rl2f_core.common.file_io import checked_path
 from rl2f_core.errors import DataError, RL2FError
-from rl2f_core.file_io import checked_path
 from rl2f_core.types import JsonObject
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -15,7 +15,7 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.types import LeakReport, Task
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.model_pool import ModelPool
+    from rl2f_core.models.backends.model_pool import ModelPool
 
 SCORES = ("logprob_gain", "leak_probability", "leak_threshold", "error")
 """Fields of a report that stay in the reports of later detectors."""

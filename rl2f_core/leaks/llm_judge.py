@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from rl2f_core import registry
+from rl2f_core.common.paths import PROMPTS
+from rl2f_core.common.prompt_templates import load
 from rl2f_core.config.components import LLMConfig, by_name
 from rl2f_core.config.fields import FILE_REF, ComponentConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
@@ -39,13 +41,11 @@ from rl2f_core.leaks.judge_output import (
     read_json,
     read_judgement,
 )
-from rl2f_core.llms.base import ChatRequest, Completion
-from rl2f_core.paths import PROMPTS
-from rl2f_core.teachers.prompt_templates import load
+from rl2f_core.models.llms.base import ChatRequest, Completion
 from rl2f_core.types import LeakReport, Message
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.model_pool import ModelPool
+    from rl2f_core.models.backends.model_pool import ModelPool
 
 SINGLE_VOTE_TEMPERATURE = 0.0
 MULTI_VOTE_TEMPERATURE = 0.7

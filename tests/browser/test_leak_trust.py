@@ -13,8 +13,8 @@ from replay_data import add_run, event, hint, training_events, turn
 
 from jobs.db.engine import Database
 from jobs.workspace import Workspace
+from rl2f_core.common import prompt_templates
 from rl2f_core.run.events import MetricEvent
-from rl2f_core.teachers import prompt_templates
 
 SLOW = 120_000
 """Milliseconds that a worker may take to start and to end on a busy machine."""

@@ -16,9 +16,9 @@ from rl2f_core import registry
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rl2f_core.common.stats.intervals import Interval
     from rl2f_core.leaks.benchmark.comparison import CascadeResult
     from rl2f_core.leaks.benchmark.score import Score
-    from rl2f_core.stats.intervals import Interval
 
 Split = Literal["dev", "test"]
 Grouping = Literal["kind", "register", "environment"]
@@ -50,10 +50,10 @@ def benchmark(
     Brackets contain 95 % intervals. The price is that of the endpoints' tokens. Hints per second exclude the loading of
     models; replies from the disk cache make them too high (llm.cache=false turns it off).
     """
-    from rl2f_core.backends.model_pool import ModelPool
     from rl2f_core.config.model import ModelConfig
     from rl2f_core.leaks.benchmark import comparison
     from rl2f_core.leaks.benchmark.mrbench import read_mrbench
+    from rl2f_core.models.backends.model_pool import ModelPool
 
     _require("split", split, get_args(Split))
     _require("grouping", group_by, get_args(Grouping))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import regex
 
+from rl2f_core.common.file_io import unique_keys
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.code.environment import Code
 from rl2f_core.environments.code.mutations import constant, mutants
@@ -41,7 +42,6 @@ from rl2f_core.environments.math.base import normalize_gold, scale
 from rl2f_core.environments.math.environment import Math
 from rl2f_core.environments.math.equivalence import check_units
 from rl2f_core.errors import shorten
-from rl2f_core.file_io import unique_keys
 from rl2f_core.types import JsonObject, Task, TaskData, Verdict
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
+from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESULTS, TEACHER_WRITTEN_LEAKS
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.errors import DataError
-from rl2f_core.file_io import write_atomically
 from rl2f_core.leaks.benchmark.score import BenchmarkReport, LeakItem, Split, compare, kinds_of, read_items
 from rl2f_core.leaks.benchmark.timing import areas, needs_model, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
-from rl2f_core.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESULTS, TEACHER_WRITTEN_LEAKS
-from rl2f_core.stats.intervals import Interval
 from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.model_pool import ModelPool
+    from rl2f_core.models.backends.model_pool import ModelPool
 
 BENCHMARKS = {
     "generated": LEAK_BENCHMARK,

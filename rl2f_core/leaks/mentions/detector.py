@@ -18,7 +18,7 @@ from rl2f_core.leaks.mentions.model import MentionWeights, read_weights
 from rl2f_core.types import LeakReport, LeakType
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.model_pool import ModelPool
+    from rl2f_core.models.backends.model_pool import ModelPool
 
 
 @registry.register("leak_detector")

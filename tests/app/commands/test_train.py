@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from app.cli import app
 from app.commands.train import as_target
 from rl2f_core.run.events import MetricEvent, StatusEvent, read_events
-from rl2f_core.run_kinds.eval import eval_config
+from rl2f_core.run.kinds.eval import eval_config
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]

@@ -11,14 +11,14 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli import app
+from rl2f_core.common.paths import CONFIGS
 from rl2f_core.config.loading import load_config, parse_config
 from rl2f_core.config.matrix import cells
 from rl2f_core.config.presets import preset, presets
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.errors import ConfigError
-from rl2f_core.paths import CONFIGS
 from rl2f_core.run.events import DialogueEvent, MetricEvent, read_events
-from rl2f_core.run_kinds.dry_run import MODEL, dry_run, shrink_config
+from rl2f_core.run.kinds.dry_run import MODEL, dry_run, shrink_config
 
 NAMES = [item.name for item in presets()]
 OFFLINE = "sample"

@@ -11,15 +11,15 @@ from leak_helpers import arithmetic, assertions, check, code, exact, mentions, w
 from leak_tables import ASSERTED, EQUIVALENT, EXACT, MENTIONED, NOT_EQUIVALENT, NOT_EXACT
 
 from rl2f_core import registry
+from rl2f_core.common.text.normalize import NUMBER, contains_tokens, find, normalize
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.loading import parse_config
 from rl2f_core.environments.base import Environment, new_task, wrap_answer
-from rl2f_core.environments.numbers.arithmetic import Arithmetic
-from rl2f_core.environments.numbers.guess_number import GuessNumber
+from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
+from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
-from rl2f_core.text.normalize import NUMBER, contains_tokens, find, normalize
 from rl2f_core.types import LeakReport, Task
 
 # -- text ------------------------------------------------------------------------------------------------------------

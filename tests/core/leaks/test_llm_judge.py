@@ -11,8 +11,6 @@ import pytest
 from leak_helpers import Oracle, arithmetic
 from openai_server import FakeEndpoint, Say, in_turn, serving
 
-from rl2f_core.backends.fake import FakeBackend
-from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.errors import ConfigError
@@ -20,6 +18,8 @@ from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.guard import LeakGuard, make_detectors
 from rl2f_core.leaks.judge_output import Judgement, locate_quote, read_judgement
 from rl2f_core.leaks.llm_judge import LLMJudgeDetector
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.types import LeakReport, LeakType
 
 HINT = "Add the tens first: 50 and 70 make 120, then 12 more."

@@ -276,7 +276,7 @@ def test_replies_of_tutors_are_read_from_the_public_format(tmp_path: Path) -> No
 
 def test_the_trainer_loads_no_benchmark_and_no_synthetic_leaks() -> None:
     code = (
-        "import sys, rl2f_core.training.trainer; from rl2f_core import registry; registry.names('teacher'); "
+        "import sys, rl2f_core.learning.training.trainer; from rl2f_core import registry; registry.names('teacher'); "
         "print([m for m in sys.modules if 'synthetic_leaks' in m or 'leaks.benchmark.' in m])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from leak_helpers import Oracle
 
-from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.leaks.benchmark.score import LeakItem
 from rl2f_core.leaks.benchmark.timing import areas, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.types import LeakReport
 
 
