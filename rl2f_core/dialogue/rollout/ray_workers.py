@@ -149,8 +149,8 @@ class RolloutWorker:
 class RolloutWorkerGroup:
     """The rollout workers of a run; `on_message` is called with a message about each lost worker.
 
-    `builders` are `build_backend` and `build_engine`, which each worker calls. Raises `RunError` if Ray is not installed
-    or the cluster lacks the resources.
+    `builders` are `build_backend` and `build_engine`, which each worker calls. Raises `RunError` if Ray is not
+    installed or the cluster lacks the resources.
     """
 
     def __init__(self, config: BaseRun, *builders: Callable[..., Any]) -> None:
