@@ -10,29 +10,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import (
-    audit,
-    config,
-    data,
-    doctor,
-    export,
-    fork,
-    import_run,
-    levels,
-    models,
-    reindex,
-    replay,
-    report,
-    reproduce,
-    results,
-    serve,
-    serve_model,
-    static_pages,
-    token,
-    train,
-    verify,
-)
+from app.commands import config, doctor, fork, levels, replay, report, reproduce, train, verify
+from app.commands.files import data, export, import_run, models, results, static_pages
 from app.commands.leaks import rescore as leaks
+from app.commands.server import audit, reindex, serve, serve_model, token
 
 
 class ErrorHandlingGroup(TyperGroup):

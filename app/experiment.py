@@ -28,10 +28,10 @@ from app.plots.run_charts import overview, series
 from app.plots.run_folder import plot_options, step_metrics
 from app.static_pages.folder import write_pages
 from jobs.db.engine import Database
-from jobs.export import exporter
+from jobs.export.datasets import exporter
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import FolderSource
 from jobs.export.model.exporter import export_model
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import FolderSource
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.evaluation import EvaluationConfig
@@ -192,7 +192,7 @@ class Experiment:
 
         Args:
             folder: The new folder.
-            settings: Fields of `jobs.export.settings.ExportSettings`, e.g. `formats=["messages"]`.
+            settings: Fields of `jobs.export.datasets.settings.ExportSettings`, e.g. `formats=["messages"]`.
         """
         source, target = FolderSource(self.folder), Path(folder)
         manifest = exporter.export([source], validate_config(ExportSettings, settings), target, name=target.name)

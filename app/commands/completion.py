@@ -23,7 +23,7 @@ def complete_run(incomplete: str) -> list[str]:
 def complete_run_or_number(incomplete: str) -> list[str]:
     """Return the numbers of the workspace's newest runs, and folders as `complete_run`."""
     from jobs.db.queries.runs import page
-    from jobs.export.resolve_sources import open_workspace
+    from jobs.export.datasets.resolve_sources import open_workspace
     from rl2f_core.errors import RL2FError
 
     try:

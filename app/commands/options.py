@@ -64,7 +64,7 @@ def find_run(text: str, root: Path | None) -> Path:
     if not text.isascii() or not text.isdigit():
         return Path(text)
     from jobs.db.queries.runs import get
-    from jobs.export.resolve_sources import open_workspace
+    from jobs.export.datasets.resolve_sources import open_workspace
 
     with open_workspace(root) as (workspace, db):
         return workspace.folder(get(db, int(text)).folder)

@@ -8,7 +8,7 @@ from types import TracebackType
 from rich import progress as bars
 
 from app.common.console import err, model_text
-from rl2f_core.run.progress import Progress
+from rl2f_core.run.context import Progress
 
 LINE_INTERVAL_SECONDS = 20.0
 """Interval of progress lines if standard error is no terminal."""

@@ -15,11 +15,11 @@ from jobs.db.models import ACTIVE, Run
 from jobs.db.queries import dialogues, runs
 from jobs.db.queries.runs import RunFilter
 from jobs.export import catalog
-from jobs.export.exporter import refuse_excluded
-from jobs.export.formats import FORMATS
+from jobs.export.datasets.exporter import refuse_excluded
+from jobs.export.datasets.formats import FORMATS
+from jobs.export.datasets.resolve_sources import workspace_sources
+from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.export.model.formats import check_format
-from jobs.export.resolve_sources import workspace_sources
-from jobs.export.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.labels import label_queries
 from jobs.run_kinds.export import ExportRun
 from jobs.run_kinds.model_export import ModelExportRun
@@ -222,7 +222,7 @@ class ExportEndpoints:
 
         Args:
             run_ids: Runs to export.
-            filter: Fields of `jobs.export.settings.ExportFilter`, e.g. `{"phase": "evaluation"}`.
+            filter: Fields of `jobs.export.datasets.settings.ExportFilter`, e.g. `{"phase": "evaluation"}`.
         """
         chosen = validated(ExportFilter, filter or {})
         sources = workspace_sources(self._context.db, self._context.workspace, run_ids)

@@ -15,8 +15,8 @@ from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.dialogues import EventId, Text, TurnIndex
 from app.endpoints.endpoint import endpoint
-from app.endpoints.labels import Source
-from app.endpoints.redacted_reruns import RedactedRerun, rerun_result
+from app.endpoints.leaks.labels import Source
+from app.endpoints.leaks.redacted_reruns import RedactedRerun, rerun_result
 from app.endpoints.transcript import columns
 from app.endpoints.types import QueuedRun, RunId
 from app.forms.allowlist import check_checkpoint

@@ -12,7 +12,7 @@ from gradio.blocks import Block
 from gradio.components import Component
 
 from app.common.http_status import http_status
-from app.components.event_errors import keep_error
+from app.components.browser.event_errors import keep_error
 from rl2f_core.errors import RL2FError
 
 P = ParamSpec("P")

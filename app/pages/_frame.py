@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.components.address import Address
-from app.components.keys import Key, Keys
+from app.components.browser.address import Address
+from app.components.browser.keys import Key, Keys
 from app.components.nodes import el
 from app.components.view import View
 from app.endpoints.studio import Studio

@@ -6,8 +6,8 @@ import time
 
 import gradio as gr
 
-from app.components.address import Replacement
-from app.components.evaluation_view import scroll_table, table_header
+from app.components.browser.address import Replacement
+from app.components.elements.evaluation_view import scroll_table, table_header
 from app.components.nodes import Element, el
 from app.components.view import View
 from app.endpoints.audit import AuditRow

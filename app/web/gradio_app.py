@@ -58,7 +58,7 @@ def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[Publ
     """Build all pages, each with its own route, and publish the endpoints for programs."""
     import gradio as gr
 
-    from app.components.event_errors import show_errors
+    from app.components.browser.event_errors import show_errors
 
     blocks = gr.Blocks(title="RL2F Studio", analytics_enabled=False, fill_width=True)
     blocks.pages[0] = ("", "Runs", True)
@@ -153,7 +153,7 @@ def _without_false_files(value: object) -> object:
 def _errors_as_messages(name: str) -> Iterator[None]:
     import gradio as gr
 
-    from app.components.event_errors import keep_status
+    from app.components.browser.event_errors import keep_status
 
     try:
         yield

@@ -36,7 +36,7 @@ from rl2f_core.run.events import OWN_CONDITIONS
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
-    from jobs.export.export_records import ExportRecord
+    from jobs.export.datasets.export_records import ExportRecord
     from jobs.workspace import Workspace
 
 ON_DRAWS = "blind random draws"
@@ -74,9 +74,9 @@ def fit_labels(workspace: Workspace, db: Database, runs: Sequence[int]) -> Menti
 # -- examples ----------------------------------------------------------------------------------------------------------
 def labeled_examples(workspace: Workspace, db: Database, runs: Sequence[int]) -> dict[HintKey, Example]:
     """Return the hints with a decided human label on tasks of the dev set; the majority of the labels decides."""
-    from jobs.export.export_records import TaskRenderer
-    from jobs.export.resolve_sources import workspace_sources
-    from jobs.export.settings import EXCLUSIONS, ExportFilter
+    from jobs.export.datasets.export_records import TaskRenderer
+    from jobs.export.datasets.resolve_sources import workspace_sources
+    from jobs.export.datasets.settings import EXCLUSIONS, ExportFilter
 
     filter = ExportFilter(labeled_only=True, **dict.fromkeys(EXCLUSIONS, True))
     examples: dict[HintKey, Example] = {}
@@ -91,7 +91,7 @@ def labeled_examples(workspace: Workspace, db: Database, runs: Sequence[int]) ->
 
 
 def _examples(record: ExportRecord, finder: MentionFinder) -> Iterator[tuple[HintKey, Example]]:
-    from jobs.export.label_choice import decide
+    from jobs.export.datasets.label_choice import decide
 
     task = record.event.task
     if is_test(task_hash(task.environment, task.public, task.privileged)):

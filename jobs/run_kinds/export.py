@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from jobs.export.settings import ExportSettings
+from jobs.export.datasets.settings import ExportSettings
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.kinds.base import Kind
@@ -35,8 +35,8 @@ class Export(Kind[ExportRun]):
 
         An export that was stopped or killed leaves no files, and starts again from the first dialogue.
         """
-        from jobs.export.exporter import export, summary
-        from jobs.export.resolve_sources import open_workspace, workspace_sources
+        from jobs.export.datasets.exporter import export, summary
+        from jobs.export.datasets.resolve_sources import open_workspace, workspace_sources
 
         folder = context.run_dir.path.resolve()
         with open_workspace(folder.parent.parent) as (workspace, db):

@@ -16,7 +16,7 @@ import psutil
 
 from jobs.worker.status_files import LOCATION, write_progress
 from rl2f_core.config.run import BaseRun
-from rl2f_core.run.progress import Progress
+from rl2f_core.run.context import Progress
 from rl2f_core.types import JsonObject
 
 WRITE_INTERVAL_SECONDS = 1.0

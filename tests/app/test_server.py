@@ -20,7 +20,7 @@ from stub_routes import QUEUE
 from typer.testing import CliRunner
 
 from app.cli import app as cli
-from app.commands.serve import add_examples
+from app.commands.server.serve import add_examples
 from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.fork import ForkEndpoints

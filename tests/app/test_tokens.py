@@ -22,9 +22,9 @@ from app.common.context import Context
 from app.web.page_registry import PageInfo
 from jobs.db.engine import Database
 from jobs.db.queries import audit_log, runs, tokens
-from jobs.export.exporter import export
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import WorkspaceSource
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import WorkspaceSource
 from jobs.ingest.ingester import reindex
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace

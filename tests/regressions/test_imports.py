@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.common.context import Context
-from app.components.replay import group_kind, group_view
+from app.components.elements.replay import group_kind, group_view
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.run import RunEndpoints
 from app.experiment import Experiment
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, outcomes
 from jobs.db.queries.dialogues import DialogueFilter
-from jobs.export.export_records import TaskRenderer, from_event
-from jobs.export.row_builders import messages
+from jobs.export.datasets.export_records import TaskRenderer, from_event
+from jobs.export.datasets.row_builders import messages
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics

@@ -17,12 +17,12 @@ from schema_drift import schema_drift
 from typer.testing import CliRunner
 
 from app.cli import app as cli
-from app.commands.serve_model import find_checkpoints
+from app.commands.server.serve_model import find_checkpoints
 from app.common.context import Context
 from app.endpoints.studio import Studio
 from app.experiment import Experiment
 from app.model_server.served_models import find_models
-from app.pages._run_view import heading
+from app.pages.run.view import heading
 from app.static_pages.folder import write_pages
 from jobs.chat.checkpoints import run_choices
 from jobs.db import schema
@@ -30,9 +30,9 @@ from jobs.db.engine import Database
 from jobs.db.errors import StoreError
 from jobs.db.models import Run
 from jobs.db.queries import chats, notes, runs, scheduled_runs, tokens
+from jobs.export.datasets.sources import FolderSource
 from jobs.export.model.exporter import export_model
 from jobs.export.result_folder import collect
-from jobs.export.sources import FolderSource
 from jobs.ingest.ingester import ingest, reindex
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace

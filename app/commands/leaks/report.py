@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from app.endpoints.detector_cards import DetectorCard
+    from app.endpoints.leaks.detector_cards import DetectorCard
     from jobs.labels.detector_report import DetectorReport
     from jobs.labels.estimation import Estimates
     from rl2f_core.common.stats.intervals import Interval
@@ -43,9 +43,9 @@ def report(
     on the test set; the report states the number of accesses.
     """
     from app.common.known_values import check_environment
-    from app.endpoints.detector_cards import configured_detectors, detector_cards
+    from app.endpoints.leaks.detector_cards import configured_detectors, detector_cards
     from jobs.db.queries import runs
-    from jobs.export.resolve_sources import open_workspace
+    from jobs.export.datasets.resolve_sources import open_workspace
     from jobs.labels import report_queries as store
     from jobs.labels.report_queries import Scope
     from rl2f_core.run.directory import RunDir

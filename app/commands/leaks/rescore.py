@@ -118,7 +118,7 @@ def rescore(
 def _find_in_workspace(number: int, workspace: Path | None) -> tuple[Path, Path]:
     """Return the folder of a workspace's run, and the parent of all run folders."""
     from jobs.db.queries import runs
-    from jobs.export.resolve_sources import open_workspace
+    from jobs.export.datasets.resolve_sources import open_workspace
 
     with open_workspace(workspace) as (opened, db):
         return opened.folder(runs.get(db, number).folder), opened.runs

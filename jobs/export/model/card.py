@@ -12,7 +12,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 
-from jobs.export.card import plain
+from jobs.export.datasets.card import plain
 from jobs.export.model.formats import quantization
 from rl2f_core.config.evaluation import Condition
 from rl2f_core.config.loading import dump_yaml, parse_config

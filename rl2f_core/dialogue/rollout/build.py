@@ -20,8 +20,8 @@ from rl2f_core.models.backends.base import Backend
 from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.models.process_group import current_group
 from rl2f_core.models.renderer import ChatRenderer
+from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.progress import Progress
 from rl2f_core.types import JsonObject
 
 

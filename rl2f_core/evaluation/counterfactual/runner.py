@@ -33,11 +33,10 @@ from rl2f_core.evaluation.counterfactual.estimates import Outcome
 from rl2f_core.evaluation.counterfactual.fork_points import ForkPoint, match_recorded_hints
 from rl2f_core.evaluation.counterfactual.report import CounterfactualReport, build_report, chart
 from rl2f_core.models.backends.base import Backend
-from rl2f_core.run.context import RunContext
+from rl2f_core.run.context import Progress, RunContext, ShouldStop
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, HintValueEvent, LogEvent, read_events
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress, ShouldStop
 from rl2f_core.types import Dialogue, Hint, StopReason
 
 STAGE = "fork"

@@ -17,10 +17,10 @@ from rl2f_core.environments.capabilities import without_worked_solution
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.evaluate import EvaluationRunner, supported_conditions
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report
+from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute, removed_if_not_started
-from rl2f_core.run.progress import Progress
 from rl2f_core.types import Dialogue, JsonObject
 
 MODEL = "tiny-random"

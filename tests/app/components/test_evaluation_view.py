@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.components.evaluation_view import (
+from app.components.elements.evaluation_view import (
     dialogues_link,
     difference_table,
     evaluation_sheet,

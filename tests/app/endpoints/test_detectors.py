@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from app.cli import app
 from app.common import benchmark_scores
 from app.common.context import Context
-from app.endpoints.detectors import DetectorEndpoints
 from app.endpoints.endpoint import ArgumentError, endpoints_of
-from app.endpoints.labels import LabelEndpoints
+from app.endpoints.leaks.detectors import DetectorEndpoints
+from app.endpoints.leaks.labels import LabelEndpoints
 from jobs.db.errors import NotFoundError
 from jobs.labels import label_queries, opened_hints, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter

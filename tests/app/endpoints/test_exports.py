@@ -13,12 +13,12 @@ from starlette.testclient import TestClient
 
 from app.common.context import Context
 from app.endpoints.exports import ExportEndpoints
-from app.pages._exports_view import export_list
+from app.pages.exports.view import export_list
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
-from jobs.export.exporter import export
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import WorkspaceSource
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import WorkspaceSource
 from jobs.ingest.ingester import reindex
 from jobs.labels import label_queries
 from jobs.labels.label_queries import LabelAnswer

@@ -11,8 +11,8 @@ from detector_report_data import Truth, add_truth
 from replay_data import PRIVILEGED, PUBLIC, add_run, event, hint, turn
 
 from app.common.context import Context
-from app.endpoints.fitting import FittingEndpoints
-from app.endpoints.labels import LabelEndpoints
+from app.endpoints.leaks.fitting import FittingEndpoints
+from app.endpoints.leaks.labels import LabelEndpoints
 from app.endpoints.studio import Studio
 from app.forms.allowlist import check_detector, list_options
 from jobs.db.queries import runs

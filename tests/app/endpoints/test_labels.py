@@ -13,7 +13,7 @@ from replay_data import add_run, event, hint, odd_events, training_events, turn
 from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import ArgumentError, endpoints_of
-from app.endpoints.labels import HintToLabel, LabelEndpoints
+from app.endpoints.leaks.labels import HintToLabel, LabelEndpoints
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.db.queries import runs

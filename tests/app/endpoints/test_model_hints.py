@@ -18,9 +18,9 @@ from app.endpoints.transcript import dialogue_detail
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import dialogues, metrics, runs
-from jobs.export.exporter import export
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import FolderSource
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import FolderSource
 from jobs.labels import annotation_queue
 from jobs.workspace import Workspace
 from rl2f_core.common import prompt_templates

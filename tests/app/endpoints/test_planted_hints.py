@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.common.context import Context
-from app.components.transcript import finding_lines
-from app.endpoints.detectors import DetectorEndpoints
+from app.components.elements.transcript import finding_lines
 from app.endpoints.dialogues import DialogueEndpoints
-from app.endpoints.labels import LabelEndpoints
-from app.pages._labels_desk import LabelForm
-from app.pages._labels_report import report_view
+from app.endpoints.leaks.detectors import DetectorEndpoints
+from app.endpoints.leaks.labels import LabelEndpoints
+from app.pages.labels.desk import LabelForm
+from app.pages.labels.report import report_view
 from jobs.labels import report_queries
 from jobs.labels.report_queries import Scope
 

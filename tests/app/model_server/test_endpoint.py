@@ -13,7 +13,7 @@ import pytest
 from model_runs import write_model_run
 from model_server_helpers import served, serving
 
-from app.commands.serve_model import find_checkpoints
+from app.commands.server.serve_model import find_checkpoints
 from app.model_server.served_models import find_models
 from app.model_server.server import ModelServer
 from rl2f_core.errors import ConfigError

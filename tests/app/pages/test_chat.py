@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from app.endpoints.chat import ChatEndpoints, ChatInfo, ChatMessageInfo, ChatRun, TurnUpdate
-from app.pages import _chat_view as view
-from app.pages._chat_settings import check_message, draft, offered_checkpoints, parse_index
-from app.pages._chat_tab import NO_CHATS, NO_MEMORY, ChatTab
-from app.pages._chat_tree import MessageTree
+from app.pages.chat.page import view
+from app.pages.chat.settings import check_message, draft, offered_checkpoints, parse_index
+from app.pages.chat.tab import NO_CHATS, NO_MEMORY, ChatTab
+from app.pages.chat.tree import MessageTree
 from rl2f_core.errors import ConfigError, DataError
 
 RUNS: list[ChatRun] = [

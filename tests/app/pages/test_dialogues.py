@@ -10,12 +10,12 @@ import pytest
 from replay_data import add_run, odd_events, taxi_events, training_events
 
 from app.common.context import Context
-from app.components.dialogue_list import dialogue_list, row_key
-from app.components.replay import group_kind
-from app.components.transcript import Folding, transcript_text
+from app.components.elements.dialogue_list import dialogue_list, row_key
+from app.components.elements.replay import group_kind
+from app.components.elements.transcript import Folding, transcript_text
 from app.endpoints.studio import Studio
-from app.pages._dialogues_browse import DialogueBrowser, PageState, merged_ranges, parse_filter
-from app.pages._dialogues_view import content, error_view, histogram_chart, pager, shortcuts, step_of
+from app.pages.dialogues.browse import DialogueBrowser, PageState, merged_ranges, parse_filter
+from app.pages.dialogues.view import content, error_view, histogram_chart, pager, shortcuts, step_of
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import ActionChoice
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import gradio as gr
 
-from app.pages import _fork_result as result
-from app.pages import _fork_view as view
 from app.pages._query import QueryFields
-from app.pages.fork import DEFAULT_ARMS, _Page
+from app.pages.fork.page import DEFAULT_ARMS, _Page, result, view
 
 EVIL = "<img src=x onerror=alert(1)> ${1} {{2}}"
 

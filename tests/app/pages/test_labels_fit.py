@@ -13,8 +13,8 @@ from detector_report_data import Truth, add_truth
 
 from app.common.context import Context
 from app.endpoints.studio import Studio
-from app.pages._labels_desk import LabelForm
-from app.pages._labels_fit import fit_view, start_fit, start_rescoring
+from app.pages.labels.desk import LabelForm
+from app.pages.labels.fit import fit_view, start_fit, start_rescoring
 from jobs.db.engine import Database
 from jobs.db.queries import runs
 from jobs.labels import annotation_queue

@@ -10,15 +10,15 @@ import pytest
 
 from app.forms import run_form
 from app.forms.yaml_text import read
-from app.pages._new_run_draft import (
+from app.pages.new_run.draft import (
     Draft,
     bounds,
     option_of,
     parse_number,
     renamed,
 )
-from app.pages._new_run_form import draw_form
-from app.pages._new_run_view import preset_choices, summary
+from app.pages.new_run.form import draw_form
+from app.pages.new_run.view import preset_choices, summary
 
 
 @pytest.fixture

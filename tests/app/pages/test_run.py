@@ -9,10 +9,9 @@ import pytest
 from run_data import add_run
 
 from app.common.context import Context
-from app.components.metric_strip import metric_cards
+from app.components.elements.metric_strip import metric_cards
 from app.endpoints.run import RunDetails, RunEndpoints, RunLog
-from app.pages import _run_view as view
-from app.pages.run import chart_options, current_tab, run_number, series_choices
+from app.pages.run.page import chart_options, current_tab, run_number, series_choices, view
 from jobs.db.models import Run
 
 EVIL = "<img src=x onerror=alert(1)>"

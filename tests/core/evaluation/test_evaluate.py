@@ -30,12 +30,11 @@ from rl2f_core.evaluation.evaluate import (
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
 from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.run.context import RunContext
+from rl2f_core.run.context import Progress, RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.progress import Progress
 from rl2f_core.types import Dialogue, StopReason, Turn, Verdict
 
 CONDITIONS = ("hints", "contentless", "resample", "shuffled", "misleading")

@@ -19,9 +19,9 @@ from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import dialogues, metrics, runs
 from jobs.db.queries.dialogues import DialogueFilter
-from jobs.export.exporter import export
-from jobs.export.resolve_sources import workspace_sources
-from jobs.export.settings import ExportSettings
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.resolve_sources import workspace_sources
+from jobs.export.datasets.settings import ExportSettings
 from jobs.imports.dialogues import DialogueConverter
 from jobs.imports.importer import FORMATS, ImportRowsError, ImportSettings, import_file
 from jobs.ingest.ingester import reindex

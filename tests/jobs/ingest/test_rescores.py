@@ -102,7 +102,7 @@ def test_a_rescoring_of_a_run_that_is_not_here_is_kept_and_shows_nothing(db: Dat
 def test_a_rescoring_without_a_model_of_its_own_can_wait_in_the_queue_and_be_exported_from(
     db: Database, scanned: Workspace
 ) -> None:
-    from jobs.export.sources import WorkspaceSource
+    from jobs.export.datasets.sources import WorkspaceSource
 
     row = Queue(db, scanned).add("kind: rescore\nrun: b-target\npenalty: 2\n")
     assert (row.kind, row.device, row.model, row.status) == ("rescore", "cpu", "", "queued")

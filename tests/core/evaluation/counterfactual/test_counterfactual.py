@@ -25,13 +25,13 @@ from rl2f_core.evaluation.counterfactual.fork_points import (
 )
 from rl2f_core.evaluation.counterfactual.runner import ForkRunner, read_report
 from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, HintValueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.journal import Journal
 from rl2f_core.run.kinds.fork import fork_config
 from rl2f_core.run.kinds.hint_value import hint_value_config, sampled_fork_points
-from rl2f_core.run.progress import Progress
 
 FIVE = [{"hint": h} for h in ("original", "contentless", "empty", "misleading")] + [
     {"hint": "edited", "text": "Too low!"}

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from openai_server import Say, serving
 
-from jobs.export.exporter import export
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import FolderSource
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import FolderSource
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig

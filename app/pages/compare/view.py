@@ -1,0 +1,268 @@
+"""Elements of the page Compare: the chosen runs, evaluations side by side, differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from app.common.urls import page_url
+from app.components.elements.evaluation_view import (
+    condition_label,
+    dialogues_link,
+    findings_list,
+    number,
+    scroll_table,
+    table_header,
+    value_range,
+    whisker,
+)
+from app.components.nodes import Element, action, badge, el, empty
+from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
+from app.endpoints.runs import RunSummary
+from app.plots.comparison import MISSING
+from rl2f_core.types import JsonObject
+
+DEFAULT_QUANTITY = "cum_acc/T"
+ACTIVE = {"queued", "starting", "running", "stopping"}
+BORDERS = {"solid": "solid", "dot": "dotted"}
+"""Line style of a swatch by the dash of the run's lines; `dashed` for all others."""
+PAIRED = (
+    "Each checkpoint minus this one, on the same tasks with the same evaluation seed; "
+    "95 % intervals over problems; findings after Holm's correction over all checkpoints."
+)
+
+
+def run_label(run: RunSummary) -> str:
+    """Return the name of a run in the list of runs to choose."""
+    facts = [f"{run['id']} {run['name']}", run["environment"], run["method"], f"seed {run['seed']}"]
+    return " · ".join(fact for fact in facts if fact)
+
+
+def metric_label(metric: Mapping[str, str]) -> str:
+    """Return the name of a metric in the list of metrics to choose."""
+    title = "" if metric["title"] == metric["name"] else metric["title"]
+    return " · ".join(part for part in (metric["name"], title, metric["unit"]) if part)
+
+
+def _swatch(run: ComparedRunRow) -> Element:
+    style = f"color: var({run['color']}); border-top-style: {BORDERS.get(run['dash'], 'dashed')}"
+    return el("i.rl-swatch", style=style)
+
+
+def _title(run: ComparedRunRow) -> str:
+    return f"{run['id']} {run['name']}"
+
+
+def run_chips(comparison: RunComparison) -> Element:
+    """Return the compared runs with their colors; without runs the next step."""
+    runs, missing = comparison["runs"], comparison["missing"]
+    chips = [
+        el(
+            "span.rl-chip",
+            _swatch(run),
+            el(
+                "a",
+                _title(run),
+                href=page_url("run", run=run["id"]),
+                title=" · ".join([run["environment"], run["method"], run["model"], f"seed {run['seed']}"]),
+            ),
+            badge(run["status"], run["detail"]) if run["status"] != "succeeded" else None,
+            data_key=f"run{run['id']}",
+            data_run=run["id"],
+        )
+        for run in runs
+    ]
+    nothing = empty(
+        "Select runs to compare.",
+        "Select them above, or mark several in the list of runs. "
+        "Curves, evaluations and the differences of their configurations appear here.",
+        el("a.rl-button", "All runs", href="/"),
+    )
+    return el(
+        "div.rl-stack",
+        el("div.rl-picked", chips) if chips else None,
+        _missing_runs(missing) if missing else None,
+        None if runs else nothing,
+    )
+
+
+def _missing_runs(missing: Sequence[int]) -> Element:
+    what = "There is no run" if len(missing) == 1 else "There are no runs"
+    text = f"{what} {', '.join(map(str, missing))}: deleted, or the link is wrong. "
+    return el("div.rl-alert", text, action("Remove", "remove", style="rl-small"), role="alert")
+
+
+def no_charts(metrics: Sequence[str]) -> Element:
+    """Return why no chart is shown."""
+    title = f"None of these runs has {', '.join(metrics)}." if metrics else "No metric is selected."
+    return empty(title, "Select a metric above.")
+
+
+def config_table(groups: Sequence[ConfigGroup], runs: Sequence[ComparedRunRow]) -> Element | None:
+    """Return the differing values of the configurations by section; None for one run.
+
+    Sections that some of the runs lack, such as a stage, are folded.
+    """
+    if len(runs) < 2:
+        return None
+    heading = el("h2", "Differences of the configurations")
+    if not groups:
+        return el("section", heading, el("p.rl-muted", "The resolved configurations are the same."))
+    rows, folded = [], []
+    heads = [el("span", _swatch(run), f" {_title(run)}") for run in runs]
+    for group in groups:
+        values = [el("tr", *(el("td.rl-mono", text) for text in (row["key"], *row["values"])))
+                  for row in group["differences"]]  # fmt: skip
+        columns = zip(runs, zip(*(row["values"] for row in group["differences"]), strict=True), strict=True)
+        owners = [_title(run) for run, texts in columns if set(texts) != {MISSING}]
+        if len(values) > 1 and len(owners) < len(runs):
+            table = scroll_table(table_header(["key", *heads]), values, "rl-table rl-diff")
+            text = f"{len(values)} keys, only in {', '.join(owners)}"
+            summary = el("summary", f"{group['section']} ", el("span.rl-muted", text))
+            folded.append(el("details", summary, table, data_key=group["section"]))
+        else:
+            section = el("th", group["section"], colspan=len(runs) + 1, scope="rowgroup")
+            rows += [el("tr.rl-group", section), *values]
+    shared = scroll_table(table_header(["key", *heads]), rows, "rl-table rl-diff") if rows else None
+    card = el("div.rl-card.rl-stack", shared, folded)
+    return el("section.rl-section", heading, card, aria_label="differences of the configurations")
+
+
+# -- evaluations ---------------------------------------------------------------------------------------------------
+def evaluated(found: EvaluationComparison) -> dict[int, JsonObject]:
+    """Return the evaluations by run."""
+    return {table["run"]: table["evaluation"] for table in found["tables"] if table["evaluation"]}
+
+
+def no_evaluations() -> Element:
+    """Return how to get evaluations to compare."""
+    return empty(
+        "None of these runs was evaluated.",
+        "Open a run and evaluate one of its checkpoints; then it can be compared here.",
+    )
+
+
+def quantity_choices(evaluations: Mapping[int, JsonObject]) -> list[tuple[str, str]]:
+    """Return title and key of every quantity of the evaluations; at least the default one."""
+    if not evaluations:
+        return [(DEFAULT_QUANTITY, DEFAULT_QUANTITY)]
+    turns = {evaluation["turns"] for evaluation in evaluations.values()}
+    last = f"solved within {turns.pop() if len(turns) == 1 else 'all'} turns"
+    titles = {DEFAULT_QUANTITY: last, "cum_acc/1": "solved at turn 1"}
+    columns = _columns(evaluations)
+    return [(titles.get(key) or str(column["title"]), key) for key, column in columns.items()]
+
+
+def _columns(evaluations: Mapping[int, JsonObject]) -> dict[str, JsonObject]:
+    return {column["key"]: column for each in evaluations.values() for column in each["table"]["columns"]}
+
+
+def quantity_note(evaluations: Mapping[int, JsonObject], quantity: str) -> Element | None:
+    """Return the explanation of a quantity; None without evaluations."""
+    column = _columns(evaluations).get(quantity)
+    if column is None:
+        return None
+    return el("p.rl-muted.rl-small", f"{column['help']} Square brackets and bars: 95 % intervals.")
+
+
+def evaluation_matrix(
+    evaluations: Mapping[int, JsonObject], runs: Mapping[int, ComparedRunRow], quantity: str
+) -> Element:
+    """Return one quantity of all runs: checkpoint × condition in rows, runs in columns."""
+    cells: dict[int, dict[tuple[str, str], JsonObject | None]] = {
+        run: {(row["checkpoint"], row["control"]): row["cells"].get(quantity) for row in each["table"]["rows"]}
+        for run, each in evaluations.items()
+    }
+    limits = value_range(cell for by_row in cells.values() for cell in by_row.values())
+    links = {run: dialogues_link(run) for run in evaluations}
+
+    def cell(run: int, key: tuple[str, str]) -> Element:
+        found = cells[run].get(key)
+        if found:
+            return el("td", el("a.rl-cell", number(found), href=links[run](*key)), whisker(found, *limits))
+        is_zero = quantity == "effect" and key[1] == "contentless" and key in cells[run]
+        return el("td", el("span.rl-muted", "0 by definition" if is_zero else "–"))
+
+    body, previous = [], None
+    keys = dict.fromkeys(key for by_row in cells.values() for key in by_row)
+    order = {checkpoint: i for i, checkpoint in enumerate(dict.fromkeys(checkpoint for checkpoint, _ in keys))}
+    for checkpoint, condition in sorted(keys, key=lambda key: order[key[0]]):
+        is_first, previous = checkpoint != previous, checkpoint
+        body.append(
+            el(
+                "tr",
+                el("td", el("b", checkpoint) if is_first else None),
+                el("td", condition_label(condition)),
+                *(cell(run, (checkpoint, condition)) for run in evaluations),
+                class_=f"{'rl-first' if is_first else ''} {'rl-hints' if condition == 'hints' else ''}",
+            )
+        )
+    heads = [_run_head(runs[run], bool(each["whole"])) for run, each in evaluations.items()]
+    return el("div.rl-card", scroll_table(table_header(["checkpoint", "condition", *heads]), body))
+
+
+def _run_head(run: ComparedRunRow, is_complete: bool) -> Element:
+    link = el("a", _title(run), href=page_url("run", run=run["id"]))
+    return el("span", _swatch(run), " ", link, None if is_complete else " (in progress)")
+
+
+def base_choices(found: EvaluationComparison) -> list[tuple[str, str]]:
+    """Return the checkpoints that the others can be compared with; the value of the default is empty."""
+    names = found["checkpoints"]
+    run = names[0].partition(":")[0] if names else ""
+    default = next((name for name in reversed(names) if name.partition(":")[0] == run), None)
+    return [(name, "" if name == default else name) for name in names] or [("–", "")]
+
+
+def paired_table(found: EvaluationComparison) -> Element:
+    """Return the difference of every checkpoint to the base, paired over tasks."""
+    limits = value_range(each["cell"] for row in found["differences"] for each in row["quantities"])
+    body = []
+    for row in found["differences"]:
+        if row["unlike"]:
+            verb = "differs" if len(row["unlike"]) == 1 else "differ"
+            text = f"not comparable: {', '.join(row['unlike'])} {verb}"
+            body.append(el("tr", el("td", row["checkpoint"]), el("td.rl-muted", text, colspan=4)))
+        for i, each in enumerate(row["quantities"]):
+            body.append(
+                el(
+                    "tr",
+                    el("td", None if i else row["checkpoint"]),
+                    el("td", each["quantity"]),
+                    el("td", number(each["cell"]), whisker(each["cell"], *limits)),
+                    el("td", each["finding"]),
+                    el("td.rl-muted", str(each["tasks"])),
+                    class_="" if i else "rl-first",
+                )
+            )
+    if found["pending"]:
+        body.append(el("tr", el("td.rl-muted", f"{found['pending']} more…", colspan=5)))
+    header = table_header(["checkpoint", "quantity", "difference", "finding", "tasks"])
+    return el("div.rl-card", scroll_table(header, body), data_base=found["base"])
+
+
+def seed_tables(merged: Sequence[JsonObject]) -> Element | None:
+    """Return a table of means over seeds for each configuration; None without any."""
+    if not merged:
+        return None
+    return el("section.rl-section", [_seed_table(each) for each in merged], aria_label="seeds")
+
+
+def _seed_table(merged: JsonObject) -> Element:
+    body = [
+        el(
+            "tr",
+            *(el("td", row[name]) for name in ("checkpoint", "control", "quantity")),
+            *(el("td", value) for value in row["values"]),
+            el("td", number(row["mean"])),
+            el("td", row["above"]),
+        )
+        for row in merged["rows"]
+    ]
+    seeds = [f"seed {seed}" for seed in merged["seeds"]]
+    header = table_header(["checkpoint", "condition", "quantity", *seeds, "mean [95 %]", "above 0"])
+    return el(
+        "div.rl-card.rl-stack",
+        el("h2", f"Over {len(seeds)} seeds ", el("span.rl-muted.rl-small", merged["title"])),
+        scroll_table(header, body),
+        el("details", el("summary", "Findings"), findings_list(merged["findings"])),
+    )

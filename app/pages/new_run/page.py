@@ -1,0 +1,387 @@
+"""Page New run: a form and its YAML side by side, to check, start or schedule."""
+
+from __future__ import annotations
+
+import json
+from time import time
+
+import gradio as gr
+import yaml as pyyaml
+
+from app.components.browser.keys import Key
+from app.components.browser.stored import Stored
+from app.components.charts import Charts
+from app.components.form import Form
+from app.components.view import View
+from app.endpoints.launch import FormState
+from app.endpoints.studio import Studio
+from app.pages._events import EACH, FAST, QUEUED, Updates, handler, in_turn
+from app.pages._frame import page_frame
+from app.pages.new_run.draft import Draft, Path
+from app.pages.new_run.form import draw_form, draw_yaml
+from app.pages.new_run.own_data import OwnDataCard
+from app.pages.new_run.page import view as show
+from app.pages.new_run.schedule import ScheduleCard
+from rl2f_core.config.overrides import set_nested
+from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.types import JsonObject
+
+PATH = "new"
+TITLE = "New run"
+ORDER = 20
+DEFAULT_PRESET = "quickstart"
+CLONES = 50
+"""Newest runs that are offered to be cloned; the address can name any other."""
+POLL_SECONDS = 1.0
+TRAINING = ("train", "preflight")
+
+
+def build(studio: Studio) -> None:
+    """Build the form on the left, and actions, preflight and YAML on the right."""
+    _Page(studio).connect()
+
+
+class _Page:
+    """Components and events of the page; each browser tab edits a draft of its own."""
+
+    def __init__(self, studio: Studio) -> None:
+        self.studio, self.launch = studio, studio.launch
+        self.writable = not studio.context.read_only
+        self.presets = self.launch.list_presets()
+        kinds = self.launch.run_form()["kinds"]
+        self.specs: dict[str, JsonObject] = {kind: dict(self.launch.run_form(kind)) for kind in kinds}
+        first = Draft()  # the page shows the default at once; the event `address.input` opens a draft of its own
+        checked = self._begin(first, f"preset:{DEFAULT_PRESET}", self.launch.get_preset(DEFAULT_PRESET))
+
+        self.draft = gr.State()
+        self.address = page_frame(studio, TITLE, [Key("Ctrl+Enter", "start the run", "#nr-start", typing=True)])
+        self.drafts = Stored("rl2f.drafts")
+        with gr.Row(elem_classes="nr-head", equal_height=True):
+            self._build_head()
+        self.source = View(show.about(self.presets, DEFAULT_PRESET, None))
+        self.notice = View()
+        self.own_data = OwnDataCard()
+        with gr.Row(elem_classes="nr-columns", equal_height=False) as self.body:
+            self.form = Form(draw_form(first), around="nr-columns", elem_id="nr-form")
+            with gr.Column(elem_classes="nr-right"):
+                with gr.Column(elem_classes=["rl-card", "nr-act"]):
+                    self._build_actions(checked)
+                self.plan = ScheduleCard()
+                with gr.Column(visible=False, elem_id="nr-result", elem_classes="rl-card") as self.result:
+                    self.verdict, self.histogram, self.facts = View(), Charts(), View()
+                with gr.Accordion("YAML", open=True, elem_classes="nr-code"):
+                    self._build_yaml(first, checked)
+        self.go = gr.Textbox(visible="hidden", elem_classes="rl-hidden")
+        self.timer = gr.Timer(POLL_SECONDS, active=False)
+
+    def _build_head(self) -> None:
+        gr.Markdown("# New run", elem_classes="nr-title")
+        presets = show.preset_choices(self.presets, None)
+        self.preset = gr.Dropdown(presets, value=DEFAULT_PRESET, label="Preset", elem_id="nr-preset", min_width=180)
+        self.variant = gr.Dropdown([], label="Variant", elem_id="nr-variant", visible=False, min_width=180)
+        self.clone = gr.Dropdown([], label="Clone a run", elem_id="nr-clone", min_width=180)
+        self.kind = gr.Dropdown(list(self.specs), value="train", label="Kind", elem_id="nr-kind", min_width=90)
+        files = [".yaml", ".yml"]
+        self.upload = gr.UploadButton("Load YAML", file_types=files, type="binary", size="sm", min_width=90)
+        self.open_own_data = gr.Button(
+            "Own data …", size="sm", min_width=90, interactive=self.writable, elem_id="nr-own-data"
+        )
+
+    def _build_actions(self, state: FormState) -> None:
+        self.summary = View(show.summary(state), elem_id="nr-summary")
+        options: JsonObject = {"interactive": self.writable, "min_width": 80}
+        with gr.Row(elem_classes="nr-buttons"):
+            self.preflight = gr.Button("Preflight", elem_id="nr-preflight", **options)
+            self.schedule = gr.Button("Schedule …", elem_id="nr-schedule", **options)
+            self.start = gr.Button("Start now", variant="primary", elem_id="nr-start", **options)
+
+    def _build_yaml(self, first: Draft, state: FormState) -> None:
+        self.command = View(show.command(state), elem_id="nr-command")
+        hint = "override, e.g. stages.1.steps=5"
+        self.override = gr.Textbox(
+            show_label=False, label="Override", placeholder=hint, elem_id="nr-override", max_lines=1
+        )
+        self.yaml = Form(draw_yaml(first), elem_id="nr-yaml")
+
+    def connect(self) -> None:
+        """Connect the events."""
+        draft, address, drafts = self.draft, self.address, self.drafts
+        updated = [self.form, self.yaml, self.summary, self.command, drafts]
+        where = [draft, address, self.preset, self.variant, self.clone, self.kind]
+        opened = [*where, self.source, self.notice, self.body, self.timer, self.result, *updated]
+        address.input(self.open_page, [draft, address, drafts], opened, js=drafts.reader(), **FAST)
+        self.preset.input(self.open_preset, [draft, self.preset, drafts], opened, js=drafts.reader(), **FAST)
+        self.variant.input(self.open_preset, [draft, self.variant, drafts], opened, js=drafts.reader(), **FAST)
+        self.clone.input(self.open_clone, [draft, self.clone, drafts], opened, js=drafts.reader(), **FAST)
+        self.notice.click(self.discard, draft, [self.notice, self.kind, *updated], **FAST)
+        self.kind.input(self.choose_kind, [draft, self.kind], [self.kind, self.preflight, *updated], **QUEUED)
+        self.upload.upload(self.load_file, [draft, self.upload], [self.kind, self.source, *updated], **QUEUED)
+        self.form.input(self.edit, draft, updated, **EACH)
+        self.form.click(self.act, draft, updated, **FAST)
+        self.yaml.input(self.type_yaml, draft, updated, **EACH)
+        self.yaml.blur(self.leave_yaml, draft, updated, **EACH)
+        self.override.submit(self.set_override, [draft, self.override], [self.override, *updated], **FAST)
+        gr.on([self.summary.click, self.command.click], self.lead, draft, updated, **FAST)
+        self.start.click(self.start_run, draft, [self.go, *updated], **QUEUED)
+        self.go.change(None, self.go, None, js="(url) => { if (url) location.assign(url); }", **FAST)
+        result = [self.result, self.timer, self.verdict, self.histogram, self.facts]
+        self.preflight.click(self.start_preflight, [draft, address], [self.form, address, *result], **QUEUED)
+        self.timer.tick(self.follow, draft, result, **FAST)
+        self.verdict.click(self.act_on_preflight, [draft, address], [address, *result], **FAST)
+        self.plan.connect(self.launch, draft, self.schedule, self.form, self._lead_to_error)
+        self.own_data.connect(self.studio, draft, self.open_own_data, self._use_environment, updated)
+
+    # -- the draft -------------------------------------------------------------------------------------------------
+    def _set_checked(self, held: Draft, state: FormState, text: str) -> FormState:
+        """Take a checked configuration."""
+        held.checked, held.text = state, text
+        if state["data"] is not None:
+            held.data, held.spec = state["data"], self.specs[state["kind"]]
+        return state
+
+    def _begin(self, held: Draft, key: str, text: str) -> FormState:
+        """Start a draft from a preset or clone."""
+        held.key, held.start = key, self.launch.form_of_yaml(text)
+        held.choices = self.launch.form_choices()
+        held.opened, held.memory, held.typed = set(), {}, {}
+        return self._set_checked(held, held.start, held.start["yaml"])
+
+    def _refresh(self, held: Draft, focus: Path | None = None, go: int | None = None) -> Updates:
+        """Return the updates of a draft; the focus moves to a field or a line."""
+        state = held.checked
+        assert state is not None and held.start is not None
+        held.serial += 1
+        for path in [*(tuple(error["path"]) for error in state["errors"]), focus or ()]:
+            held.reveal(path)
+        is_new = held.text == held.start["yaml"]
+        return {
+            self.form: draw_form(held, focus=focus),
+            self.yaml: draw_yaml(held, go=go),
+            self.summary: show.summary(state),
+            self.command: show.command(state),
+            self.drafts: {held.key: None if is_new else {"yaml": held.text, "time": time()}},
+        }
+
+    def _check_form(self, held: Draft) -> Updates:
+        state = self.launch.yaml_of_form(held.data, held.text)
+        self._set_checked(held, state, state["yaml"])
+        return self._refresh(held)
+
+    def _use_environment(self, held: Draft, environment: JsonObject) -> Updates:
+        with held.lock:
+            held.choices = self.launch.form_choices()
+            held.data = {**held.data, "environment": environment}
+            return self._check_form(held)
+
+    def _lead_to_error(self, held: Draft) -> Updates | None:
+        """Return None, or updates that move the focus to the first error."""
+        state = held.checked
+        if state is None or state["ok"]:
+            return None
+        problem = state["yaml_error"]
+        if problem is not None:
+            gr.Warning("The YAML cannot be read.")
+            return self._refresh(held, go=problem["line"] or 1)
+        gr.Warning("Fix the errors first.")
+        return self._refresh(held, focus=next((tuple(e["path"]) for e in state["errors"] if e["path"]), None))
+
+    # -- where the form starts -------------------------------------------------------------------------------------
+    def _open(self, held: Draft, query: dict[str, str], stored: JsonObject) -> Updates:
+        number, name = query.get("clone"), query.get("preset") or DEFAULT_PRESET
+        text = self.launch.clone_run(int(number)) if number else self.launch.get_preset(name)
+        held.parent = int(number) if number else None
+        start = self._begin(held, f"clone:{number}" if number else f"preset:{name}", text)
+        found = stored.get(held.key) or {}
+        was = found.get("yaml")
+        back = None
+        if isinstance(was, str) and was not in (text, start["yaml"]):
+            self._set_checked(held, self.launch.form_of_yaml(was), was)
+            back = show.restored(found.get("time") or time())
+        chosen = None if number else name
+        variants = show.variant_choices(self.presets, chosen)
+        listed = [(show.clone_label(run), str(run["id"])) for run in self.studio.runs.list_runs(limit=CLONES)["rows"]]
+        if number and number not in [value for _, value in listed]:
+            listed.insert(0, (f"#{number}", number))
+        held.preflight = int(query["preflight"]) if query.get("preflight", "").isdigit() else None
+        assert held.checked is not None
+        return {
+            self.draft: held,
+            self.address: query,
+            self.preset: gr.update(choices=show.preset_choices(self.presets, chosen), value=chosen),
+            self.variant: gr.update(choices=variants, value=chosen if variants else None, visible=bool(variants)),
+            self.clone: gr.update(choices=listed, value=number),
+            self.kind: held.checked["kind"],
+            self.source: show.about(self.presets, chosen, held.parent),
+            self.notice: back,
+            self.body: gr.update(visible=True),
+            self.timer: gr.update(active=held.preflight is not None),
+            self.result: gr.update(visible=held.preflight is not None),
+            **self._refresh(held),
+        }
+
+    @handler
+    def open_page(self, held: Draft | None, query: dict[str, str], stored: JsonObject) -> Updates:
+        """Open the draft of the address; changes that the browser stored come back."""
+        held = held or Draft()
+        with held.lock:
+            try:
+                return self._open(held, query, stored)
+            except (RL2FError, ValueError) as error:
+                text, fix = getattr(error, "what", str(error)), getattr(error, "fix", None)
+                message = show.missing(str(error) if getattr(error, "value", None) else text, fix)
+        hidden = gr.update(visible=False)
+        shown: Updates = {self.source: message, self.notice: None, self.body: hidden, self.result: hidden}
+        return {self.draft: held, self.address: query, **shown}
+
+    def open_preset(self, held: Draft | None, name: str | None, stored: JsonObject) -> Updates:
+        """Start from a preset."""
+        return self.open_page(held, {"preset": name or DEFAULT_PRESET}, stored)
+
+    def open_clone(self, held: Draft | None, number: str, stored: JsonObject) -> Updates:
+        """Start from a copy of a run."""
+        return self.open_page(held, {"clone": number}, stored)
+
+    @in_turn
+    def discard(self, held: Draft) -> Updates:
+        """Return to the preset or the copy."""
+        assert held.start is not None
+        self._set_checked(held, held.start, held.start["yaml"])
+        return {self.notice: None, self.kind: held.start["kind"], **self._refresh(held)}
+
+    @in_turn
+    def choose_kind(self, held: Draft, name: str) -> Updates:
+        """Change the kind of the run."""
+        if held.checked is None or held.checked["yaml_error"] is not None:
+            gr.Warning("Fix the YAML first.")
+            return {self.kind: held.checked["kind"] if held.checked else gr.skip()}
+        state = self.launch.yaml_of_form(held.data, held.text, name)
+        self._set_checked(held, state, state["yaml"])
+        return {self.kind: name, self.preflight: gr.update(visible=name in TRAINING), **self._refresh(held)}
+
+    @in_turn
+    def load_file(self, held: Draft, content: bytes) -> Updates:
+        """Take the configuration of a file."""
+        text = content.decode("utf-8", errors="replace")
+        if len(text) > self.specs["train"]["max_characters"]:
+            gr.Warning("That file is too large for a configuration.")
+            return gr.skip()
+        state = self.launch.form_of_yaml(text)
+        self._set_checked(held, state, state["yaml"] if state["ok"] else text)
+        return {self.kind: state["kind"], self.source: show.note("Loaded from a file."), **self._refresh(held)}
+
+    # -- edits -----------------------------------------------------------------------------------------------------
+    @in_turn
+    def edit(self, held: Draft, event: gr.EventData) -> Updates:
+        """Take the edits of inputs of the form."""
+        data = event._data
+        if data["draft"] != held.key:
+            return gr.skip()
+        for name, value, number in data["edits"]:
+            if number > held.count and name in held.controls:
+                held.controls[name](value)
+                held.typed[name] = (value, None)
+        held.count = max(held.count, *(number for _, _, number in data["edits"]))
+        return self._check_form(held)
+
+    @in_turn
+    def type_yaml(self, held: Draft, event: gr.EventData) -> Updates:
+        """Take the edited YAML."""
+        data = event._data
+        if data["draft"] != held.key:
+            return gr.skip()
+        _, text, number = data["edits"][0]
+        if number > held.text_count:
+            held.text_count = number
+            self._set_checked(held, self.launch.form_of_yaml(text), text)
+        return self._refresh(held)
+
+    @in_turn
+    def act(self, held: Draft, event: gr.EventData) -> Updates:
+        """Do what a button of the form says."""
+        data = event._data
+        held.change(data["action"], data.get("fold", ""), data.get("at", ""))
+        return self._check_form(held)
+
+    @in_turn
+    def leave_yaml(self, held: Draft) -> Updates:
+        """Write a valid configuration with all defaults."""
+        if held.checked is None or not held.checked["ok"]:
+            return gr.skip()
+        held.text = held.checked["yaml"]
+        return self._refresh(held)
+
+    @in_turn
+    def set_override(self, held: Draft, text: str) -> Updates:
+        """Set the value of a path."""
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError("An override is PATH=VALUE.", value=text, fix="For example stages.1.steps=5.")
+        held.data = dict(set_nested(held.data, path.strip(), pyyaml.safe_load(value)))
+        return {self.override: "", **self._check_form(held)}
+
+    # -- start -----------------------------------------------------------------------------------------------------
+    @in_turn
+    def lead(self, held: Draft, event: gr.EventData) -> Updates:
+        """Move the focus to the field or line of an error."""
+        at, line = event._data.get("at"), event._data.get("line")
+        return self._refresh(held, focus=tuple(json.loads(at)) if at else None, go=line and int(line))
+
+    @in_turn
+    def start_run(self, held: Draft) -> Updates:
+        """Start the run, and open its page."""
+        if lost := self._lead_to_error(held):
+            return lost
+        assert held.checked is not None
+        queued = self.launch.launch_run(yaml=held.checked["yaml"], parent=held.parent)
+        return {self.go: queued["url"], self.drafts: {held.key: None}}
+
+    # -- preflight -------------------------------------------------------------------------------------------------
+    def _show_preflight(self, held: Draft) -> Updates:
+        """Return progress or result of the preflight."""
+        assert held.preflight is not None
+        now = self.launch.get_preflight(held.preflight)
+        if now["verdict"] is None:
+            return {self.verdict: show.preflight_progress(now), self.histogram: [], self.facts: None}
+        return {
+            self.verdict: show.preflight_verdict(now, show.is_outdated(now, held.checked)),
+            self.histogram: show.preflight_charts(now),
+            self.facts: show.preflight_facts(now),
+        }
+
+    def _hide_preflight(self, held: Draft) -> Updates:
+        held.preflight = None
+        emptied: Updates = {self.verdict: None, self.histogram: [], self.facts: None}
+        return {self.result: gr.update(visible=False), self.timer: gr.update(active=False), **emptied}
+
+    @in_turn
+    def start_preflight(self, held: Draft, query: dict[str, str]) -> Updates:
+        """Start a preflight, and name it in the address."""
+        if lost := self._lead_to_error(held):
+            return {self.form: lost[self.form]}
+        assert held.checked is not None
+        held.preflight = self.launch.preflight_config(yaml=held.checked["yaml"], parent=held.parent)["run"]
+        return {
+            self.address: {**query, "preflight": str(held.preflight)},
+            self.result: gr.update(visible=True),
+            self.timer: gr.update(active=True),
+            **self._show_preflight(held),
+        }
+
+    @handler
+    def follow(self, held: Draft) -> Updates:
+        """Show the progress of the preflight."""
+        if held.preflight is None:
+            return {self.result: gr.update(visible=False), self.timer: gr.update(active=False)}
+        try:
+            return self._show_preflight(held)
+        except RL2FError:  # the run was deleted
+            return self._hide_preflight(held)
+
+    @handler
+    def act_on_preflight(self, held: Draft, query: dict[str, str], event: gr.EventData) -> Updates:
+        """Cancel the preflight, or close its card."""
+        if event._data["action"] == "cancel" and held.preflight is not None:
+            self.launch.abort_preflight(held.preflight)
+            return self._show_preflight(held)
+        rest = {name: value for name, value in query.items() if name != "preflight"}
+        return {self.address: rest, **self._hide_preflight(held)}

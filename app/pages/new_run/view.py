@@ -1,0 +1,239 @@
+"""What the page New run shows beside its form, as elements."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from datetime import datetime
+
+from app.common.urls import page_url
+from app.components.nodes import Element, Node, action, badge, el, progress, time_ago
+from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
+from app.endpoints.runs import RunRow
+from app.pages.new_run.parts import words
+
+CRON_EXAMPLES = (("every hour", "0 * * * *"), ("every night", "0 2 * * *"), ("every Monday", "0 9 * * mon"))
+NOT_COMPARED = re.compile(r"^(name|kind): .*\n", re.MULTILINE)
+
+
+def spaced(name: str) -> str:
+    """Return the name of a preset as a title."""
+    return name.replace("_", " ").replace("-", " · ")
+
+
+def family(name: str) -> str:
+    """Return the file of a preset."""
+    return name.split(":")[0]
+
+
+def preset_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[str, str]]:
+    """Return one choice for each file of presets, those for a CPU first."""
+    found: list[tuple[str, str]] = []
+    for on_cpu in (True, False):
+        names = dict.fromkeys(family(each["name"]) for each in presets if each["runs_on_cpu"] == on_cpu)
+        for name in names:
+            members = [each["name"] for each in presets if family(each["name"]) == name]
+            if any(member == value for _, value in found for member in members):
+                continue
+            variants = f" · {len(members)} variants" if len(members) > 1 else ""
+            label = spaced(name) + variants + ("" if on_cpu else " (paper scale, GPU)")
+            found.append((label, chosen if chosen in members else members[0]))
+    return found
+
+
+def variant_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[str, str]]:
+    """Return the presets in the file of the chosen one."""
+    names = [each["name"] for each in presets if chosen and family(each["name"]) == family(chosen)]
+    return [(spaced(name.split(":")[1]), name) for name in names if ":" in name] if len(names) > 1 else []
+
+
+def clone_label(run: RunRow) -> str:
+    """Return the label of a run to clone."""
+    return f"#{run['id']} {run['name']} · {run['environment']} · {run['status']}"
+
+
+def about(presets: list[PresetInfo], preset: str | None, clone: int | None) -> Element:
+    """Return what the form started from: the description of a preset, or a link to the cloned run."""
+    if clone is not None:
+        return note("A copy of ", el("a", f"run {clone}", href=page_url("run", run=clone)), ".")
+    return note(*words(next((each["description"] for each in presets if each["name"] == preset), "")))
+
+
+def note(*content: Node) -> Element:
+    """Return a line about where the form started."""
+    return el("p.rl-muted.nr-about", *content)
+
+
+def restored(time: float) -> Element:
+    """Return the notice about restored changes."""
+    return el(
+        "div.nr-notice",
+        el("span", "Restored unsaved changes from ", time_ago(time), "."),
+        action("Discard", "discard", style="rl-small"),
+        role="status",
+    )
+
+
+def missing(text: str, fix: str | None) -> Element:
+    """Return what is shown instead of a form that cannot start."""
+    return el(
+        "div.rl-empty",
+        el("p.rl-empty-title", text),
+        el("p", fix) if fix else None,
+        el("p", el("a.rl-button.rl-primary", "Start from a preset", href="/new")),
+        role="alert",
+    )
+
+
+def summary(state: FormState) -> list[Node]:
+    """Return whether the configuration is valid, and each error with a button that leads to it."""
+    problem = state["yaml_error"]
+    if problem is not None:
+        line = f" (line {problem['line']})" if problem["line"] else None
+        return [
+            el("div", el("span.rl-wrong", "✗ The YAML cannot be read"), el("span.rl-muted", line)),
+            el("p.nr-stale", "Fix the YAML to use the form.", role="status"),
+        ]
+    if state["ok"]:
+        return [el("div", el("span.rl-right", "✓"), " ready")]
+    count = len(state["errors"])
+    items = []
+    for error in state["errors"]:
+        where = {"at": json.dumps(error["path"])} if error["path"] else {"line": error["line"] or 1}
+        button = action(error["field"] or "configuration", "focus", style="nr-link", **where)
+        line = f" (line {error['line']})" if error["line"] else None
+        items.append(el("li", button, f" {error['message']}", el("span.rl-muted", line)))
+    title = f"✗ {count} {'error' if count == 1 else 'errors'}"
+    return [el("div", el("span.rl-wrong", title)), el("ul.nr-errors", items)]
+
+
+def command(state: FormState) -> list[Node]:
+    """Return the command with buttons, and where the YAML is broken."""
+    text, file = state["command"], state["file"]
+    problem = state["yaml_error"]
+    broken = None
+    if problem is not None:
+        line = problem["line"]
+        link = action(f"Line {line}", "focus", style="nr-link", line=line) if line else None
+        broken = el("p.rf-error.nr-broken", link, ": " if line else None, problem["message"], role="alert")
+    return [
+        el(
+            "div.nr-cmdline",
+            el("code.nr-command", text, title=f"Save {file} first and run the command beside it."),
+            action("Copy command", "copy", style="rl-small", text=text),
+            action("Copy YAML", "copy", style="rl-small", text=state["yaml"]),
+            action("Save YAML", "download", style="rl-small", text=state["yaml"], file=file),
+        ),
+        broken,
+    ]
+
+
+# -- preflight ---------------------------------------------------------------------------------------------------------
+def preflight_progress(now: PreflightState) -> Element:
+    """Return a preflight without a verdict: its progress, or why it ended."""
+    ended: Node
+    if now["status"] == "failed":
+        ended = el("p.rl-wrong", "✗ Failed. ", now["detail"])
+    else:
+        ended = el("p.rl-muted", "Canceled before it was done. ", now["detail"])
+    text = "queued" if now["status"] == "queued" else now["phase"] or "loads the model"
+    count = f" {now['done']:.0f} of {now['total']:.0f}" if now["total"] and now["status"] != "queued" else ""
+    running: list[Node] = [
+        progress(now["done"], now["total"]),
+        el(
+            "div.rl-row.rl-small.rl-muted",
+            el("span.rl-num", text + count),
+            el("span.rl-grow"),
+            action("Cancel", "cancel", style="rl-small"),
+        ),
+    ]
+    return el("div.rl-stack", _head(now), ended if now["ended"] else running, data_status=now["status"])
+
+
+def _head(now: PreflightState) -> Element:
+    return el(
+        "div.rl-row",
+        el("h2", "Preflight"),
+        None if now["verdict"] else badge(now["status"], now["detail"]),
+        el("span.rl-grow"),
+        el("a.rl-small", f"run {now['run']}", href=page_url("run", run=now["run"])),
+        el("button.rl-icon", "×", aria_label="Close the preflight", data_action="close"),
+    )
+
+
+def preflight_verdict(now: PreflightState, is_outdated: bool) -> Element:
+    """Return the verdict of a preflight, above its histogram."""
+    verdict = now["verdict"]
+    assert verdict is not None
+    mark, style = ("✓ ", "rl-right") if verdict["ok"] else ("✗ ", "rl-wrong")
+    outdated = el("p.rl-small.nr-outdated", "The form has changed since this preflight.")
+    return el(
+        "div.rl-stack",
+        _head(now),
+        outdated if is_outdated else None,
+        el("p", mark, verdict["text"], class_=f"nr-verdict {style}"),
+        el("p.nr-fix", verdict["fix"]) if verdict["fix"] else None,
+        el("p.rl-muted.rl-small.nr-fix", verdict["note"]) if verdict["note"] else None,
+        data_status=now["status"],
+    )
+
+
+def is_outdated(now: PreflightState | None, state: FormState | None) -> bool:
+    """Return whether the form has other settings than the preflight had."""
+    if now is None or state is None or state["resolved"] is None:
+        return False
+    return NOT_COMPARED.sub("", now["yaml"]) != NOT_COMPARED.sub("", state["resolved"])
+
+
+def preflight_facts(now: PreflightState) -> Element:
+    """Return the legend of the histogram, the measured values and the report."""
+    legend = el(
+        "p.rl-small.rl-muted.nr-legend",
+        el("span.rl-wrong", "✗ all incorrect"),
+        el("span.nr-mixed", "■ mixed (useful for training)"),
+        el("span.rl-right", "✓ all correct"),
+    )
+    facts: list[Node] = []
+    for fact in now["facts"]:
+        note = el("span.rl-muted", fact["note"])
+        facts += [el("dt", fact["label"]), el("dd", el("b.rl-num", fact["value"]), " ", note)]
+    title = el("summary.rl-small.rl-muted", "Report as text")
+    report = el("details", title, el("pre.rl-model-text", now["text"]))
+    return el("div.rl-stack", legend, el("dl.nr-facts", facts), report)
+
+
+def preflight_charts(now: PreflightState) -> list[dict[str, object]]:
+    """Return the histogram of group outcomes for `Charts`."""
+    figure = now["figure"]
+    if not figure:
+        return []
+    bars = [(count, solved) for part in figure["data"] for solved, count in zip(part["x"], part["y"], strict=True)]
+    text = ", ".join(f"{count} groups with {solved} solved" for count, solved in bars)
+    return [{"key": "groups", "title": "Group outcomes", "words": f"Histogram: {text}", "figure": figure}]
+
+
+# -- schedule ----------------------------------------------------------------------------------------------------------
+def cron_examples() -> Element:
+    """Return buttons that fill in the cron fields."""
+    buttons = [action(text, "cron", style="rl-small", when=when) for text, when in CRON_EXAMPLES]
+    return el("p.rl-row.rl-small", buttons, el("span.rl-muted", "minute hour day month weekday"))
+
+
+def next_times(preview: SchedulePreview) -> list[Node]:
+    """Return the next times of a schedule, or its error."""
+    if preview["error"]:
+        return [el("p.rf-error", f"{preview['error']} {preview['fix'] or ''}", role="alert")]
+    times = preview["times"]
+    title = el("p.rl-muted.rl-small", "next times" if len(times) > 1 else "time")
+    return [title, el("ol", _times(times))]
+
+
+def _times(times: Iterable[str]) -> list[Node]:
+    return [el("li.rl-num", date_text(each), " ", time_ago(datetime.fromisoformat(each).timestamp())) for each in times]
+
+
+def date_text(iso: str) -> str:
+    """Return an ISO time as `Tue 1 Jan 2030, 3:30 UTC+01:00`."""
+    time = datetime.fromisoformat(iso)
+    return f"{time:%a} {time.day} {time:%b %Y}, {time.hour}:{time:%M} {time:%Z}"

@@ -1,0 +1,419 @@
+"""Elements of the page Run, made from the endpoints' data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from app.common.quantities import duration
+from app.common.urls import page_url
+from app.components.elements.evaluation_view import dialogues_link, evaluation_sheet
+from app.components.elements.leak_trust import trust_section
+from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, time_ago
+from app.endpoints.leaks.detector_cards import DetectorCard
+from app.endpoints.run import RelatedRun, RunCheckpoint, RunColumns, RunDetails, RunLog, RunNote, RunStage
+from app.endpoints.runs import RunRow
+from app.pages.run.tabs import RunTab, tab_links
+from rl2f_core.errors import rl2f_command
+from rl2f_core.types import JsonObject
+
+ACTIVE = ("queued", "starting", "running", "stopping")
+MAX_LISTED_CHECKPOINTS = 5
+"""Newest checkpoints on the tab Overview."""
+MODEL_FORMATS = {
+    "safetensors": "Merged model (safetensors)",
+    "peft": "Adapter (PEFT)",
+    "gguf-f16": "GGUF f16",
+    "gguf-q8_0": "GGUF q8_0",
+}
+"""Formats in the menu of a checkpoint; `rl2f models export` has more."""
+NO_FILES = "record only: its files were not kept"
+ABORT = "Stops immediately. Progress since the last saved state is lost."
+
+
+# -- pages without a run -------------------------------------------------------------------------------------------
+def not_found(text: str, fix: str = "It may have been deleted, or the link is wrong.") -> Element:
+    """Return the page of a run that does not exist."""
+    link = el("a.rl-button.rl-primary", "All runs", href="/")
+    return el("div", empty(text, fix, link), role="alert")
+
+
+def run_choice(rows: Sequence[RunRow]) -> Element:
+    """Return a list of runs to choose from."""
+    if not rows:
+        start = el("a.rl-button.rl-primary", "New run", href="/new")
+        return empty("There is no run yet.", "Start one, then watch it here.", start)
+    body = [
+        el(
+            "tr",
+            el("td.rl-num", str(row["id"])),
+            el("td", el("a", row["name"], href=page_url("run", run=row["id"]))),
+            el("td", badge(row["status"])),
+            el("td.rl-muted", " · ".join(filter(None, [row["environment"], row["method"]]))),
+            el("td.rl-muted", time_ago(row["created"])),
+        )
+        for row in rows
+    ]
+    return el(
+        "div.rl-section",
+        el("h1.rl-title", "Which run?"),
+        el("div.rl-card.rl-scroll", el("table.rl-table", el("tbody", body))),
+    )
+
+
+# -- heading -------------------------------------------------------------------------------------------------------
+def heading(details: RunDetails, tab: RunTab, read_only: bool) -> Element:
+    """Return name, facts, status, actions, notices and tabs of a run."""
+    run = details["run"]
+    active = run["status"] in ACTIVE
+    return el(
+        "div.rl-stack.rl-run-head",
+        el(
+            "div.rl-head",
+            el("h1", run["name"], title=run["folder"]),
+            el("div.rl-run-facts", _facts(details, active)),
+            el("div.rl-run-state", el("span.rl-row", _state(run, active)), _buttons(details, read_only)),
+        ),
+        _notices(details, active),
+        tab_links(run["id"], tab, switch=True),
+    )
+
+
+def _facts(details: RunDetails, active: bool) -> Iterable[Node]:
+    run = details["run"]
+    kind = None if run["kind"] == "train" else run["kind"]
+    for text in (f"run {run['id']}", kind, run["environment"], run["method"]):
+        if text:
+            yield el("span", text)
+    model = run["model"].rstrip("/").rpartition("/")[2]
+    if model:
+        yield el("span", model, title=run["model"])
+    if active and run["tokens_per_second"]:
+        yield el("span.rl-num", f"{run['tokens_per_second']:,.0f} tokens/s")
+    yield el("span", f"seed {run['seed']}")
+    if details["teacher_costs"]:
+        title = "model teacher, training and evaluation together"
+        yield el("span.rl-num", f"teacher: {details['teacher_costs']}", title=title)
+    if run["parent"]:
+        yield el("span", el("a", f"from run {run['parent']}", href=page_url("run", run=run["parent"])))
+
+
+def _state(run: RunColumns, active: bool) -> Iterable[Node]:
+    yield badge(run["status"], run["detail"])
+    total = run["total"]
+    position = f"step {run['done']:,.0f}/{total:,.0f}" if total else run["phase"]
+    if position:
+        yield el("span.rl-num", position)
+    if active and run["phase"] and total:
+        yield el("span.rl-muted", run["phase"])
+    if active and run["eta"] is not None:
+        yield el("span.rl-num", f"ETA {duration(run['eta'])}")
+    if not active and run["started"] and run["ended"]:
+        length = f", duration {duration(run['ended'] - run['started'])}"
+        yield el("span.rl-muted.rl-num", "ended ", time_ago(run["ended"]), length)
+
+
+def _buttons(details: RunDetails, read_only: bool) -> Element:
+    run, run_id = details["run"], details["run"]["id"]
+
+    def act(name: str, label: str, title: str, style: str = "", confirm: str | None = None) -> Element | None:
+        if name not in details["actions"]:
+            return None
+        button: dict[str, Attribute] = {"title": title, "class_": style, "disabled": read_only, "data_action": name}
+        yes = label if name == "abort" else None
+        return el("button.rl-button.rl-small", label, data_confirm=confirm, data_confirm_label=yes, **button)
+
+    def link(label: str, url: str, title: str = "", style: str = "") -> Element:
+        return el("a.rl-button.rl-small", label, href=url, title=title or None, class_=style)
+
+    fork_url, by_value = page_url("fork", fork=run_id), page_url("dialogues", run=run["parent"], order="-worth")
+    delete = f"Delete run {run_id}, {run['name']}? Its dialogues, labels, notes, checkpoints and files are deleted."
+    return el(
+        "span.rl-row",
+        act("stop", "Remove from queue" if run["status"] == "queued" else "Stop", "Stops after this step and saves"),
+        act("abort", "Abort", ABORT, "rl-danger", f"Abort run {run_id}? {ABORT}"),
+        act("resume", "Resume" if run["sessions"] else "Start", "Resumes from the last saved state", "rl-primary"),
+        link("View fork results", fork_url, "Continuations of the forked dialogue", "rl-primary")
+        if run["kind"] == "fork"
+        else None,
+        link("Sort by hint value", by_value, "Dialogues by the value of their hints", "rl-primary")
+        if run["kind"] == "hint_value" and run["parent"]
+        else None,
+        link("Clone", page_url("new", clone=run_id), "A new run with this configuration"),
+        link("Compare", page_url("compare", runs=run_id)),
+        link("Export", page_url("exports", run=run_id), "Its dialogues as datasets"),
+        act("delete", "Delete", "Deletes the run and its files", "rl-danger", delete),
+    )
+
+
+def _notices(details: RunDetails, active: bool) -> Iterable[Node]:
+    run = details["run"]
+    status, detail = run["status"], run["detail"]
+    if active and status != "queued":
+        yield progress(run["done"], run["total"])
+    if status == "queued":
+        start = "The queue is paused: resume it to start." if details["queue_paused"] else "Starts automatically."
+        yield el("div.rl-alert", f"Queued. {start} {detail or ''} ", el("a", "See the queue", href="/"))
+    if detail and status in ("failed", "interrupted", "stopped"):
+        yield el("div.rl-alert", detail, data_kind="error" if status == "failed" else None)
+    if details["problem"]:
+        yield el("div.rl-alert", details["problem"], data_kind="error")
+    if run["invalid_lines"]:
+        count = run["invalid_lines"]
+        text = " of the run's events is invalid and was" if count == 1 else "s of the run's events are invalid and were"
+        yield el("div.rl-alert", f"{count} line{text} omitted.")
+
+
+# -- overview and checkpoints --------------------------------------------------------------------------------------
+def overview_sides(details: RunDetails, cards: Sequence[DetectorCard], now: float, read_only: bool) -> Element:
+    """Return stages, newest checkpoints, detector cards and child runs."""
+    run = details["run"]
+    stages = [_stage(stage, run["status"], now) for stage in details["stages"]]
+    return el(
+        "div.rl-two",
+        el("section.rl-card.rl-stack", el("h2", "Stages"), el("ol.rl-stages", stages)) if stages else None,
+        checkpoint_table(details, read_only, MAX_LISTED_CHECKPOINTS) if run["kind"] == "train" else None,
+        trust_section(cards),
+        child_table(details["children"]),
+    )
+
+
+def _stage(stage: RunStage, status: str, now: float) -> Element:
+    ended, started, seconds = stage["done"] >= stage["steps"], stage["started"], stage["seconds"]
+    if seconds is None and started and status == "running":
+        seconds = now - started
+    sign, name = ("✓", "done") if ended else ("●", "running") if started else ("○", "not started")
+    color = "rl-right" if ended else "rl-muted"
+    return el(
+        "li",
+        el("span", sign, class_=color, title=name, role="img", aria_label=name),
+        el(
+            "span",
+            el("b", stage["name"]),
+            f" {stage['method']}",
+            el("span.rl-muted", ", demonstrations") if stage["off_policy"] else None,
+        ),
+        el(
+            "span.rl-num.rl-muted",
+            f"{stage['done']}/{stage['steps']}",
+            f" · {duration(seconds)}" if seconds is not None else None,
+        ),
+    )
+
+
+def checkpoint_table(details: RunDetails, read_only: bool, limit: int | None = None) -> Element:
+    """Return the checkpoints, newest first, with their actions.
+
+    Args:
+        details: The run.
+        read_only: Disable actions that change something.
+        limit: Maximum number of rows; None shows all, with step and hash.
+    """
+    run, checkpoints = details["run"], details["checkpoints"][::-1]
+    rows = [_checkpoint(run["id"], row, read_only, limit is None) for row in checkpoints[:limit]]
+    more = len(checkpoints) - len(rows)
+    titles = ("name", "step", "saved", "SHA-256", "")
+    header = el("thead", el("tr", *(el("th", title, scope="col") for title in titles))) if limit is None else None
+    table = el("table.rl-table.rl-checkpoints", header, el("tbody", rows))
+    url = page_url("run", run=run["id"], tab="checkpoints")
+    return el(
+        "section.rl-card.rl-stack",
+        el("h2", "Checkpoints"),
+        el("div.rl-scroll", table) if rows else el("span.rl-muted", "No checkpoint yet."),
+        el("a", f"{more} more", href=url, data_action="tab", data_tab="checkpoints") if more else None,
+    )
+
+
+def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -> Element:
+    uses = _checkpoint_uses(run, row, read_only) if row["has_files"] else [el("span.rl-muted", NO_FILES)]
+    buttons = [
+        *uses,
+        action("Copy hash", "copy", style="rl-small", text=row["sha256"]) if complete else None,
+    ]
+    details = [
+        el("td.rl-muted", f"{row['stage']} {row['step']}"),
+        el("td.rl-muted", time_ago(row["time"])),
+        el("td.rl-mono", row["sha256"][:12], title=row["sha256"]),
+    ]
+    return el(
+        "tr",
+        el("td", el("b", row["name"]), title=f"SHA-256 {row['sha256']}"),
+        details if complete else details[1],
+        el("td", el("span.rl-row", buttons)),
+        data_key=row["name"],
+    )
+
+
+def _checkpoint_uses(run: int, row: RunCheckpoint, read_only: bool) -> list[Element]:
+    """Return the actions that need the adapter of a checkpoint."""
+    evaluate: dict[str, Attribute] = {"data_action": "evaluate", "data_checkpoint": row["name"], "disabled": read_only}
+    return [
+        el("button.rl-button.rl-small", "Evaluate", title="Queue an evaluation", **evaluate),
+        el("a.rl-button.rl-small", "Chat", href=page_url("chat", checkpoints=f"{run}:{row['name']}")),
+        _export_menu(run, row, read_only),
+        _serve_menu(run, row),
+    ]
+
+
+def _export_menu(run: int, row: RunCheckpoint, read_only: bool) -> Element:
+    """Return the menu of a checkpoint's exports: its model in several formats, and the dialogues of its stage."""
+    name = row["name"]
+    models = [
+        el("button", title, data_action="export_model", data_checkpoint=name, data_format=format)
+        for format, title in MODEL_FORMATS.items()
+    ]
+    return el(
+        "details.rl-menu",
+        el("summary.rl-button.rl-small", "Export", aria_label=f"Export {name}"),
+        el(
+            "div.rl-menu-items",
+            None if read_only else models,
+            el("a", f"Dialogues of {row['stage']}", href=page_url("exports", run=run, stage=row["stage"])),
+        ),
+        data_key=f"export-{name}",
+    )
+
+
+def _serve_menu(run: int, row: RunCheckpoint) -> Element:
+    """Return the menu with the command that serves a checkpoint; a click copies it."""
+    name, command = row["name"], rl2f_command("serve-model", f"{run}@{row['name']}")
+    title = "Copy this command. It serves the checkpoint to OpenAI clients."
+    return el(
+        "details.rl-menu",
+        el("summary.rl-button.rl-small", "Serve", aria_label=f"Serve {name}"),
+        el("div.rl-menu-items", el("button.rl-mono", command, title=title, data_action="copy", data_text=command)),
+        data_key=f"serve-{name}",
+    )
+
+
+def child_table(children: Sequence[RelatedRun]) -> Element | None:
+    """Return the runs that were started from this one."""
+    if not children:
+        return None
+    rows = [
+        el(
+            "tr",
+            el("td", el("a", f"{child['id']} {child['name']}", href=page_url("run", run=child["id"]))),
+            el("td", child["kind"]),
+            el("td", badge(child["status"])),
+            el("td.rl-muted", time_ago(child["created"])),
+        )
+        for child in children
+    ]
+    table = el("table.rl-table", el("tbody", rows))
+    return el("section.rl-card.rl-stack", el("h2", "Runs from this one"), el("div.rl-scroll", table))
+
+
+def charts_note(details: RunDetails, active: bool) -> Element | None:
+    """Return what a click does and which stages are excluded, or why there is no chart."""
+    if not details["steps"] and details["run"]["kind"] != "train":
+        return None
+    if not details["steps"] and active:
+        return empty("Waiting for the first step…", "The charts appear automatically.")
+    if not details["steps"]:
+        return empty("This run has no training step.", "Its log says why. Resume it to start again.")
+    note = "Click a point to open the dialogues of that step."
+    stages = ", ".join(stage["name"] for stage in details["stages"] if stage["off_policy"])
+    if stages:
+        note += f" {stages}: demonstrations, whose rewards are not the student's and are excluded."
+    return el("p.rl-muted.rl-small", note)
+
+
+def tags_and_notes(details: RunDetails, read_only: bool) -> Element:
+    """Return tags and notes, each with a button that removes it."""
+    tags = [
+        el("span.rl-chip", tag, None if read_only else _remove("untag", f"Remove {tag}", tag=tag))
+        for tag in details["tags"]
+    ]
+    count = details["dialogue_notes"]
+    others = el(
+        "a",
+        f"{count} note{'' if count == 1 else 's'} on its dialogues",
+        href=page_url("dialogues", run=details["run"]["id"]),
+    )
+    return el(
+        "div.rl-stack",
+        el("h2", "Tags and notes"),
+        el("div.rl-tags", tags) if tags else None,
+        el("div.rl-notes", [_note(note, read_only) for note in details["notes"]]),
+        others if count else None,
+    )
+
+
+def _note(note: RunNote, read_only: bool) -> Element:
+    return el(
+        "div.rl-note",
+        el("p", note["text"]),
+        el("span.rl-muted.rl-small", time_ago(note["time"])),
+        None if read_only else _remove("delete_note", "Delete this note", note=note["id"]),
+        data_key=f"note{note['id']}",
+    )
+
+
+def _remove(name: str, label: str, **data: Attribute) -> Element:
+    values = {f"data_{key}": value for key, value in data.items()}
+    return el("button.rl-icon", "×", aria_label=label, data_action=name, **values)
+
+
+# -- evaluation, configuration, log --------------------------------------------------------------------------------
+def evaluation_title(evaluation: JsonObject | None, active: bool) -> Element:
+    """Return the title of an evaluation, or how to make one."""
+    if evaluation is None and active:
+        return empty("No evaluation yet.", "Available after the final evaluation.")
+    if evaluation is None:
+        return empty("This run has no evaluation.", "Evaluate one of its checkpoints on the tab Checkpoints.")
+    chip = None if evaluation["whole"] else el("span.rl-chip", "in progress")
+    return el("h2.rl-h2", "Evaluation ", el("span.rl-muted.rl-small", evaluation["title"]), chip)
+
+
+def evaluation_tables(evaluation: JsonObject | None, run: int) -> Element | None:
+    """Return the tables of an evaluation."""
+    return evaluation_sheet(evaluation, dialogues_link(run)) if evaluation else None
+
+
+def environment_table(meta: Mapping[str, object] | None) -> Element:
+    """Return seed, revision, machine and package versions of a run."""
+    if meta is None:
+        return el("p.rl-muted", "The run directory has no record of its environment.")
+    packages = meta.get("packages")
+    values = {name: value for name, value in meta.items() if name != "packages"}
+    values |= packages if isinstance(packages, dict) else {}
+    pairs = ((el("dt", name), el("dd", _recorded(name, value))) for name, value in values.items())
+    return el("dl.rl-pairs", (cell for pair in pairs for cell in pair))
+
+
+def _recorded(name: str, value: object) -> Node:
+    if name == "created" and isinstance(value, int | float):
+        return time_ago(value)
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {each}" for key, each in value.items())
+    return "–" if value is None else str(value)
+
+
+def log_view(log: RunLog) -> Element:
+    """Return the log messages of a run and the end of its worker's output, which stays scrolled to the end."""
+    size = log["size"]
+    cut = "; the last 64 kB are shown" if size > len(log["text"].encode()) + 1000 else ""
+    output = el(
+        "div.rl-code.rl-wrap.rl-follow",
+        el("pre", log["text"]),
+        tabindex=0,
+        role="log",
+        aria_label="Output of the worker",
+    )
+    return el(
+        "div.rl-card.rl-stack",
+        el("div.rl-notes", [_log_message(message) for message in log["messages"]]),
+        el("p.rl-muted.rl-small", f"{size / 1000:,.1f} kB{cut}" if size else "The worker has printed nothing."),
+        output if size else None,
+    )
+
+
+def _log_message(message: Mapping[str, object]) -> Element:
+    first, _, rest = str(message["text"]).partition("\n")
+    seconds = message["time"]
+    assert isinstance(seconds, int | float)
+    level = None if message["level"] == "info" else el("b.rl-leak", f"{message['level']} ")
+    line = [el("span.rl-muted", time_ago(seconds), " "), level, el("span", first.lstrip("# "))]
+    if not rest:
+        return el("div.rl-row", line)
+    return el("details", el("summary.rl-row", line), el("pre.rl-code", rest))

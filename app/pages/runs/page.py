@@ -1,0 +1,356 @@
+"""Page Runs: running and queued runs, the list of all others, schedules, and errors of the scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import gradio as gr
+
+from app.common.urls import page_url
+from app.components.browser.address import Replacement
+from app.components.browser.keys import Key
+from app.components.browser.notify import EndedRuns, EndNotifications
+from app.components.nodes import Element, Node
+from app.components.view import View
+from app.endpoints.runs import RunFacets, RunPage, RunSort, RunStatus
+from app.endpoints.studio import Studio
+from app.pages._events import EACH, FAST, LATEST, QUEUED, EventOptions, Updates, handler
+from app.pages._frame import page_frame
+from app.pages._query import QueryFields
+from app.pages.runs.page import view
+from jobs.db.errors import NotFoundError
+from rl2f_core.errors import RL2FError, UnknownNameError
+from rl2f_core.types import JsonObject
+
+PATH = ""
+TITLE = "Runs"
+ORDER = 10
+FINISHED: list[RunStatus] = ["succeeded", "failed", "stopped", "interrupted"]
+SORTS = [
+    ("recently finished", "-ended"),
+    ("oldest finished", "ended"),
+    ("newest", "-created"),
+    ("oldest", "created"),
+    ("name", "name"),
+    ("name, descending", "-name"),
+    ("environment", "environment"),
+    ("environment, descending", "-environment"),
+    ("highest reward", "-reward"),
+    ("lowest reward", "reward"),
+]
+STATUSES = [("finished", ""), *((status, status) for status in FINISHED), ("any status", "any")]
+FACETS = {"kind": "kinds", "environment": "environments", "method": "methods", "tag": "tags"}
+"""Filter → its values in `run_facets`."""
+DEFAULTS = {"search": "", "status": "", **dict.fromkeys(FACETS, ""), "sort": "-ended"}
+"""Filter → value that the address omits."""
+REFRESH_SECONDS = 2.0
+CLOCK_SECONDS = 20.0
+"""Seconds after which the times of running runs are refreshed although no run changed."""
+NEW_USER = {"read": False, "hidden": False}
+KEYS = [
+    Key("j ArrowDown", "next run", "[data-part=list] a.runs-name", "next"),
+    Key("k ArrowUp", "previous run", "[data-part=list] a.runs-name", "previous"),
+    Key("o", "open the run", "[data-part=list] tr:focus-within a.runs-name"),
+    Key("d", "its dialogues", "[data-part=list] tr:focus-within a.runs-dialogues"),
+    Key("x", "select the run", "[data-part=list] tr:focus-within input"),
+    Key("v", "compare the selected runs", "a.runs-compare"),
+    Key("n", "new run", "a.runs-new"),
+]
+Query = Mapping[str, str]
+"""Parameters of the address: filters that differ from `DEFAULTS`, and `cursor`."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page shows, to skip updates without a change."""
+
+    version: int = -1
+    time: float = 0.0
+    active: int = 0
+    facets: RunFacets | None = None
+    selected: list[int] = field(default_factory=list)
+
+
+def build(studio: Studio) -> None:
+    """Build the page from top to bottom: first steps, running, queue, list, schedules."""
+    _Page(studio)
+
+
+class _Page:
+    """Layout and events of the page; the address has the filters and the page of the list."""
+
+    def __init__(self, studio: Studio) -> None:
+        self.studio, self.runs = studio, studio.runs
+        self.writable = not studio.context.read_only
+        self.address = page_frame(studio, TITLE, KEYS)
+        with gr.Row(elem_classes="runs-head"):
+            self.head = View()
+            EndNotifications(lambda since: ended_runs(studio, since))
+        self.live = View(elem_id="runs-live")
+        with gr.Row(elem_classes="runs-filters", visible="hidden") as self.toolbar:
+            options: JsonObject = {"show_label": False, "container": False, "min_width": 120}
+            hint = "Search name, tag, note, model…"
+            search = gr.Textbox(
+                label="Search runs", placeholder=hint, elem_classes="search", max_lines=1, **options
+            )  # fmt: skip
+            status = gr.Dropdown(STATUSES, label="Status", **options)
+            self.facets = {
+                name: gr.Dropdown([(f"any {name}", "")], label=name.capitalize(), **options) for name in FACETS
+            }
+            sort = gr.Dropdown(SORTS, label="Order", **options)
+        self.table = View(elem_id="runs-list")
+        self.pager = View()
+        self.jobs = View(elem_id="runs-jobs")
+        self.dialog = View()
+        timer = gr.Timer(REFRESH_SECONDS)
+        self.shown, self.selected = gr.State(Shown()), gr.State([])
+        self.newcomer = gr.BrowserState(NEW_USER, storage_key="rl2f.welcome", secret="rl2f")
+        components: dict[str, Any] = {"search": search, "status": status, **self.facets, "sort": sort}
+        self.filters = QueryFields({name: (each, DEFAULTS[name]) for name, each in components.items()})
+
+        fields, place = self.filters.components, [self.address, self.selected]
+        listed = [self.table, self.pager]
+        content = [self.shown, self.address, self.live, *listed, self.toolbar, self.jobs, *self.facets.values()]
+        browsed = [self.address, *fields, *listed, self.selected, self.live, self.newcomer, self.dialog]
+        shown = [self.shown, *place, self.newcomer]
+        self.address.input(self.open_page, [*place, self.newcomer], [self.head, *content, search, status, sort], **FAST)
+        timer.tick(self.refresh, shown, content, **FAST)
+        # `input` misses Backspace and pasted text in a Textbox, and is triggered twice by a Dropdown
+        edits = [each.change for each in components.values()]
+        gr.on(edits, self.edit, [*place, *fields], [self.address, *listed], **LATEST)
+        self.pager.click(self.turn, place, [self.address, *listed], **FAST)
+        browse, form = [self.live.select, self.table.select], [*place, self.newcomer, *fields]
+        gr.on(browse, self.browse, form, browsed, **EACH)
+        # one after the other, in the order of the clicks
+        in_order: EventOptions = {"trigger_mode": "multiple", "concurrency_limit": 1, **QUEUED}
+        self.table.input(self.select, place, [self.selected, self.table], **in_order)
+        clicks = [self.live.click, self.table.click, self.jobs.click]
+        gr.on(clicks, self.click, [*place, self.newcomer], [*content, self.selected], **in_order)
+        self.jobs.input(self.enable, None, self.jobs, **in_order)
+        saved = self.dialog.submit(self.save_notes, None, self.dialog, **FAST)
+        saved.success(self.refresh, shown, content, **FAST)
+        self.dialog.click(lambda: None, None, self.dialog, **FAST)
+
+    # -- content ---------------------------------------------------------------------------------------------------
+    def find(self, query: Query) -> RunPage:
+        """Return the page of runs that the address names; it is empty if no run has a named value any more."""
+        form = {**DEFAULTS, **query}
+        try:
+            return self.runs.list_runs(
+                form["search"], statuses(form), form["kind"], form["environment"], form["method"], form["tag"],
+                cast(RunSort, form["sort"]), query.get("cursor"),
+            )  # fmt: skip
+        except UnknownNameError:
+            return {"rows": [], "total": 0, "first": 1, "before": None, "after": None}
+
+    def draw(self, page: RunPage, query: Query, chosen: list[int]) -> Updates:
+        """Return the table and the pager."""
+        filtered = is_filtered(query)
+        sort = query.get("sort", DEFAULTS["sort"])
+        title = {"": "Finished", "any": "All runs"}.get(query.get("status", ""), "Runs")
+        table = view.runs_table(page, chosen, sort, title, filtered=filtered, writable=self.writable)
+        return {self.table: table, self.pager: view.pager(page)}
+
+    def listing(self, query: Query, chosen: list[int]) -> Updates:
+        """Return the table and the pager; an error in the address replaces them."""
+        try:
+            return self.draw(self.find(query), query, chosen)
+        except RL2FError as error:
+            return {self.table: view.unreadable(str(error)), self.pager: None}
+
+    def content(self, query: Query, chosen: list[int], new: Mapping[str, bool], seen: Shown | None = None) -> Updates:
+        """Return everything but the form; the filters' choices only if they differ from those that were seen."""
+        version, now = self.runs.runs_version(), time.time()
+        active, facets = self.runs.list_active_runs(), self.runs.run_facets()
+        count, exists = len(active["active"]), bool(facets["statuses"])
+        first = self.first_steps(new) if exists else view.no_runs(self.writable)
+        content: Updates = {
+            self.shown: Shown(version, now, count, facets, chosen),
+            self.address: gr.update(title=f"({count}) {TITLE}" if count else TITLE),
+            self.live: view.stack(first, *view.live(active, self.runs.queue_status(), now)),
+            **(self.listing(query, chosen) if exists else {self.table: None, self.pager: None}),
+            self.toolbar: gr.update(visible=exists or "hidden"),
+            self.jobs: view.scheduler(self.runs.list_schedules(), self.runs.job_problems(), self.writable),
+        }
+        if seen is None or facets != seen.facets:
+            content |= {field: facet_choices(name, facets, query.get(name, "")) for name, field in self.facets.items()}
+        return content
+
+    def first_steps(self, new: Mapping[str, bool]) -> Node:
+        """Return the first steps, unless they are done or hidden."""
+        if new["hidden"]:
+            return None
+        labeled = bool(self.studio.labels.list_annotators())
+        started = any(run["origin"] != "example" for run in self.runs.list_runs(limit=5)["rows"])
+        return None if labeled and started else view.welcome(new["read"], labeled, started, self.writable)
+
+    # -- events ----------------------------------------------------------------------------------------------------
+    @handler
+    def open_page(self, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Updates:
+        """Show the runs of the address."""
+        form, content = self.filters.values(query), self.content(query, chosen, new)
+        fields = {name: field for name, (field, _) in self.filters.fields.items()}
+        known = [value for _, value in STATUSES]
+        extra = [] if form["status"] in known else [(form["status"], form["status"])]
+        orders = [order for _, order in SORTS]
+        return {
+            self.head: view.head(self.writable),
+            **content,
+            **{field: content[field] | {"value": form[name]} for name, field in self.facets.items()},
+            fields["search"]: form["search"],
+            fields["status"]: gr.update(choices=[*STATUSES, *extra], value=form["status"]),
+            fields["sort"]: form["sort"] if form["sort"] in orders else DEFAULTS["sort"],
+        }
+
+    @handler
+    def refresh(self, seen: Shown, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Updates:
+        """Show what changed since the last refresh."""
+        is_late = seen.active and time.time() - seen.time > CLOCK_SECONDS
+        # a refresh that started before a change of the selection shows the old one: the next refresh corrects that
+        is_current = seen.version == self.runs.runs_version() and seen.selected == chosen and not is_late
+        if is_current or seen.version == Shown().version:
+            return {self.shown: gr.skip()}
+        return self.content(query, chosen, new, seen)
+
+    @handler
+    def edit(self, query: dict[str, str], chosen: list[int], *values: object) -> Updates:
+        """Filter by the form; the first letter of a search adds an entry to the history, further ones replace it."""
+        wanted = self.filters.query(values)
+        if wanted == {name: text for name, text in query.items() if name in DEFAULTS}:
+            return {self.table: gr.skip()}  # the page itself changed the field
+        is_typing = query.get("search", "") not in ("", wanted.get("search", ""))
+        return {self.address: Replacement(wanted) if is_typing else wanted, **self.listing(wanted, chosen)}
+
+    @handler
+    def turn(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Updates:
+        """Show another page of the list."""
+        query = {**query, "cursor": event._data["cursor"]}
+        return {self.address: query, **self.listing(query, chosen)}
+
+    @handler
+    def select(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Updates:
+        """Select one run or all of the shown ones."""
+        data, page = event._data, self.find(query)
+        changed = [run["id"] for run in page["rows"]] if data["change"] == "select_all" else [int(data["run"])]
+        chosen = [run for run in chosen if run not in changed] + (changed if data["value"] else [])
+        return {self.selected: chosen, self.table: self.draw(page, query, chosen)[self.table]}
+
+    @handler
+    def browse(
+        self, event: gr.EventData, query: dict[str, str], chosen: list[int], new: dict[str, bool], *values: object
+    ) -> Updates:
+        """Do what changes no run: sort, filter, clear the selection, open the dialog, the first steps."""
+        data, name = event._data, event._data["action"]
+        if name in ("sort", "tag", "clear"):
+            changes = DEFAULTS if name == "clear" else {name: data[name]}
+            form = self.filters.named(values) | changes
+            query = self.filters.query(list(form.values()))
+            fields: Updates = {self.filters.fields[each][0]: value for each, value in changes.items()}
+            return {self.address: query, **fields, **self.listing(query, chosen)}
+        if name == "unselect":
+            return {self.selected: [], **self.listing(query, [])}
+        if name == "notes":
+            return {self.dialog: self.notes_dialog(int(data["run"]), data["name"], data["tags"].split("\n"))}
+        if name == "hide":
+            stays = self.content(query, chosen, {**new, "hidden": True})[self.live]
+            return {self.newcomer: {**new, "hidden": True}, self.live: stays}
+        found = self.studio.dialogues.welcome_dialogue()
+        if found is None:
+            raise NotFoundError("There are no dialogues yet.", fix="Start the quickstart.")
+        link = page_url("dialogues", run=found["run"], dialogue=found["event_id"])
+        return {self.newcomer: {**new, "read": True}, self.address: link}
+
+    @handler
+    def click(self, event: gr.EventData, query: dict[str, str], chosen: list[int], new: dict[str, bool]) -> Updates:
+        """Do an action of runs, of the queue or of a schedule."""
+        try:
+            chosen = act(self.studio, event._data, chosen)
+        except RL2FError as error:  # another user was faster: show the runs as they are
+            gr.Warning(str(error))
+        return {self.selected: chosen, **self.content(query, chosen, new)}
+
+    @handler
+    def enable(self, event: gr.EventData) -> Element:
+        """Enable or disable a schedule."""
+        self.runs.enable_schedule(int(event._data["schedule"]), event._data["value"])
+        return view.scheduler(self.runs.list_schedules(), self.runs.job_problems(), self.writable)
+
+    # -- dialog of tags and notes ----------------------------------------------------------------------------------
+    def notes_dialog(self, run: int, name: str, own: list[str]) -> Element:
+        """Return the dialog of a run."""
+        known = sorted({*self.runs.run_facets()["tags"], *filter(None, own)})
+        return view.notes_dialog(run, name, own, known, self.studio.run.list_notes(run))
+
+    @handler
+    def save_notes(self, event: gr.EventData) -> None:
+        """Save tags and notes, and close the dialog."""
+        run, fields = int(event._data["run"]), event._data["fields"]
+        words = [*fields.get("tag", []), *(word.strip() for word in fields["new"][0].split(","))]
+        self.studio.run.tag_run(run, [word for word in words if word])
+        for note in fields.get("deleted", []):
+            self.studio.run.delete_note(run, int(note))
+        if fields["note"][0].strip():
+            self.studio.run.add_note(run, fields["note"][0])
+
+
+def statuses(form: Mapping[str, str]) -> list[RunStatus] | None:
+    """Return the statuses of a filter: of finished runs if it is empty, None for `any`."""
+    if form["status"] == "any":
+        return None
+    return cast("list[RunStatus]", [word for word in form["status"].split(",") if word]) or FINISHED
+
+
+def is_filtered(query: Query) -> bool:
+    """Return whether a filter hides finished runs."""
+    return any(query.get(name) for name in DEFAULTS if name != "sort")
+
+
+def facet_choices(name: str, facets: RunFacets, value: str) -> JsonObject:
+    """Return the choices of a filter; it is hidden if there is nothing to choose."""
+    found = cast("list[str]", facets[FACETS[name]])  # type: ignore[literal-required]
+    known = [*found, *([value] if value and value not in found else [])]
+    choices = [(f"any {name}", ""), *((f"#{each}" if name == "tag" else each, each) for each in known)]
+    return gr.update(choices=choices, visible=len(found) > 1 or bool(value) or "hidden")
+
+
+def act(studio: Studio, data: Mapping[str, str], chosen: list[int]) -> list[int]:
+    """Do an action of a run, of several runs or of the queue; return the selection afterwards."""
+    runs, name = studio.runs, data["action"]
+    ids = [int(each) for each in data.get("run", "").split(",") if each]
+    if name in ("pause_queue", "resume_queue"):
+        (runs.pause_queue if name == "pause_queue" else runs.resume_queue)()
+    elif name == "move":
+        runs.move_run(ids[0], None if data["before"] == "end" else int(data["before"]))
+    elif name == "delete_schedule":
+        runs.delete_schedule(int(data["schedule"]))
+    elif name == "delete":
+        deleted = runs.delete_runs(ids)
+        if count := len(deleted["deleted"]):
+            gr.Info("1 run was deleted." if count == 1 else f"{count} runs were deleted.")
+        for kept in deleted["kept"]:
+            gr.Warning(kept["reason"])
+        return [run for run in chosen if run not in deleted["deleted"]]
+    else:
+        change = {"stop": studio.run.stop_run, "abort": studio.run.abort_run, "resume": studio.run.resume_run}[name]
+        texts = {"stop": "Stopping {} after this step.", "abort": "Aborting {}.", "resume": "{} queued."}
+        for run in map(change, ids):
+            was_queued = name == "stop" and run["status"] == "stopped"
+            gr.Info(("{} was removed from the queue." if was_queued else texts[name]).format(run["name"]))
+    return chosen
+
+
+def ended_runs(studio: Studio, since: float | None) -> EndedRuns:
+    """Return the runs that ended after a time, for desktop notifications."""
+    now = time.time()
+    rows = [] if since is None else studio.runs.list_runs(status=FINISHED, sort="-ended", limit=10)["rows"]
+    return {
+        "time": now,
+        "runs": [
+            {"title": run["name"], "text": run["status"], "url": page_url("run", run=run["id"])}
+            for run in rows
+            if (since or now) < (run["ended"] or 0) <= now
+        ],
+    }

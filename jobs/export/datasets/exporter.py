@@ -1,0 +1,391 @@
+"""Write the datasets of an export in one pass over the dialogues, and publish them with one rename.
+
+All files are written and flushed in a hidden directory beside the target, so the target is complete or missing. An
+interrupted export is started again from the beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from jobs.export.datasets.card import card
+from jobs.export.datasets.controls import CONTROL_TEACHERS, is_control
+from jobs.export.datasets.export_records import ExportRecord
+from jobs.export.datasets.formats import FORMATS, FormatName
+from jobs.export.datasets.label_choice import LEAK, decide
+from jobs.export.datasets.pairs import PairFinder, scratch_is_full
+from jobs.export.datasets.row_builders import Decisions, messages, prompt_completion, stepwise, unpaired
+from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
+from jobs.export.datasets.sources import Source
+from jobs.export.datasets.writers import FormatWriter
+from jobs.export.publish import new_folder
+from rl2f_core.common.file_io import write_atomically
+from rl2f_core.errors import DataError, DiskFullError
+from rl2f_core.run.context import Progress
+from rl2f_core.run.directory import provenance
+from rl2f_core.run.events import OWN_CONDITIONS
+from rl2f_core.types import SPLITS, JsonObject
+
+SCHEMA_VERSION = 3
+"""Version of manifest and columns; increased by every visible change."""
+PAIR_BATCH = 500
+
+
+class RowBuilder(Protocol):
+    """Build the rows of one dialogue."""
+
+    def __call__(self, record: ExportRecord, decisions: Decisions, privileged: bool) -> Iterator[JsonObject]:
+        """Yield the rows."""
+
+
+ROW_BUILDERS: dict[FormatName, RowBuilder] = {
+    "stepwise_supervision": stepwise,
+    "unpaired_preference": unpaired,
+    "messages": messages,
+    "prompt_completion": prompt_completion,
+}
+"""The types whose rows depend on one dialogue."""
+
+
+@dataclass
+class LabelCounts:
+    """Counts of dialogues, and of hints by label."""
+
+    dialogues: int = 0
+    empty: int = 0
+    """Dialogues without an attempt; they are in no row."""
+    labels: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(label source, or the reason for no label; leak, no_leak or empty) → hints."""
+    origins: Counter[tuple[str, str, bool, str]] = field(default_factory=Counter)
+    """(teacher, condition, planted; leak, no_leak or empty) → hints."""
+    controls: int = 0
+    """Excluded dialogues in which a control teacher wrote a hint."""
+    policies: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(split, policy) → dialogues."""
+    determining: int = 0
+    """Hints without a flagged leak that determine the answer."""
+    uncounted: int = 0
+    """Hints without a flagged leak whose candidates were not counted."""
+
+    def add(self, record: ExportRecord, decisions: Decisions) -> None:
+        """Count a dialogue's hints."""
+        self.dialogues += 1
+        self.policies[record.event.task.split, record.event.dialogue.policy] += 1
+        for step, decision in zip(record.steps, decisions, strict=True):
+            if decision is not None and step.turn.hint is not None:
+                hint = step.turn.hint
+                self.labels[decision.source, decision.word] += 1
+                self.origins[hint.teacher, record.event.setting or "", hint.planted is not None, decision.word] += 1
+                if decision.leaks is False:
+                    self.determining += step.turn.determines_answer
+                    self.uncounted += step.turn.bits_left is None
+
+    @property
+    def decided(self) -> int:
+        """Number of hints with a label."""
+        return sum(count for (_, word), count in self.labels.items() if word)
+
+    def as_dict(self) -> JsonObject:
+        """Return the label counts by source, and by reason for no label."""
+        counts: JsonObject = {"hints": self.labels.total(), "human": {}, "detector": {}, "planted": {}, "without": {}}
+        for (source, word), count in sorted(self.labels.items()):
+            by_source, key = (counts[source], word) if word else (counts["without"], source)
+            by_source[key] = count
+        return counts
+
+    def by_policy(self) -> list[JsonObject]:
+        """Return the number of dialogues by split and policy."""
+
+        def key(item: tuple[str, str]) -> tuple[int, str, int]:
+            stage, _, step = item[1].rpartition("@")
+            return SPLITS.index(item[0]), stage, int(step) if step.isdigit() else 0  # type: ignore[arg-type]
+
+        listed = sorted(self.policies, key=key)
+        return [{"split": item[0], "policy": item[1], "dialogues": self.policies[item]} for item in listed]
+
+    def by_origin(self) -> list[JsonObject]:
+        """Return the number of hints, leaks, leak-free and planted hints by teacher and condition."""
+        rows: dict[tuple[str, str], JsonObject] = {}
+        for (teacher, condition, planted, word), count in sorted(self.origins.items()):
+            empty = {"teacher": teacher, "condition": condition, "hints": 0, "leak": 0, "no_leak": 0, "planted": 0}
+            row = rows.setdefault((teacher, condition), empty)
+            row["hints"] += count
+            for column in ["planted"] if planted else [word] if word else []:
+                row[column] += count
+        return list(rows.values())
+
+    @property
+    def own_leaks(self) -> int:
+        """Number of leaks that the teachers wrote themselves: neither planted nor of a control."""
+        return sum(
+            count
+            for (teacher, condition, planted, word), count in self.origins.items()
+            if word == LEAK and not planted and teacher not in CONTROL_TEACHERS and condition in OWN_CONDITIONS
+        )
+
+
+class Stopped(Exception):
+    """The export was stopped; no files remain."""
+
+
+def export(
+    sources: Sequence[Source],
+    settings: ExportSettings,
+    out: Path,
+    *,
+    name: str = "export",
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    replace: bool = False,
+) -> JsonObject | None:
+    """Write the datasets to the directory `out`; return the manifest, or None if `stop` ended it.
+
+    Args:
+        sources: The runs.
+        settings: The dialogues and dataset types.
+        out: The directory to create; missing parents are created.
+        name: Title of the card.
+        progress: Receives the number of finished dialogues.
+        stop: Called between batches; True stops the export.
+        replace: Replace an earlier export in `out`, once the new one is complete.
+
+    Raises `RunError` if `out` contains something else, `DataError` if nothing would be exported, and `DiskFullError`.
+    After an error, no partial files remain.
+    """
+    if settings.labels == "human" and not any(source.has_human_labels for source in sources):
+        raise DataError(
+            "A run's folder contains no human labels.",
+            value=[source.about()["name"] for source in sources],
+            fix="Name runs of the workspace by their number, or use detector findings (labels: detector).",
+        )
+    try:
+        with new_folder(out, replace) as scratch:
+            return _Export(scratch, sources, settings, progress or Progress(), stop).run(name)
+    except Stopped:
+        return None
+    except sqlite3.OperationalError as error:
+        if scratch_is_full(error):
+            raise DiskFullError("The disk is full.", value=str(out), fix="Free space, then export again.") from error
+        raise
+
+
+class _Export:
+    """One pass over the sources, into the files of `folder`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        sources: Sequence[Source],
+        settings: ExportSettings,
+        progress: Progress,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.folder, self.sources, self.settings = folder, sources, settings
+        self.progress, self.stop = progress, stop
+        self.counts = LabelCounts()
+        self.writers: dict[FormatName, FormatWriter] = {}
+        self.finder: PairFinder | None = None
+
+    def run(self, name: str) -> JsonObject:
+        """Write all files; return the manifest."""
+        settings = self.settings
+        tallies = refuse_excluded(self.sources, settings.filter)
+        total = sum(tally[None] for tally in tallies)
+        if not total:
+            raise _no_dialogues(self.sources, settings.filter)
+        scratch = self.folder / ".pairs.sqlite"
+        with contextlib.ExitStack() as stack:
+            for format in settings.formats:
+                self.writers[format] = stack.enter_context(FormatWriter(self.folder, FORMATS[format], settings.files))
+            if "preference" in settings.formats:
+                self.finder = PairFinder(
+                    scratch, settings.seed, settings.pairs_per_leak, settings.match, settings.privileged
+                )
+                stack.callback(self.finder.close)
+            about = []
+            for source, tally in zip(self.sources, tallies, strict=True):
+                before = self.counts.dialogues + self.counts.empty
+                for batch in source.batches(settings.filter):
+                    self._write_batch(batch, total)
+                exported = self.counts.dialogues + self.counts.empty - before
+                excluded = {name: tally[name] for name in EXCLUSIONS}
+                about.append({**source.about(), "dialogues": exported, "excluded": excluded})
+            if self.finder is not None:
+                self._write_pairs(self.finder, self.writers["preference"])
+        scratch.unlink(missing_ok=True)
+        if not any(writer.rows for writer in self.writers.values()):
+            raise _no_rows(settings, self.counts)
+        manifest = self._manifest(name, about)
+        write_atomically(self.folder / "README.md", card(manifest))
+        write_atomically(self.folder / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+        return manifest
+
+    def _write_batch(self, batch: Sequence[ExportRecord], total: int) -> None:
+        if self.stop():
+            raise Stopped
+        settings, counts = self.settings, self.counts
+        rows: dict[FormatName, list[JsonObject]] = {format: [] for format in settings.formats}
+        for record in batch:
+            if not record.steps:
+                counts.empty += 1
+                continue
+            if is_control(record) and not settings.filter.include_controls:
+                counts.controls += 1
+                continue
+            decisions: Decisions = [
+                None if step.written is None else decide(step, settings.labels, settings.annotator)
+                for step in record.steps
+            ]
+            counts.add(record, decisions)
+            for format in settings.formats:
+                if format in ROW_BUILDERS:
+                    rows[format] += ROW_BUILDERS[format](record, decisions, settings.privileged)
+            if self.finder is not None:
+                self.finder.add(record, decisions)
+        for format, new in rows.items():
+            self.writers[format].write(new)
+        done = counts.dialogues + counts.empty + counts.controls
+        self.progress.update("export", done, total, f"{counts.decided} labeled hints")
+
+    def _write_pairs(self, finder: PairFinder, writer: FormatWriter) -> None:
+        rows = finder.rows()
+        while batch := list(islice(rows, PAIR_BATCH)):
+            if self.stop():
+                raise Stopped
+            writer.write(batch)
+            self.progress.update("pairs", writer.rows, None)
+
+    def _manifest(self, name: str, about: list[JsonObject]) -> JsonObject:
+        writers, counts = self.writers, self.counts
+        origin = provenance(self.settings)  # type: ignore[arg-type]  # uses only the seed
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": name,
+            "created": time.time(),
+            "git": origin["git"],
+            "python": origin["python"],
+            "packages": origin["packages"],
+            "settings": self.settings.model_dump(mode="json"),
+            "runs": about,
+            "dialogues": counts.dialogues,
+            "dialogues_without_an_attempt": counts.empty,
+            "labels": counts.as_dict(),
+            "origins": counts.by_origin(),
+            "own_leaks": counts.own_leaks,
+            "policies": counts.by_policy(),
+            "no_leak_that_determines_answer": counts.determining,
+            "no_leak_without_counted_candidates": counts.uncounted,
+            "formats": {
+                name: {"rows": writer.rows, "columns": list(FORMATS[name].columns), "files": writer.files()}
+                for name, writer in writers.items()
+                if writer.rows
+            },
+            "left_out": {name: _why_empty(name, counts) for name, writer in writers.items() if not writer.rows},
+        }
+
+
+def _why_empty(format: FormatName, counts: LabelCounts) -> str:
+    if format == "messages":
+        return "No dialogue has an attempt."
+    if format == "prompt_completion":
+        return "No attempt before a leak is correct."
+    if not counts.decided:
+        return f"None of the {counts.labels.total()} hints has a label."
+    leaks = sum(count for (_, word), count in counts.labels.items() if word == LEAK)
+    return (
+        "No task has both a leaking hint and a teacher's own hint without a leak "
+        f"({leaks} hints leak, {counts.decided - leaks} do not, over {counts.dialogues} dialogues)."
+    )
+
+
+def refuse_excluded(sources: Sequence[Source], filter: ExportFilter) -> list[Counter[Exclusion | None]]:
+    """Return the tally of each source; raise `DataError` if one has only excluded dialogues."""
+    tallies = [source.tally(filter) for source in sources]
+    for source, tally in zip(sources, tallies, strict=True):
+        if tally and not tally[None]:
+            fields = [name for name in EXCLUSIONS if tally[name]]
+            counts = ", ".join(f"{tally[name]} {EXCLUSIONS[name]}" for name in fields)
+            options = " ".join(f"--{name.replace('_', '-')}" for name in fields)
+            raise DataError(
+                f"Run {source.about()['name']} has no dialogues of a trained policy on training tasks, only {counts}.",
+                value=source.name,
+                fix=f"Leave this run out, or set {' and '.join(f'filter.{name}' for name in fields)} "
+                f"(`rl2f export {options}`).",
+            )
+    return tallies
+
+
+def _no_dialogues(sources: Sequence[Source], filter: ExportFilter) -> DataError:
+    conditions = filter.conditions()
+    unfiltered = sum(source.tally(ExportFilter(include_controls=True)).total() for source in sources)
+    if not unfiltered:
+        return DataError(
+            "The runs have no dialogues.",
+            value=[source.about()["name"] for source in sources],
+            fix="Wait until the first step has ended, or choose another run.",
+        )
+    if not filter.include_controls:
+        every = sum(source.tally(filter.model_copy(update={"include_controls": True})).total() for source in sources)
+        if every:
+            return _only_controls(every)
+    return DataError(
+        "No dialogue passes the filter.",
+        value=conditions,
+        fix=f"Drop a part of the filter; without it there are {unfiltered} dialogues.",
+    )
+
+
+def _only_controls(dialogues: int) -> DataError:
+    return DataError(
+        f"All {dialogues} dialogues are of controls, whose hints are empty, false or of another problem.",
+        fix="Set filter.include_controls (`rl2f export --include-controls`) to export them.",
+    )
+
+
+def _no_rows(settings: ExportSettings, counts: LabelCounts) -> DataError:
+    formats = list(settings.formats)
+    if counts.controls and not counts.dialogues:
+        return _only_controls(counts.controls)
+    if formats == ["prompt_completion"]:
+        return DataError(f"No attempt of {counts.dialogues} dialogues before a leak is correct.", value=formats,
+                         fix="Take other runs, or drop a part of the filter.")  # fmt: skip
+    if counts.decided:  # only preference pairs were requested
+        return DataError(
+            _why_empty("preference", counts),
+            value=formats,
+            fix="Take more runs, label more hints, use teacher leaky, or export unpaired_preference instead.",
+        )
+    fixes = {
+        "human": "Label hints on the page Labels, or use detector findings too (labels: both).",
+        "detector": "Run detectors on them (`rl2f leaks RUN`), or use human labels (labels: human).",
+        "both": "Label hints on the page Labels, or run detectors on them (`rl2f leaks RUN`).",
+    }
+    return DataError(
+        f"None of the {counts.labels.total()} hints in {counts.dialogues} dialogues has a label.",
+        value=formats,
+        fix=fixes[settings.labels] + " The type `messages` needs no labels.",
+    )
+
+
+def summary(manifest: JsonObject) -> str:
+    """Summarize an export in one line."""
+    rows = ", ".join(f"{name} {entry['rows']:,}" for name, entry in manifest["formats"].items())
+    text = f"Exported {manifest['dialogues']:,} dialogues with {manifest['labels']['hints']:,} hints. Rows: {rows}."
+    for name, what in EXCLUSIONS.items():
+        if excluded := sum(run["excluded"][name] for run in manifest["runs"]):
+            text += f" Excluded: {excluded:,} dialogues {what} (--{name.replace('_', '-')})."
+    for run in manifest["runs"]:
+        if run["rescoring"]:
+            text += f" Leaks of {run['name']}: those of {run['rescoring']} ({', '.join(run['detectors'])})."
+    if unlabeled := manifest["labels"]["without"].get("unlabeled"):
+        text += f" {unlabeled:,} hints have no label; `rl2f leaks RUN` runs detectors on them."
+    return text + "".join(f" No {name}: {why}" for name, why in manifest["left_out"].items())

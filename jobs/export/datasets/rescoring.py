@@ -1,0 +1,81 @@
+"""The newest rescoring of a run (`rl2f leaks RUN`), whose findings replace those at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jobs.export.datasets.export_records import ExportRecord, ExportTurn
+from rl2f_core.common.file_io import read_json
+from rl2f_core.config.leaks import describe_detector
+from rl2f_core.errors import RL2FError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import LeakEvent, LeakRescoreEvent, StatusEvent, read_events
+from rl2f_core.types import LeakReport
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """The findings of one rescoring."""
+
+    name: str
+    """Folder of the rescoring run."""
+    detectors: tuple[str, ...]
+    started: float
+    """Dialogues before this time were checked."""
+    reports: Mapping[tuple[str, int], LeakReport]
+    """Event id and turn → report; a checked hint without a report has no leak."""
+
+    def apply(self, record: ExportRecord) -> ExportRecord:
+        """Return a dialogue with these findings; hints that were not checked keep theirs.
+
+        No detector can check the hints of an imported dialogue without a gold answer.
+        """
+        if not record.event.task.privileged:
+            return record
+        return replace(record, steps=tuple(self._step(record, step) for step in record.steps))
+
+    def _step(self, record: ExportRecord, step: ExportTurn) -> ExportTurn:
+        hint = step.turn.hint
+        if hint is None or step.written is None:
+            return step
+        report = self.reports.get((record.event.id, step.turn.index))
+        if report is None and record.event.time < self.started:
+            report = LeakReport(leaked=False)
+        if report is None or not report.is_complete:
+            return step
+        action = None if hint.leak is None else hint.leak.action
+        hint = hint.model_copy(update={"leak": report.model_copy(update={"action": action})})
+        return replace(step, turn=step.turn.model_copy(update={"hint": hint}))
+
+
+def newest_rescoring(run_dir: RunDir, parents: Iterable[Path]) -> Rescoring | None:
+    """Return the newest finished rescoring of a run among the folders in `parents`; None without one."""
+    target = run_dir.path.resolve()
+    found: list[tuple[float, Rescoring]] = []
+    for file in sorted({file for parent in parents for file in parent.resolve().glob("*/rescore.json")}):
+        summary, folder = read_json(file), RunDir(file.parent)
+        if Path(str(summary.get("run"))).name != target.name or not folder.events_path.is_file():
+            continue
+        try:
+            is_same = folder.resolve_run(folder.config().run).path.resolve() == target  # type: ignore[attr-defined]
+        except (RL2FError, AttributeError):  # a damaged folder, or a run that was moved
+            continue
+        found += [_read(folder)] if is_same else []
+    return max(found, key=lambda each: each[0], default=(0.0, None))[1]
+
+
+def _read(folder: RunDir) -> tuple[float, Rescoring]:
+    """Return the time and the findings of a rescoring run."""
+    detectors: tuple[str, ...] = ()
+    started, ended = 0.0, 0.0
+    reports: dict[tuple[str, int], LeakReport] = {}
+    for event in read_events(folder.events_path):
+        if isinstance(event, StatusEvent) and event.status == "running":
+            started = event.time
+        elif isinstance(event, LeakEvent):
+            reports[event.dialogue, event.turn] = event.report
+        elif isinstance(event, LeakRescoreEvent):
+            detectors, ended = tuple(map(describe_detector, event.detectors)), event.time
+    return ended, Rescoring(folder.path.name, detectors, started, reports)
