@@ -14,7 +14,7 @@ from app.endpoints.studio import Studio
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from app.pages.compare.page import view
+from app.pages.compare import view
 from rl2f_core.types import JsonObject
 
 PATH = "compare"

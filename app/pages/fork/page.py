@@ -17,7 +17,7 @@ from app.endpoints.studio import Studio
 from app.pages._events import FAST, LATEST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from app.pages.fork.page import result, view
+from app.pages.fork import result, view
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.evaluation.counterfactual.arms import HINTS
 from rl2f_core.types import JsonObject

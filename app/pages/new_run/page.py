@@ -17,10 +17,10 @@ from app.endpoints.launch import FormState
 from app.endpoints.studio import Studio
 from app.pages._events import EACH, FAST, QUEUED, Updates, handler, in_turn
 from app.pages._frame import page_frame
+from app.pages.new_run import view as show
 from app.pages.new_run.draft import Draft, Path
 from app.pages.new_run.form import draw_form, draw_yaml
 from app.pages.new_run.own_data import OwnDataCard
-from app.pages.new_run.page import view as show
 from app.pages.new_run.schedule import ScheduleCard
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.errors import ConfigError, RL2FError

@@ -12,8 +12,8 @@ from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import LaunchEndpoints, Trigger
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
+from app.pages.new_run import view as show
 from app.pages.new_run.draft import Draft
-from app.pages.new_run.page import view as show
 from rl2f_core.types import JsonObject
 
 TRIGGERS = [("once", "date"), ("repeat (cron)", "cron")]

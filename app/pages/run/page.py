@@ -23,7 +23,7 @@ from app.endpoints.studio import Studio
 from app.pages._events import FAST, LATEST, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from app.pages.run.page import view
+from app.pages.run import view
 from app.pages.run.tabs import TABS, RunTab
 from app.plots.series import XKind
 from jobs.db.errors import UnknownRunError

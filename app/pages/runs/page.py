@@ -20,7 +20,7 @@ from app.endpoints.studio import Studio
 from app.pages._events import EACH, FAST, LATEST, QUEUED, EventOptions, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from app.pages.runs.page import view
+from app.pages.runs import view
 from jobs.db.errors import NotFoundError
 from rl2f_core.errors import RL2FError, UnknownNameError
 from rl2f_core.types import JsonObject

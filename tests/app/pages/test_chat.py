@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from app.endpoints.chat import ChatEndpoints, ChatInfo, ChatMessageInfo, ChatRun, TurnUpdate
-from app.pages.chat.page import view
+from app.pages.chat import view
 from app.pages.chat.settings import check_message, draft, offered_checkpoints, parse_index
 from app.pages.chat.tab import NO_CHATS, NO_MEMORY, ChatTab
 from app.pages.chat.tree import MessageTree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from app.pages.compare.page import view
+from app.pages.compare import view
 
 
 def run(number: int, name: str = "small") -> Any:
