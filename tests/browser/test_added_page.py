@@ -21,7 +21,7 @@ from jobs.workspace import Workspace
 @pytest.fixture
 def site(tmp_path: Path, recorded: Path) -> Iterator[str]:
     """The address of a server whose only page besides Runs is the added one."""
-    from app.pages.runs.page import page as runs
+    from app.pages.runs import page as runs
     from app.web import server
     from app.web.gradio_app import configure_gradio
 
