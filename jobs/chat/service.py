@@ -7,27 +7,18 @@ import random
 import re
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jobs.chat import dialogue_log, interactive_task, tree
-from jobs.chat.checkpoints import ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
-from jobs.chat.limits import ChatLimits
-from jobs.chat.model_process.client import ModelProcess
-from jobs.chat.model_process.protocol import (
-    MAX_TEXT,
-    ChatCompletionRequest,
-    HintRequest,
-    InputMessage,
-    ModelRequest,
-    TaskTurnRequest,
-)
-from jobs.chat.response_stream import ResponseStream
-from jobs.chat.stream_writer import ResponseSlot, StreamWriter
+from jobs.chat.checkpoints import MAX_TEXT, ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
+from jobs.chat.turn import ResponseSlot, Turn
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats, runs
+from jobs.model_server.limits import STUDIO_LIMITS, ServerLimits
+from jobs.model_server.process import ModelProcess
+from rl2f_core import types
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.presets import preset
 from rl2f_core.config.run import BaseRun
@@ -35,7 +26,7 @@ from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorte
 from rl2f_core.rollout.dialogue_builder import stop_reason
 from rl2f_core.rollout.engine import derive_seed, turn_seed
 from rl2f_core.text.yaml_loader import load_yaml
-from rl2f_core.types import PERSON, Hint, JsonObject, StopReason, Task, Turn
+from rl2f_core.types import PERSON, Hint, JsonObject, StopReason, Task
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -86,11 +77,11 @@ class _OpenChat:
 class ChatService:
     """All chats of a workspace and their model process."""
 
-    def __init__(self, db: Database, workspace: Workspace, limits: ChatLimits | None = None) -> None:
+    def __init__(self, db: Database, workspace: Workspace, limits: ServerLimits = STUDIO_LIMITS) -> None:
         self.db = db
         self.workspace = workspace
         self.process = ModelProcess(workspace.root / "chat.log", limits)
-        self._live: dict[int, ResponseStream] = {}
+        self._live: dict[int, Turn] = {}
         self._lock = threading.Lock()
         self._is_recovered = False
 
@@ -175,8 +166,13 @@ class ChatService:
         """End the model process."""
         self.process.close()
 
-    def live(self, chat_id: int) -> ResponseStream | None:
-        """Return the stream of the current turn."""
+    @property
+    def is_busy(self) -> bool:
+        """Responses are being generated."""
+        return bool(self._live)
+
+    def live(self, chat_id: int) -> Turn | None:
+        """Return the current turn."""
         with self._lock:
             return self._live.get(chat_id)
 
@@ -184,9 +180,9 @@ class ChatService:
         """Stop the responses of the current turn after their current token."""
         turn = self.live(chat_id)
         if turn is not None:
-            self.process.stop(turn.id)
+            turn.stop()
 
-    def send(self, chat_id: int, text: str, parent: int | None, after: dict[str, int] | None = None) -> ResponseStream:
+    def send(self, chat_id: int, text: str, parent: int | None, after: dict[str, int] | None = None) -> Turn:
         """Add a user message and start the responses of all checkpoints.
 
         Args:
@@ -210,7 +206,7 @@ class ChatService:
         user = ChatMessage(chat_id=chat_id, parent=parent, role="user", content=text, detail=detail, time=time.time())
         with self._turn(chat_id) as turn:
             (user,) = chats.add(self.db, chat_id, [user])
-            turn.emit({"type": "message", "message": tree.to_json(user)})
+            turn.show(user)
             if not chat.messages:
                 chats.change(self.db, chat_id, title=" ".join(text.split())[:60])
             chat.messages |= tree.by_id([user])
@@ -219,31 +215,29 @@ class ChatService:
 
     def _respond(
         self,
-        turn: ResponseStream,
+        turn: Turn,
         chat: _OpenChat,
         sources: ResolvedCheckpoints,
         user: ChatMessage,
         checkpoints: Sequence[str],
     ) -> None:
         """Start the responses of these checkpoints to a user message."""
-        settings = chat.settings
-        system = [InputMessage(role="system", content=settings.system)] if settings.system else []
-        requests, slots = [], []
+        settings, slots = chat.settings, []
+        system = [{"role": "system", "content": settings.system}] if settings.system else []
         for checkpoint in checkpoints:
             conversation = tree.conversation(chat.messages, user, checkpoint)
             alternative = len(tree.responses(chat.messages, user.id or 0, checkpoint))
             seed = turn_seed(chat.seed(alternative), len(conversation) // 2)
-            messages = (*system, *(_input_message(m, settings.model) for m in conversation))
-            fields = _shared_fields(chat, sources, checkpoint, seed)
-            requests.append(ChatCompletionRequest(**fields, messages=messages))
-            slots.append(ResponseSlot(checkpoint, user.id, {"seed": seed, "model": settings.model}))
+            messages = [*system, *({"role": m.role, "content": m.content} for m in conversation)]
+            body = {**_shared_fields(chat, sources, checkpoint, seed), "messages": messages}
+            slots.append(ResponseSlot(checkpoint, user.id, body, {"seed": seed, "model": settings.model}))
         added = chats.add(self.db, chat.id, [slot.new_message(chat.id) for slot in slots])
         for slot, message in zip(slots, added, strict=True):
             slot.message = message
-            turn.emit({"type": "message", "message": tree.to_json(message)})
-        self._start(turn, requests, slots)
+            turn.show(message)
+        self._start(turn, slots)
 
-    def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> ResponseStream:
+    def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> Turn:
         """Start the next attempt of each checkpoint after a hint on its last one; without `after` the first attempts.
 
         Args:
@@ -252,13 +246,13 @@ class ChatService:
             by: `scripted` or `person`.
             text: The person's hint.
         """
-        hint: HintRequest | None = None
+        hint: JsonObject = {}
         if after:
             if by not in ("scripted", "person"):
                 raise ConfigError("There is no such teacher.", value=by, known=["scripted", "person"])
             if by == "person":
                 check_text(text, "hint")
-            hint = HintRequest.model_validate({"by": by, "text": text if by == "person" else ""})
+            hint = {"hint_by": by, "hint": text if by == "person" else ""}
         chat = self._open(chat_id, "play")
         leaves = {checkpoint: chat.open_attempt(number, checkpoint) for checkpoint, number in after.items()}
         if not after:
@@ -273,27 +267,29 @@ class ChatService:
 
     def _play(
         self,
-        turn: ResponseStream,
+        turn: Turn,
         chat: _OpenChat,
         leaves: Mapping[str, ChatMessage],
-        hint: HintRequest | None,
+        hint: JsonObject,
         alternative: int = 0,
     ) -> None:
         settings, sources, seed = chat.settings, self._resolve(chat.settings), chat.seed(alternative)
-        requests, slots = [], []
+        slots = []
         for checkpoint, leaf in leaves.items():
-            request = TaskTurnRequest(
+            messages = tree.chain(chat.messages, leaf)
+            is_same = all(m.detail.get("model", settings.model) == settings.model for m in messages)
+            foreign = set() if is_same else {"token_ids", "logprobs"}  # of another tokenizer
+            body = {
                 **_shared_fields(chat, sources, checkpoint, seed),
-                config=settings.config,
-                task=chat.row.task or {},
-                turns=tuple(t.model_dump(mode="json") for t in tree.turns(tree.chain(chat.messages, leaf))),
-                hint=hint,
-                max_turns=settings.max_turns,
-            )
-            requests.append(request)
+                "config": settings.config,
+                "task": chat.row.task,
+                "turns": [turn.model_dump(mode="json", exclude=foreign) for turn in tree.turns(messages)],
+                **hint,
+                "max_turns": settings.max_turns,
+            }
             detail = {"seed": seed, "model": settings.model}
-            slots.append(ResponseSlot(checkpoint, leaf.id, detail, hint_by=hint.by if hint else ""))
-        self._start(turn, requests, slots)
+            slots.append(ResponseSlot(checkpoint, leaf.id, body, detail))
+        self._start(turn, slots)
 
     def actions(self, chat_id: int, after: int | None = None) -> list[str] | None:
         """Return the valid actions after a person's last attempt; None if the environment has no state."""
@@ -315,14 +311,14 @@ class ChatService:
         stop = stop_reason(turn, chat.settings.max_turns)
         return [*added, attempt if stop is None else self._end(attempt, stop)]
 
-    def _open_person(self, chat_id: int, after: int | None) -> tuple[_OpenChat, ChatMessage, list[Turn]]:
+    def _open_person(self, chat_id: int, after: int | None) -> tuple[_OpenChat, ChatMessage, list[types.Turn]]:
         """Return a task, the message before the person's next attempt (without `after` the prompt), and the turns."""
         chat = self._open(chat_id, "play")
         leaf = next(iter(chat.messages.values())) if after is None else chat.open_attempt(after, PERSON)
         return chat, leaf, tree.turns(tree.chain(chat.messages, leaf))
 
     # -- branches ----------------------------------------------------------------------------------------------
-    def regenerate(self, chat_id: int, message_id: int) -> ResponseStream:
+    def regenerate(self, chat_id: int, message_id: int) -> Turn:
         """Sample an alternative response or attempt with another seed."""
         chat = self._open(chat_id)
         old = chat.message(message_id, "assistant")
@@ -334,10 +330,10 @@ class ChatService:
                 self._respond(turn, chat, self._resolve(chat.settings), parent, [checkpoint])
             else:
                 alternative = len(tree.responses(chat.messages, parent.id or 0, checkpoint))
-                self._play(turn, chat, {checkpoint: parent}, None, alternative)
+                self._play(turn, chat, {checkpoint: parent}, {}, alternative)
         return turn
 
-    def edit(self, chat_id: int, message_id: int, text: str) -> ResponseStream | ChatMessage:
+    def edit(self, chat_id: int, message_id: int, text: str) -> Turn | ChatMessage:
         """Add an edited copy of a message.
 
         Starts new responses to a user message or hint, and verifies an attempt. Returns the new message if nothing is
@@ -404,9 +400,9 @@ class ChatService:
         return _OpenChat(chat, tree.by_id(messages), parse_settings(chat.settings))
 
     @contextlib.contextmanager
-    def _turn(self, chat_id: int) -> Iterator[ResponseStream]:
+    def _turn(self, chat_id: int) -> Iterator[Turn]:
         """Lock the chat for one turn; an error at the start of the turn unlocks it."""
-        turn = ResponseStream(uuid.uuid4().hex, chat_id)
+        turn = Turn(self.db, self.process, chat_id, self._record)
         with self._lock:
             if chat_id in self._live:
                 raise RunError("A response is being written in this chat.", fix="Wait for it, or stop it.")
@@ -417,18 +413,19 @@ class ChatService:
             self._unlock(turn)
             raise
 
-    def _start(self, turn: ResponseStream, requests: Sequence[ModelRequest], slots: list[ResponseSlot]) -> None:
-        writer = StreamWriter(self.db, turn, slots, self._record)
+    def _start(self, turn: Turn, slots: list[ResponseSlot]) -> None:
+        turn.slots = slots
 
         def work() -> None:
             try:
-                writer.run(self.process.stream(requests, turn.id))
+                turn.run()
             finally:
                 self._unlock(turn)
+                turn.end()
 
         threading.Thread(target=work, name=f"chat-{turn.chat}", daemon=True).start()
 
-    def _unlock(self, turn: ResponseStream) -> None:
+    def _unlock(self, turn: Turn) -> None:
         with self._lock:
             if self._live.get(turn.chat) is turn:
                 del self._live[turn.chat]
@@ -464,25 +461,17 @@ def _continued_responses(chat: _OpenChat, parent: int, after: Mapping[str, int])
     return history
 
 
-def _input_message(message: ChatMessage, model: str) -> InputMessage:
-    """Return a message for a request, with its tokens if the same model sampled it."""
-    return InputMessage(
-        role="user" if message.role == "user" else "assistant",
-        content=message.content,
-        token_ids=message.detail.get("token_ids", ()) if message.detail.get("model") == model else (),
-    )
-
-
 def _shared_fields(chat: _OpenChat, sources: ResolvedCheckpoints, checkpoint: str, seed: int) -> JsonObject:
     """Return the fields that chat and task requests share."""
     model, source = sources[checkpoint]
     sampling = chat.settings.sampling
     return {
         "model": model,
-        "source": source,
+        "source": source.model_dump(),
         "max_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": seed,
         "prompt_cache_key": f"chat-{chat.id}-{checkpoint}",
+        "return_token_ids": True,
     }

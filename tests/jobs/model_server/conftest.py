@@ -1,4 +1,4 @@
-"""The model process that the tests of chats share."""
+"""The model process that the tests of its protocol share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobs.chat.model_process.client import ModelProcess
+from jobs.model_server.process import ModelProcess
 
 
 @pytest.fixture(scope="session")
