@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import os
 import pkgutil
 import sys
@@ -19,25 +20,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 from rl2f_core.errors import ConfigError, FieldValueError, UnknownNameError
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.base import Backend
+    from rl2f_core.dialogue.teachers.base import Teacher
     from rl2f_core.environments.base import Environment
     from rl2f_core.leaks.base import LeakDetector
-    from rl2f_core.llms.base import ChatModel
-    from rl2f_core.methods.base import Method
-    from rl2f_core.run_kinds.base import Kind
-    from rl2f_core.teachers.base import Teacher
-    from rl2f_core.tracking.base import Tracker
+    from rl2f_core.learning.methods.base import Method
+    from rl2f_core.models.backends.base import Backend
+    from rl2f_core.models.llms.base import ChatModel
+    from rl2f_core.run.kinds.base import Kind
+    from rl2f_core.run.tracking.base import Tracker
 
 PACKAGES = {
-    "environment": "rl2f_core.environments",
-    "teacher": "rl2f_core.teachers",
-    "leak_detector": "rl2f_core.leaks",
-    "backend": "rl2f_core.backends",
-    "llm": "rl2f_core.llms",
-    "method": "rl2f_core.methods",
-    "tracker": "rl2f_core.tracking",
-    "run_kind": "rl2f_core.run_kinds",
+    "environment": ("rl2f_core.environments", "rl2f_core.environments.puzzles", "rl2f_core.environments.worlds"),
+    "teacher": ("rl2f_core.dialogue.teachers",),
+    "leak_detector": ("rl2f_core.leaks",),
+    "backend": ("rl2f_core.models.backends",),
+    "llm": ("rl2f_core.models.llms",),
+    "method": ("rl2f_core.learning.methods",),
+    "tracker": ("rl2f_core.run.tracking",),
+    "run_kind": ("rl2f_core.run.kinds",),
 }
+"""Packages of each category; every module in them is imported."""
 _components: dict[str, dict[str, type]] = {category: {} for category in PACKAGES}
 _discovered: set[str] = set()
 T = TypeVar("T", bound=type)
@@ -116,7 +118,7 @@ def names(category: str) -> list[str]:
 
 def discover() -> None:
     """Import all component modules and plugins once."""
-    for package in PACKAGES.values():
+    for package in itertools.chain(*PACKAGES.values()):
         if package not in _discovered:
             _discovered.add(package)
             path = importlib.import_module(package).__path__

@@ -69,7 +69,7 @@ def command_line() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the tiny random model."""
-    from rl2f_core.model_store import tiny
+    from rl2f_core.models.store import tiny
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     tiny.build(folder)
@@ -87,7 +87,7 @@ def speaker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def smollm2(rl2f_home: Path) -> Path:
     """Folder of SmolLM2-135M in the user's cache, downloaded if missing; for slow tests."""
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.store.store import get_model
 
     if USER_HOME is None:
         del os.environ["RL2F_HOME"]

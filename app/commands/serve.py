@@ -18,7 +18,7 @@ import typer
 from app.commands.options import Root
 from app.common.console import err
 from jobs.model_server.limits import STUDIO_LIMITS
-from rl2f_core.paths import EXAMPLE_RUNS
+from rl2f_core.common.paths import EXAMPLE_RUNS
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -107,7 +107,7 @@ def find_checkpoints(texts: Iterable[str], root: Path | None) -> list[tuple[Path
 def _backend_name(name: str, model: ModelConfig) -> str:
     """Return hf or vllm. Raises `ConfigError` for another backend."""
     from rl2f_core import registry
-    from rl2f_core.backends.auto import resolve_backend
+    from rl2f_core.models.backends.auto import resolve_backend
 
     if name not in (known := ("auto", "hf", "vllm")):
         raise ConfigError("There is no such backend for serving.", value=name, known=known)

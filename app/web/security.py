@@ -41,8 +41,8 @@ from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
 from jobs.db.models import ApiToken
 from jobs.http_access import LOOPBACK, FailureLimit, host_name, is_loopback
+from rl2f_core.common.file_io import checked_path
 from rl2f_core.errors import DataError, RL2FError
-from rl2f_core.file_io import checked_path
 from rl2f_core.types import JsonObject
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from jobs.db.queries import runs
 from jobs.model_server.protocol import ModelSource
 from rl2f_core.errors import ConfigError, RL2FError, RunError, UnknownNameError
-from rl2f_core.model_store.conversion import conversion_name
-from rl2f_core.model_store.store import is_loadable, list_models
+from rl2f_core.models.store.conversion import conversion_name
+from rl2f_core.models.store.store import is_loadable, list_models
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 

@@ -19,13 +19,13 @@ from jobs.db.queries import chats, runs
 from jobs.model_server.limits import STUDIO_LIMITS, ServerLimits
 from jobs.model_server.process import ModelProcess
 from rl2f_core import types
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.presets import preset
 from rl2f_core.config.run import BaseRun
+from rl2f_core.dialogue.rollout.dialogue_builder import stop_reason
+from rl2f_core.dialogue.rollout.engine import derive_seed, turn_seed
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
-from rl2f_core.rollout.dialogue_builder import stop_reason
-from rl2f_core.rollout.engine import derive_seed, turn_seed
-from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import PERSON, Hint, JsonObject, StopReason, Task
 
 if TYPE_CHECKING:

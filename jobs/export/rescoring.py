@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobs.export.export_records import ExportRecord, ExportTurn
+from rl2f_core.common.file_io import read_json
+from rl2f_core.config.leaks import describe_detector
 from rl2f_core.errors import RL2FError
-from rl2f_core.file_io import read_json
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent, StatusEvent, read_events
 from rl2f_core.types import LeakReport
@@ -76,5 +77,5 @@ def _read(folder: RunDir) -> tuple[float, Rescoring]:
         elif isinstance(event, LeakEvent):
             reports[event.dialogue, event.turn] = event.report
         elif isinstance(event, LeakRescoreEvent):
-            detectors, ended = tuple(str(detector["type"]) for detector in event.detectors), event.time
+            detectors, ended = tuple(map(describe_detector, event.detectors)), event.time
     return ended, Rescoring(folder.path.name, detectors, started, reports)

@@ -17,11 +17,12 @@ import yaml
 from jobs.export.export_records import ExportRecord, ExportTurn, HumanLabel, TaskRenderer, from_event
 from jobs.export.rescoring import Rescoring, newest_rescoring
 from jobs.export.settings import Exclusion, ExportFilter
+from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.config.leaks import describe_detector
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
-from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import Dialogue, Hint, JsonObject, LeakReport, RewardTerm, Task, Turn
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ class Source(ABC):
         model, environment, teacher, detection = (
             getattr(self.config, name, None) for name in ("model", "environment", "teacher", "leak_detection")
         )
-        detectors = () if detection is None or self.is_imported else tuple(each.type for each in detection.detectors)
+        used = () if detection is None or self.is_imported else detection.detectors
+        detectors = [describe_detector(each.model_dump(mode="json")) for each in used]
         meta, rescoring = self.run_dir.meta(), self.rescoring
         return {
             "run": self.name,
@@ -104,7 +106,7 @@ class Source(ABC):
             "model": Path(model.name).name if model else None,
             "environment": None if environment is None else environment.model_dump(mode="json"),
             "teacher": getattr(teacher, "type", None),
-            "detectors": list(detectors if rescoring is None else rescoring.detectors),
+            "detectors": detectors if rescoring is None else list(rescoring.detectors),
             "rescoring": None if rescoring is None else rescoring.name,
             "git": meta.get("git"),
             "packages": meta.get("packages", {}),

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from jobs.db.models import Dialogue, LeakFinding, TaskRow, Turn, table_of
 from jobs.labels import holdout
 from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, group_columns, in_scope, is_own
-from rl2f_core.stats.intervals import Interval
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import DEMONSTRATION, FrozenModel
 
 if TYPE_CHECKING:

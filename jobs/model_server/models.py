@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 from jobs.export.model.exporter import find_checkpoint
 from jobs.model_server.protocol import ModelSource
-from rl2f_core.chat.tokenizer import HFChatTokenizer
+from rl2f_core.common.file_io import read_json
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import RunConfig
-from rl2f_core.device import free_cached, resolve_device
 from rl2f_core.errors import ConfigError, ModelError
-from rl2f_core.file_io import read_json
-from rl2f_core.model_store.conversion import plain_name
-from rl2f_core.model_store.store import get_model
+from rl2f_core.models.device import free_cached, resolve_device
+from rl2f_core.models.store.conversion import plain_name
+from rl2f_core.models.store.store import get_model
+from rl2f_core.models.tokenizer import HFChatTokenizer
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     import torch
 
-    from rl2f_core.backends.hf.backend import HFBackend
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
 MAX_ADAPTERS = 8
 """Maximum number of loaded adapters that are neither served nor used by a running request."""
@@ -151,8 +151,8 @@ class ModelLoader:
         return self.backend
 
     def _load_base(self, source: ModelSource) -> None:
-        from rl2f_core.backends.hf.backend import HFBackend
-        from rl2f_core.backends.hf.streaming import StreamBackend
+        from rl2f_core.models.backends.hf.backend import HFBackend
+        from rl2f_core.models.backends.hf.streaming import StreamBackend
 
         self.unload()
         _, device, dtype, merged = _base_key(source)
@@ -179,7 +179,7 @@ def _base_key(source: ModelSource) -> tuple[str, torch.device, torch.dtype, str 
 
     Its last part is the adapter if that is merged, or has all weights of the model.
     """
-    from rl2f_core.backends.hf.lora import FULL_WEIGHTS
+    from rl2f_core.models.backends.hf.lora import FULL_WEIGHTS
 
     kind = read_json(Path(source.adapter) / "adapter_config.json").get("peft_type") if source.adapter else None
     is_alone = source.is_merged or kind == FULL_WEIGHTS
@@ -191,7 +191,7 @@ def _ensure_memory(source: ModelSource, device: torch.device, dtype: torch.dtype
     import psutil
     import torch
 
-    from rl2f_core.training.memory import weight_shapes
+    from rl2f_core.learning.learner.memory import weight_shapes
 
     weights = sum(map(math.prod, weight_shapes(get_model(source.base).path).values()))
     needed, on_gpu = int(weights * dtype.itemsize * OVERHEAD_FACTOR), device.type == "cuda"

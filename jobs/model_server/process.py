@@ -27,7 +27,7 @@ import httpx2
 
 from jobs.model_server.limits import STUDIO_LIMITS, ServerLimits
 from jobs.model_server.protocol import ApiError, ModelSource
-from rl2f_core.paths import ROOT
+from rl2f_core.common.paths import ROOT
 from rl2f_core.types import JsonObject
 
 TOKENS_VARIABLE = "RL2F_MODEL_PROCESS_TOKENS"

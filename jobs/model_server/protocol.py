@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError, model_validator
 from pydantic_core import from_json
 
-from rl2f_core.device import out_of_memory
 from rl2f_core.errors import AdapterError, ModelError, RL2FError
+from rl2f_core.models.device import out_of_memory
 from rl2f_core.types import JsonObject, Message, Task, Turn
 
 MAX_CHOICES = 128

@@ -18,14 +18,14 @@ from jobs.model_server.models import ModelLoader
 from jobs.model_server.protocol import ApiError, ModelSource
 from jobs.model_server.tasks import InteractiveTask
 from jobs.model_server.text_stream import TextStream
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.device import free_cached, use_idle_cores
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.device import free_cached, use_idle_cores
 from rl2f_core.types import FinishReason, JsonObject
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.hf.backend import HFBackend
-    from rl2f_core.backends.hf.decoder import RunningSequence
-    from rl2f_core.backends.hf.token_scores import TokenScore
+    from rl2f_core.models.backends.hf.backend import HFBackend
+    from rl2f_core.models.backends.hf.decoder import RunningSequence
+    from rl2f_core.models.backends.hf.token_scores import TokenScore
 
 FLUSH_SECONDS = 0.05
 """Minimum interval between two parts of a streamed sequence."""

@@ -53,10 +53,10 @@ from jobs.model_server.responses import ResponseBuilder
 from jobs.model_server.scheduler import ChoiceSequence, Event, Output, Scheduler
 from jobs.model_server.tasks import InteractiveTask
 from jobs.model_server.text_stream import TextStream
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.chat.tokenizer import encode_chat
+from rl2f_core.dialogue.rollout.request import turn_seed
 from rl2f_core.errors import ModelError, RL2FError
-from rl2f_core.rollout.request import turn_seed
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.types import JsonObject
 
 DISCONNECT_CHECK_SECONDS = 0.2
@@ -400,7 +400,7 @@ def _sampling(
 ) -> SamplingParams:
     if top is None:
         return SamplingParams(max_tokens, request.temperature, request.top_p)
-    from rl2f_core.backends.hf.token_scores import ScoredSampling
+    from rl2f_core.models.backends.hf.token_scores import ScoredSampling
 
     return ScoredSampling(max_tokens, request.temperature, request.top_p, top, score_prompt)
 

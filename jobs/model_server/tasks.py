@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jobs.model_server.protocol import TaskRequest
-from rl2f_core.backends.base import Backend, Generation
 from rl2f_core.config.run import BaseRun
+from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.dialogue.rollout.dialogue_builder import build_turn, stop_reason
+from rl2f_core.dialogue.rollout.prompting import load_reprompt_template
+from rl2f_core.dialogue.teachers import human
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
+from rl2f_core.dialogue.teachers.contentless import ContentlessTeacher
+from rl2f_core.dialogue.teachers.scripted import ScriptedTeacher
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import ScriptedHints, missing_part
 from rl2f_core.errors import RunError
-from rl2f_core.rollout.build import build_engine
-from rl2f_core.rollout.dialogue_builder import build_turn, stop_reason
-from rl2f_core.rollout.prompting import load_reprompt_template
-from rl2f_core.teachers import human
-from rl2f_core.teachers.base import Feedback, FeedbackRequest
-from rl2f_core.teachers.contentless import ContentlessTeacher
-from rl2f_core.teachers.scripted import ScriptedTeacher
+from rl2f_core.models.backends.base import Backend, Generation
 from rl2f_core.types import FinishReason, JsonObject, StopReason, Task, Turn
 
 

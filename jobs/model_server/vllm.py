@@ -11,11 +11,11 @@ from pathlib import Path
 
 from jobs.model_server.models import base_info, base_name
 from jobs.model_server.protocol import ModelSource
-from rl2f_core.backends.vllm.protocol import LORA_RANKS, lora_rank_bucket
-from rl2f_core.backends.vllm.server_process import SERVER_MAIN, command_line, require_vllm
-from rl2f_core.device import resolve_device
 from rl2f_core.errors import AdapterError
-from rl2f_core.model_store.store import get_model
+from rl2f_core.models.backends.vllm.protocol import LORA_RANKS, lora_rank_bucket
+from rl2f_core.models.backends.vllm.server_process import SERVER_MAIN, command_line, require_vllm
+from rl2f_core.models.device import resolve_device
+from rl2f_core.models.store.store import get_model
 from rl2f_core.types import JsonObject
 
 CPU_KV_CACHE_BYTES = 2 * 2**30

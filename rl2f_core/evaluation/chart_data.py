@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.evaluation.benchmarks import benchmark_scores
 from rl2f_core.evaluation.plotting import CONDITION_COLORS, DASHES, SERIES, Format, Line, Plot
 from rl2f_core.evaluation.report import EvaluationReport
-from rl2f_core.stats.intervals import Interval
 
 BANDED = ("hints", "contentless")
 """Conditions whose lines have an interval band."""

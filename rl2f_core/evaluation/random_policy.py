@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from rl2f_core.common.stats.intervals import Interval, wilson_clustered
 from rl2f_core.environments.stateful import StatefulEnvironment, StateT
-from rl2f_core.stats.intervals import Interval, wilson_clustered
 from rl2f_core.types import Task
 
 EPISODES = 10

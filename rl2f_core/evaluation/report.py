@@ -17,6 +17,23 @@ from typing import TypeVar
 
 from pydantic import Field
 
+from rl2f_core.common.stats.intervals import Interval, correct_families
+from rl2f_core.dialogue.metrics.constant_baseline import (
+    compare_to_baseline,
+    constant_baseline,
+    describe_comparison,
+    is_above_baseline,
+)
+from rl2f_core.dialogue.metrics.dialogues import (
+    OUTCOMES,
+    REFLECTION_CONDITIONS,
+    Metrics,
+    compared_with,
+    effect_difference,
+    effects,
+    hint_effect,
+    tally_metrics,
+)
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
 from rl2f_core.evaluation.benchmarks import benchmark_tables
@@ -34,23 +51,6 @@ from rl2f_core.evaluation.formatting import (
     verdict_text,
 )
 from rl2f_core.evaluation.problem_values import ProblemValues, problem_values
-from rl2f_core.metrics.constant_baseline import (
-    compare_to_baseline,
-    constant_baseline,
-    describe_comparison,
-    is_above_baseline,
-)
-from rl2f_core.metrics.dialogues import (
-    OUTCOMES,
-    REFLECTION_CONDITIONS,
-    Metrics,
-    compared_with,
-    effect_difference,
-    effects,
-    hint_effect,
-    tally_metrics,
-)
-from rl2f_core.stats.intervals import Interval, correct_families
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel
 
 MAX_PARSE_FAILURE_RATE = 0.5

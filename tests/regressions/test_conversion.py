@@ -22,11 +22,11 @@ from jobs.ingest.ingester import import_run
 from jobs.model_server.models import find_models
 from jobs.workspace import Workspace
 from rl2f_core.errors import ModelError
-from rl2f_core.model_store import download
-from rl2f_core.model_store.files import write_manifest
-from rl2f_core.model_store.store import get_model
+from rl2f_core.models.store import download
+from rl2f_core.models.store.files import write_manifest
+from rl2f_core.models.store.store import get_model
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run_kinds.eval import eval_config
+from rl2f_core.run.kinds.eval import eval_config
 
 # -- tokenizers of converted models ----------------------------------------------------------------------------------
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

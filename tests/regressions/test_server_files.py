@@ -41,7 +41,7 @@ from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import CheckpointEvent, JsonlSink, StatusEvent, encode, read_events
-from rl2f_core.run_kinds.eval import eval_config
+from rl2f_core.run.kinds.eval import eval_config
 
 SECRET = '{"secret": "not of the run"}'
 

@@ -24,7 +24,7 @@ def save_adapter(model: Path, folder: Path, seed: int, strength: float = 0.3) ->
     import peft
     import torch
 
-    from rl2f_core.modeling.loading import load_base_model
+    from rl2f_core.models.modeling.loading import load_base_model
 
     base = load_base_model(str(model), torch.float32, torch.device("cpu"))
     with torch.random.fork_rng(devices=[]):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import regex
 
+from rl2f_core.common.file_io import unique_keys
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.code.environment import Code
 from rl2f_core.environments.code.mutations import constant, mutants
@@ -41,7 +42,6 @@ from rl2f_core.environments.math.base import normalize_gold, scale
 from rl2f_core.environments.math.environment import Math
 from rl2f_core.environments.math.equivalence import check_units
 from rl2f_core.errors import shorten
-from rl2f_core.file_io import unique_keys
 from rl2f_core.types import JsonObject, Task, TaskData, Verdict
 
 if TYPE_CHECKING:
@@ -173,8 +173,10 @@ class MultipleChoice(Checker):
     system = "Think, then end with the letter of the answer, e.g. <answer>B</answer>."
 
     def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
-        """The gold answer is a letter, or with a column of choices also the position from 0 or the text of one."""
+        """The gold answer is a letter or the text of a choice, or with a column of choices the position from 0."""
         letter, listed = chosen_letter(as_text(answer), {}), listed_choices(problem)
+        if letter is None:
+            letter = next((key for key, text in listed.items() if same_text(text, as_text(answer))), None)
         if more.get("choices") not in (None, ""):
             letter = read_choices(more["choices"]).letter(answer)
         if letter is None:
@@ -196,7 +198,13 @@ class MultipleChoice(Checker):
         yield from rng.sample(letters, len(letters))
 
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        return [(m.start(1), m.end(1), m[1]) for m in _ANY_LETTER.finditer(text[:MAX_SCANNED])]
+        """Letters, and texts of the problem's choices."""
+        found = [(m.start(1), m.end(1), m[1]) for m in _ANY_LETTER.finditer(text[:MAX_SCANNED])]
+        for letter, choice in listed_choices(task.public["problem"]).items():
+            pattern = r"\s+".join(map(re.escape, choice.strip(" .;,").split()))
+            spans = re.finditer(rf"(?<!\w){pattern}(?!\w)", text[:MAX_SCANNED], re.IGNORECASE) if pattern else ()
+            found += [(m.start(), m.end(), letter) for m in spans]
+        return sorted(found)
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         """Find `choose B`, `the answer is (B)` and the like; the problem itself names all letters."""

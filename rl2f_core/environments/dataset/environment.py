@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rl2f_core.common.paths import QUESTIONS_SAMPLE
 from rl2f_core.config.components import LLMConfig
 from rl2f_core.config.fields import BASIC_FIELD, QUESTIONS_REF, ComponentConfig
 from rl2f_core.environments.base import new_task, parsed_answers, wrap_answer
@@ -31,7 +32,6 @@ from rl2f_core.environments.math.answer_text import folded
 from rl2f_core.environments.math.base import FALSE_HINT, NO_HINT
 from rl2f_core.environments.math.environment import order, stamp
 from rl2f_core.errors import DataError, FieldValueError
-from rl2f_core.paths import QUESTIONS_SAMPLE
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 

@@ -14,7 +14,7 @@ from rl2f_core import registry
 from rl2f_core.environments.dataset.checkers import Checker, verdict
 from rl2f_core.environments.dataset.row_text import same_text
 from rl2f_core.errors import ConfigError
-from rl2f_core.llms.base import ChatRequest, Completion
+from rl2f_core.models.llms.base import ChatRequest, Completion
 from rl2f_core.types import Task, Verdict
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from itertools import pairwise
 import pytest
 
 from rl2f_core.environments.base import Environment, wrap_answer
-from rl2f_core.environments.numbers.arithmetic import Arithmetic
-from rl2f_core.environments.numbers.guess_number import GuessNumber, open_interval_player
-from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
+from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber, open_interval_player
+from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.errors import DataError
 from rl2f_core.types import SPLITS, Task, Verdict
 

@@ -16,11 +16,11 @@ from model_server_helpers import served, serving
 from app.commands.serve_model import find_checkpoints
 from jobs.model_server.models import find_models
 from jobs.model_server.server import ModelServer
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.backends.hf.backend import HFBackend
-from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import ConfigError
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.backends.hf.backend import HFBackend
+from rl2f_core.models.renderer import ChatRenderer
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 FIRST, SECOND = "trained@rl@2", "trained@rl@4"

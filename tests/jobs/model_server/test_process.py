@@ -19,10 +19,10 @@ from jobs.chat import interactive_task
 from jobs.model_server.limits import ServerLimits
 from jobs.model_server.process import ModelProcess
 from jobs.model_server.protocol import ApiError, ModelSource
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.backends.hf.backend import HFBackend
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.model import ModelConfig
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.backends.hf.backend import HFBackend
 
 Make = Callable[..., ModelProcess]
 
