@@ -63,8 +63,6 @@ def serve_model(
     source = next(iter(models.values()))
     if _backend_name(backend, ModelConfig(name=source.base, dtype=source.dtype, device=source.device)) == "vllm":
         raise typer.Exit(vllm.run(vllm.serve_options(models, host, port, context, max_running), api_key))
-    if len(models) == 1:
-        models = {name: source.model_copy(update={"is_merged": True}) for name in models}
     with listen(host, port, COMMAND) as listener:
         url = f"http://{display_name(host)}:{listener.getsockname()[1]}/v1"
         err().print(f"Loading {base_name(source)} …", markup=False)

@@ -148,6 +148,24 @@ class ChatMemory(TypedDict):
     """Base model in memory."""
     starts: int
     """Number of process starts."""
+    served: list[str] | None
+    """Names of the models that OpenAI clients can use."""
+    url: str | None
+    """Base URL of OpenAI clients, on this machine."""
+    requests: int | None
+    """Requests of OpenAI clients since the start."""
+    bytes: int | None
+    """Memory of the process."""
+
+
+class ServedModels(TypedDict):
+    """Models that OpenAI clients can use."""
+
+    url: str
+    """Base URL."""
+    api_key: str
+    models: list[str]
+    """Names of models, `RUN@CHECKPOINT` with the folder of the run."""
 
 
 class ChatEndpoints:
@@ -406,9 +424,30 @@ class ChatEndpoints:
         state = {**self._service.process.state(), "busy": self._service.is_busy}
         return cast(ChatMemory, {name: state.get(name) for name in ChatMemory.__annotations__})
 
+    @property
+    def api_key(self) -> str | None:
+        """API key of the OpenAI clients of served checkpoints; None if the model process is not running."""
+        return self._service.process.api_key
+
+    @endpoint("run")
+    def serve_checkpoint(
+        self, run: Annotated[int, Field(ge=1, le=2**31 - 1)], checkpoint: Annotated[str, Field(max_length=100)]
+    ) -> ServedModels:
+        """Serve a checkpoint and its base model to OpenAI clients on this machine, beside the chats.
+
+        They stay served until `unload_chat_model`; while nobody sends requests, the model is unloaded.
+
+        Args:
+            run: A run.
+            checkpoint: One of its checkpoints, e.g. `rl2f@20`.
+        """
+        self._service.serve(run, checkpoint)
+        memory = self.chat_memory()
+        return {"url": memory["url"] or "", "api_key": self.api_key or "", "models": memory["served"] or []}
+
     @endpoint("run")
     def unload_chat_model(self) -> ChatMemory:
-        """End the model process, which frees its memory; the next message starts it again."""
+        """End the model process, which frees its memory and serves no checkpoint; the next message starts it again."""
         self._service.process.unload()
         return self.chat_memory()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +16,7 @@ from jobs.chat.turn import ResponseSlot, Turn
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats, runs
 from jobs.model_server.limits import STUDIO_LIMITS, ServerLimits
+from jobs.model_server.models import base_name
 from jobs.model_server.process import ModelProcess
 from rl2f_core import types
 from rl2f_core.common.text.yaml_loader import load_yaml
@@ -148,9 +148,8 @@ class ChatService:
         """Close the responses that an earlier server left unfinished; only the first call has an effect."""
         with self._lock:
             is_first, self._is_recovered = not self._is_recovered, True
-            live = list(self._live)
         if is_first and not self.db.read_only:
-            chats.close_abandoned(self.db, live)
+            chats.close_abandoned(self.db, list(self._live))
             dialogue_log.restore(self.db, self.workspace)
 
     def answer(self, chat_id: int) -> JsonObject:
@@ -160,6 +159,16 @@ class ChatService:
             raise RunError("This chat is no interactive task.", fix="Reload the page.")
         gold_answer = interactive_task.gold_answer(chat.settings["config"], chat.task)
         return {"answer": gold_answer, "privileged": chat.task["privileged"]}
+
+    def serve(self, run: int, checkpoint: str) -> None:
+        """Serve a checkpoint and its base model to OpenAI clients until the model process ends.
+
+        Raises the errors of `resolve_checkpoints`, and `ApiError` if the process cannot start.
+        """
+        row, name = runs.get(self.db, run), f"{run}:{checkpoint}"
+        sources = self._resolve(parse_settings({"model": row.model, "checkpoints": ["base", name]}))
+        base, adapter = sources["base"][1], sources[name][1]
+        self.process.serve({f"{row.folder}@{checkpoint}": adapter, base_name(base): base})
 
     # -- turns -------------------------------------------------------------------------------------------------
     def close(self) -> None:
@@ -173,13 +182,11 @@ class ChatService:
 
     def live(self, chat_id: int) -> Turn | None:
         """Return the current turn."""
-        with self._lock:
-            return self._live.get(chat_id)
+        return self._live.get(chat_id)
 
     def stop(self, chat_id: int) -> None:
         """Stop the responses of the current turn after their current token."""
-        turn = self.live(chat_id)
-        if turn is not None:
+        if (turn := self.live(chat_id)) is not None:
             turn.stop()
 
     def send(self, chat_id: int, text: str, parent: int | None, after: dict[str, int] | None = None) -> Turn:
@@ -193,7 +200,6 @@ class ChatService:
         """
         check_text(text, "message")
         chat = self._open(chat_id, "chat")
-        sources = self._resolve(chat.settings)
         history = {} if parent is None else _continued_responses(chat, parent, after or {})
         checkpoints = [
             c
@@ -204,38 +210,19 @@ class ChatService:
             raise RunError("There is no response to continue.", fix="Regenerate a failed response first.")
         detail = {"after": history} if history else {}
         user = ChatMessage(chat_id=chat_id, parent=parent, role="user", content=text, detail=detail, time=time.time())
-        with self._turn(chat_id) as turn:
-            (user,) = chats.add(self.db, chat_id, [user])
-            turn.show(user)
-            if not chat.messages:
-                chats.change(self.db, chat_id, title=" ".join(text.split())[:60])
-            chat.messages |= tree.by_id([user])
-            self._respond(turn, chat, sources, user, checkpoints)
-        return turn
+        return self._respond(chat, user, checkpoints)
 
-    def _respond(
-        self,
-        turn: Turn,
-        chat: _OpenChat,
-        sources: ResolvedCheckpoints,
-        user: ChatMessage,
-        checkpoints: Sequence[str],
-    ) -> None:
-        """Start the responses of these checkpoints to a user message."""
-        settings, slots = chat.settings, []
+    def _respond(self, chat: _OpenChat, user: ChatMessage, checkpoints: Sequence[str]) -> Turn:
+        """Start the responses of these checkpoints to a user message, which may be new."""
+        settings, sources, slots = chat.settings, self._resolve(chat.settings), []
         system = [{"role": "system", "content": settings.system}] if settings.system else []
         for checkpoint in checkpoints:
             conversation = tree.conversation(chat.messages, user, checkpoint)
             alternative = len(tree.responses(chat.messages, user.id or 0, checkpoint))
             seed = turn_seed(chat.seed(alternative), len(conversation) // 2)
             messages = [*system, *({"role": m.role, "content": m.content} for m in conversation)]
-            body = {**_shared_fields(chat, sources, checkpoint, seed), "messages": messages}
-            slots.append(ResponseSlot(checkpoint, user.id, body, {"seed": seed, "model": settings.model}))
-        added = chats.add(self.db, chat.id, [slot.new_message(chat.id) for slot in slots])
-        for slot, message in zip(slots, added, strict=True):
-            slot.message = message
-            turn.show(message)
-        self._start(turn, slots)
+            slots.append(_new_slot(chat, sources, checkpoint, user.id, seed, {"messages": messages}))
+        return self._start(chat, slots, user)
 
     def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> Turn:
         """Start the next attempt of each checkpoint after a hint on its last one; without `after` the first attempts.
@@ -261,35 +248,19 @@ class ChatService:
             leaves = {c: problem for c in checkpoints if not tree.responses(chat.messages, problem.id or 0, c)}
         if not leaves:
             raise RunError("The task has attempts already.", fix="Give a hint, or regenerate an attempt.")
-        with self._turn(chat_id) as turn:
-            self._play(turn, chat, leaves, hint)
-        return turn
+        return self._play(chat, leaves, hint)
 
-    def _play(
-        self,
-        turn: Turn,
-        chat: _OpenChat,
-        leaves: Mapping[str, ChatMessage],
-        hint: JsonObject,
-        alternative: int = 0,
-    ) -> None:
-        settings, sources, seed = chat.settings, self._resolve(chat.settings), chat.seed(alternative)
-        slots = []
+    def _play(self, chat: _OpenChat, leaves: Mapping[str, ChatMessage], hint: JsonObject, alternative: int = 0) -> Turn:
+        settings, sources, slots = chat.settings, self._resolve(chat.settings), []
         for checkpoint, leaf in leaves.items():
             messages = tree.chain(chat.messages, leaf)
             is_same = all(m.detail.get("model", settings.model) == settings.model for m in messages)
             foreign = set() if is_same else {"token_ids", "logprobs"}  # of another tokenizer
-            body = {
-                **_shared_fields(chat, sources, checkpoint, seed),
-                "config": settings.config,
-                "task": chat.row.task,
-                "turns": [turn.model_dump(mode="json", exclude=foreign) for turn in tree.turns(messages)],
-                **hint,
-                "max_turns": settings.max_turns,
-            }
-            detail = {"seed": seed, "model": settings.model}
-            slots.append(ResponseSlot(checkpoint, leaf.id, body, detail))
-        self._start(turn, slots)
+            turns = [turn.model_dump(mode="json", exclude=foreign) for turn in tree.turns(messages)]
+            body = {"config": settings.config, "task": chat.row.task, "turns": turns, "max_turns": settings.max_turns}
+            seed = chat.seed(alternative)
+            slots.append(_new_slot(chat, sources, checkpoint, leaf.id, seed, {**body, **hint}))
+        return self._start(chat, slots)
 
     def actions(self, chat_id: int, after: int | None = None) -> list[str] | None:
         """Return the valid actions after a person's last attempt; None if the environment has no state."""
@@ -325,13 +296,10 @@ class ChatService:
         parent = chat.message(old.parent or 0)
         checkpoint = old.checkpoint
         chat.settings = parse_settings({**chat.row.settings, "checkpoints": [checkpoint]})
-        with self._turn(chat_id) as turn:
-            if chat.row.mode == "chat":
-                self._respond(turn, chat, self._resolve(chat.settings), parent, [checkpoint])
-            else:
-                alternative = len(tree.responses(chat.messages, parent.id or 0, checkpoint))
-                self._play(turn, chat, {checkpoint: parent}, {}, alternative)
-        return turn
+        if chat.row.mode == "chat":
+            return self._respond(chat, parent, [checkpoint])
+        alternative = len(tree.responses(chat.messages, parent.id or 0, checkpoint))
+        return self._play(chat, {checkpoint: parent}, {}, alternative)
 
     def edit(self, chat_id: int, message_id: int, text: str) -> Turn | ChatMessage:
         """Add an edited copy of a message.
@@ -399,36 +367,29 @@ class ChatService:
             raise RunError(f"This chat is {what}.", fix="Reload the page.")
         return _OpenChat(chat, tree.by_id(messages), parse_settings(chat.settings))
 
-    @contextlib.contextmanager
-    def _turn(self, chat_id: int) -> Iterator[Turn]:
-        """Lock the chat for one turn; an error at the start of the turn unlocks it."""
-        turn = Turn(self.db, self.process, chat_id, self._record)
-        with self._lock:
-            if chat_id in self._live:
-                raise RunError("A response is being written in this chat.", fix="Wait for it, or stop it.")
-            self._live[chat_id] = turn
-        try:
-            yield turn
-        except BaseException:
-            self._unlock(turn)
-            raise
-
-    def _start(self, turn: Turn, slots: list[ResponseSlot]) -> None:
-        turn.slots = slots
+    def _start(self, chat: _OpenChat, slots: list[ResponseSlot], user: ChatMessage | None = None) -> Turn:
+        """Start a turn of a chat, which is locked until its end; responses to a user message get their rows first."""
+        turn = Turn(self.db, self.process, chat.id, slots, self._record)
+        if self._live.setdefault(chat.id, turn) is not turn:
+            raise RunError("A response is being written in this chat.", fix="Wait for it, or stop it.")
 
         def work() -> None:
             try:
                 turn.run()
             finally:
-                self._unlock(turn)
+                del self._live[chat.id]
                 turn.end()
 
-        threading.Thread(target=work, name=f"chat-{turn.chat}", daemon=True).start()
-
-    def _unlock(self, turn: Turn) -> None:
-        with self._lock:
-            if self._live.get(turn.chat) is turn:
-                del self._live[turn.chat]
+        try:
+            if user is not None:
+                turn.add_messages(user)
+            if not chat.messages and user is not None:
+                chats.change(self.db, chat.id, title=" ".join(user.content.split())[:60])
+        except BaseException:
+            del self._live[chat.id]
+            raise
+        threading.Thread(target=work, name=f"chat-{chat.id}", daemon=True).start()
+        return turn
 
 
 def check_text(text: str, what: str) -> None:
@@ -461,11 +422,13 @@ def _continued_responses(chat: _OpenChat, parent: int, after: Mapping[str, int])
     return history
 
 
-def _shared_fields(chat: _OpenChat, sources: ResolvedCheckpoints, checkpoint: str, seed: int) -> JsonObject:
-    """Return the fields that chat and task requests share."""
+def _new_slot(
+    chat: _OpenChat, sources: ResolvedCheckpoints, checkpoint: str, parent: int | None, seed: int, body: JsonObject
+) -> ResponseSlot:
+    """Return the slot of a checkpoint with its request: `body` and the fields that all requests share."""
     model, source = sources[checkpoint]
     sampling = chat.settings.sampling
-    return {
+    shared = {
         "model": model,
         "source": source.model_dump(),
         "max_tokens": sampling.max_new_tokens,
@@ -475,3 +438,4 @@ def _shared_fields(chat: _OpenChat, sources: ResolvedCheckpoints, checkpoint: st
         "prompt_cache_key": f"chat-{chat.id}-{checkpoint}",
         "return_token_ids": True,
     }
+    return ResponseSlot(checkpoint, parent, {**shared, **body}, {"seed": seed, "model": chat.settings.model})

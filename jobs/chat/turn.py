@@ -72,14 +72,19 @@ class Turn:
         db: The database.
         process: The model process.
         chat: The chat.
+        slots: The responses.
         on_end: Called at the end of a dialogue with its last message and stop reason; returns details for the message.
     """
 
     def __init__(
-        self, db: Database, process: ModelProcess, chat: int, on_end: Callable[[ChatMessage, str], JsonObject]
+        self,
+        db: Database,
+        process: ModelProcess,
+        chat: int,
+        slots: list[ResponseSlot],
+        on_end: Callable[[ChatMessage, str], JsonObject],
     ) -> None:
-        self.db, self.process, self.chat, self.on_end = db, process, chat, on_end
-        self.slots: list[ResponseSlot] = []
+        self.db, self.process, self.chat, self.slots, self.on_end = db, process, chat, slots, on_end
         self.version = 0
         """Increases with every change of `state`."""
         self._status, self._error, self._ended = "", None, False
@@ -105,10 +110,21 @@ class Turn:
                 setattr(self, f"_{name}", value)
             self.version += 1
 
-    def show(self, message: ChatMessage | None) -> None:
+    def _show(self, message: ChatMessage | None) -> None:
         """Add a message, or its new version, to the state."""
         if message is not None:
             self._change(messages={**self._messages, message.id: tree.to_json(message)})
+
+    def add_messages(self, user: ChatMessage) -> None:
+        """Add a user message, unless it is stored, and the empty responses to it."""
+        new = [] if user.id is not None else chats.add(self.db, self.chat, [user])
+        for slot in self.slots:
+            slot.parent = user.id
+        added = chats.add(self.db, self.chat, [slot.new_message(self.chat) for slot in self.slots])
+        for slot, message in zip(self.slots, added, strict=True):
+            slot.message = message
+        for message in [*new, *added]:
+            self._show(message)
 
     def end(self) -> None:
         """Tell all followers that nothing more changes."""
@@ -185,7 +201,7 @@ class Turn:
 
     def _add(self, message: ChatMessage) -> ChatMessage:
         (message,) = chats.add(self.db, self.chat, [message])
-        self.show(message)
+        self._show(message)
         return message
 
     def _flush(self) -> None:
@@ -226,9 +242,9 @@ class Turn:
         assert message.id is not None
         message = chats.write(self.db, message.id, content=slot.text, status=status, detail=detail) or message
         slot.message, slot.is_finished = message, True
-        self.show(message)
+        self._show(message)
         return message
 
     def _end(self, leaf: ChatMessage, stop: str) -> None:
         if leaf.id is not None:
-            self.show(chats.write(self.db, leaf.id, detail={"ended": stop, **self.on_end(leaf, stop)}))
+            self._show(chats.write(self.db, leaf.id, detail={"ended": stop, **self.on_end(leaf, stop)}))

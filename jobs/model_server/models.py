@@ -77,7 +77,8 @@ class BaseInfo:
 
 @lru_cache(maxsize=4)
 def base_info(name: str) -> BaseInfo:
-    """Return tokenizer and limits of a base model. Raises `ModelError`."""
+    """Return tokenizer and limits of a base model. Raises `ModelError`. Two threads must not call it at once."""
+    import torch  # noqa: F401  two threads cannot import it at once, and later the scheduler needs it
     from transformers import AutoConfig, AutoTokenizer
 
     options = {"trust_remote_code": False, "local_files_only": True}
@@ -155,11 +156,11 @@ class ModelLoader:
         from rl2f_core.models.backends.hf.streaming import StreamBackend
 
         self.unload()
-        _, device, dtype, merged = _base_key(source)
+        _, device, dtype, full = _base_key(source)
         if self.reserve_gb is not None:
             _ensure_memory(source, device, dtype, int(self.reserve_gb * 1e9))
         config = ModelConfig(name=source.base, dtype=source.dtype, device=source.device)
-        self.backend = StreamBackend(config) if merged is None else HFBackend(HFBackend.Config(), config)
+        self.backend = StreamBackend(config) if full is None else HFBackend(HFBackend.Config(), config)
         self._source = source
         self.loads += 1
 
@@ -175,15 +176,11 @@ class ModelLoader:
 
 @lru_cache(maxsize=256)
 def _base_key(source: ModelSource) -> tuple[str, torch.device, torch.dtype, str | None]:
-    """Return the key of sources that share a base model in memory.
-
-    Its last part is the adapter if that is merged, or has all weights of the model.
-    """
+    """Return the key of sources that share a base model in memory; its last part is a checkpoint with all weights."""
     from rl2f_core.models.backends.hf.lora import FULL_WEIGHTS
 
     kind = read_json(Path(source.adapter) / "adapter_config.json").get("peft_type") if source.adapter else None
-    is_alone = source.is_merged or kind == FULL_WEIGHTS
-    return source.base, *resolve_device(source.device, source.dtype), source.adapter if is_alone else None
+    return source.base, *resolve_device(source.device, source.dtype), source.adapter if kind == FULL_WEIGHTS else None
 
 
 def _ensure_memory(source: ModelSource, device: torch.device, dtype: torch.dtype, reserve: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -72,9 +73,10 @@ class RunningProcess:
         what = f"The model process {how}, so there is no response.{why} The next message starts it again."
         return process_error(what)
 
-    def options(self) -> JsonObject:
-        """Return the options of a client without timeout: loading a model can take minutes."""
-        return {"base_url": self.url, "headers": {"Authorization": f"Bearer {self.token}"}, "timeout": None}
+    def options(self, timeout: float | None = None) -> JsonObject:
+        """Return the options of a client without proxies and certificates; loading a model can take minutes."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return {"base_url": self.url, "headers": headers, "timeout": timeout, "trust_env": False, "verify": False}
 
 
 class ModelProcess:
@@ -99,10 +101,8 @@ class ModelProcess:
         """
         for may_retry in (True, False):
             process = self.running_process()
-            # transports of their own: no proxies, no certificates
-            transport = httpx2.AsyncHTTPTransport(verify=False)
             try:
-                async with httpx2.AsyncClient(**process.options(), transport=transport) as http:
+                async with httpx2.AsyncClient(**process.options()) as http:
                     async with http.stream("POST", path, json={**body, "stream": True}) as response:
                         process.is_ready, may_retry = True, False
                         if response.status_code != 200:
@@ -125,11 +125,17 @@ class ModelProcess:
     def serve(self, models: Mapping[str, ModelSource]) -> RunningProcess:
         """Serve models by name to other clients until the process ends. Raises `ApiError`."""
         process = self.running_process()
-        with httpx2.Client(**process.options(), transport=httpx2.HTTPTransport(verify=False)) as http:
+        with httpx2.Client(**process.options()) as http:
             body = {name: source.model_dump(mode="json") for name, source in models.items()}
             http.post("/models", json=body).raise_for_status()
         process.is_ready = True
         return process
+
+    @property
+    def api_key(self) -> str | None:
+        """Bearer token of other clients; None if the process is not running."""
+        process = self._process
+        return process.api_key if process is not None and process.popen.poll() is None else None
 
     def state(self) -> JsonObject:
         """Return whether it runs, its pid, URL and number of starts, and if it is ready the result of `GET /state`."""
@@ -137,13 +143,10 @@ class ModelProcess:
         if process is None or process.popen.poll() is not None:
             return {"running": False, "pid": None, "starts": self.starts}
         if process.is_ready:
-            options = {**process.options(), "timeout": STATE_SECONDS}
-            with httpx2.Client(**options, transport=httpx2.HTTPTransport(verify=False)) as http:
-                try:
+            with httpx2.Client(**process.options(STATE_SECONDS)) as http:
+                with contextlib.suppress(httpx2.TransportError):  # it is ending
                     state = http.get("/state").json()
-                except httpx2.TransportError:
-                    pass  # it is ending
-        return {"running": True, "pid": process.popen.pid, "url": process.url, "starts": self.starts, **state}
+        return {"running": True, "pid": process.popen.pid, "url": f"{process.url}/v1", "starts": self.starts, **state}
 
     def unload(self) -> None:
         """End the process, which frees its memory; pending requests fail."""

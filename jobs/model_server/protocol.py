@@ -121,8 +121,6 @@ class ModelSource(BaseModel):
     """Folder of a LoRA adapter, or of a checkpoint with all weights; None for the base model."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    is_merged: bool = False
-    """Merge the adapter into the base weights, as in training; no other model is then in memory."""
 
 
 class Part(BaseModel):

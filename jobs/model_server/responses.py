@@ -58,8 +58,11 @@ class ResponseBuilder:
         """Return the last chunk of a stream with `include_usage`."""
         return {**self._envelope("chat.completion.chunk"), "choices": [], "usage": self._usage()}
 
-    def whole(self, outputs: Sequence[Output]) -> JsonObject:
-        """Return the response of a request without a stream, from the complete output of each choice."""
+    def whole(self, outputs: Sequence[Output], task: JsonObject | None = None) -> JsonObject:
+        """Return the response of a request without a stream, from the complete output of each choice.
+
+        `task` are the results of an interactive task.
+        """
         self.num_sampled = sum(len(output.token_ids) for output in outputs)
         choices = []
         for output in sorted(outputs, key=lambda output: output.index):
@@ -68,7 +71,8 @@ class ResponseBuilder:
                 choices.append(self._choice(output, content, echo=False))
             else:
                 choices.append(self._choice(output, {"text": self._text(output, echo=True)}, echo=True))
-        return {**self._envelope("chat.completion", has_prompt=True), "choices": choices, "usage": self._usage()}
+        response = {**self._envelope("chat.completion", has_prompt=True), "choices": choices, "usage": self._usage()}
+        return {**response, "task": task} if task else response
 
     def _envelope(self, chat_object: str, *, has_prompt: bool = False) -> JsonObject:
         chat = isinstance(self.request, ChatRequest)

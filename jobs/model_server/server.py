@@ -24,7 +24,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import psutil
@@ -62,6 +62,8 @@ from rl2f_core.types import JsonObject
 DISCONNECT_CHECK_SECONDS = 0.2
 
 AnyRequest = TypeVar("AnyRequest", ChatRequest, CompletionRequest, TaskRequest)
+AnyOf = ChatRequest | CompletionRequest
+Prompts = Sequence[tuple[int, ...]]
 T = TypeVar("T")
 
 
@@ -69,11 +71,10 @@ T = TypeVar("T")
 class ActiveRequest:
     """A validated request and its sequences."""
 
-    request: ChatRequest | CompletionRequest
     builder: ResponseBuilder
     deadline: float
-    sequences: list[ChoiceSequence] = field(default_factory=list)
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    sequences: list[ChoiceSequence]
+    events: asyncio.Queue[Event]
 
     def cancel(self) -> None:
         """Cancel all unfinished sequences before the next decode step."""
@@ -157,7 +158,7 @@ class ModelServer:
         return JSONResponse({"status": "ok", "sequences": self.scheduler.num_unfinished})
 
     async def state(self, http: Request) -> Response:
-        """Return what is in memory and served, and the number of requests since the start."""
+        """Return what is in memory and served, and the number of other clients' requests."""
         self._check_access(http, studio=True)
         state = {
             "served": list(self.models),
@@ -180,14 +181,11 @@ class ModelServer:
     async def get_model(self, http: Request) -> Response:
         """Describe one model."""
         self._check_access(http)
-        name = http.path_params["name"]
-        self._find_source(name)
-        return JSONResponse(await self._card(name))
+        return JSONResponse(await self._card(http.path_params["name"]))
 
     async def chat_completions(self, http: Request) -> Response:
         """Respond to a conversation."""
-        request, source = await self._read(http, ChatRequest)
-        base = await _base(source)
+        request, source, base = await self._read(http, ChatRequest)
         self._check_choices(request.n)
         messages = [message.as_message() for message in request.messages]
         try:
@@ -196,13 +194,12 @@ class ModelServer:
             raise ApiError(error.what, param="messages") from error
         room = self._check_prompt(base, prompt, "messages")
         max_tokens = request.max_completion_tokens or request.max_tokens or max(1, min(room, DEFAULT_CHAT_TOKENS))
-        top = request.top_logprobs if request.logprobs else None
-        return await self._respond(http, request, source, [prompt], _sampling(request, max_tokens, top))
+        sampling = _sampling(request, max_tokens, request.top_logprobs if request.logprobs else None)
+        return await _respond(http, self._start(request, source, [prompt], sampling))
 
     async def completions(self, http: Request) -> Response:
         """Complete one or several prompts."""
-        request, source = await self._read(http, CompletionRequest)
-        base = await _base(source)
+        request, source, base = await self._read(http, CompletionRequest)
         if not request.prompts:
             raise ApiError("There is no prompt.", param="prompt")
         self._check_choices(len(request.prompts) * request.n)
@@ -212,13 +209,13 @@ class ModelServer:
         for prompt in prompts:
             self._check_prompt(base, prompt, "prompt")
         sampling = _sampling(request, request.max_tokens, request.logprobs, score_prompt=request.echo)
-        return await self._respond(http, request, source, prompts, sampling)
+        return await _respond(http, self._start(request, source, prompts, sampling))
 
     async def task_turns(self, http: Request) -> Response:
         """Sample the next turn of an interactive task."""
         self._check_access(http, studio=True)
-        request, source = await self._read(http, TaskRequest)
-        return await self._respond(http, request, source, [()], _sampling(request, request.max_tokens, None))
+        request, source, _ = await self._read(http, TaskRequest)
+        return await _respond(http, self._start(request, source, [()], _sampling(request, request.max_tokens, None)))
 
     # -- requests ----------------------------------------------------------------------------------------------
     def _check_access(self, http: Request, *, studio: bool = False) -> None:
@@ -246,8 +243,8 @@ class ModelServer:
         if studio:
             raise ApiError("Only the studio may send this request.", status=403, code="studio_only")
 
-    async def _read(self, http: Request, kind: type[AnyRequest]) -> tuple[AnyRequest, ModelSource]:
-        """Read and validate the body of a request; return it with the weights of its model."""
+    async def _read(self, http: Request, kind: type[AnyRequest]) -> tuple[AnyRequest, ModelSource, BaseInfo]:
+        """Read and validate the body of a request; return it with the weights of its model, and what their base is."""
         self._check_access(http)
         if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError("The body must have the type application/json.", status=415)
@@ -268,7 +265,8 @@ class ModelServer:
         request = parse_request(bytes(body), kind)
         if request.source is not None and not http.state.is_studio:
             raise ApiError("Only the studio may name weights.", status=403, code="studio_only", param="source")
-        return request, request.source or self._find_source(request.model)
+        source = request.source or self._find_source(request.model)
+        return request, source, await self._encode(lambda: base_info(source.base))
 
     def _find_source(self, name: str) -> ModelSource:
         if name not in self.models:
@@ -279,11 +277,12 @@ class ModelServer:
         return self.models[name]
 
     async def _card(self, name: str) -> JsonObject:
-        source = self.models[name]
+        source = self._find_source(name)
+        base = await self._encode(lambda: base_info(source.base))
         return {
             "id": name, "object": "model", "created": self.started, "owned_by": "rl2f",
             "parent": None if source.adapter is None else base_name(source),
-            "max_model_len": min(self.limits.max_model_len, (await _base(source)).context),
+            "max_model_len": min(self.limits.max_model_len, base.context),
         }  # fmt: skip
 
     def _check_choices(self, count: int) -> None:
@@ -293,7 +292,7 @@ class ModelServer:
             raise ApiError(f"A request can have at most {most} choices in total.", param="n")
 
     async def _encode(self, encode: Callable[[], T]) -> T:
-        """Encode prompts in another thread, since long ones take seconds; those of one request at a time."""
+        """Load a tokenizer or encode prompts in another thread, which takes seconds; for one request at a time."""
         async with self._encoding:
             return await run_in_threadpool(encode)
 
@@ -305,15 +304,9 @@ class ModelServer:
             raise ApiError(f"A token id is not in the vocabulary of {base.vocab_size} tokens.", param=param)
         return min(self.limits.max_model_len, base.context) - len(prompt)
 
-    async def _start(
-        self,
-        request: ChatRequest | CompletionRequest,
-        source: ModelSource,
-        prompts: Sequence[tuple[int, ...]],
-        sampling: SamplingParams,
-    ) -> ActiveRequest:
+    def _start(self, request: AnyOf, source: ModelSource, prompts: Prompts, sampling: SamplingParams) -> ActiveRequest:
         """Submit the sequences of a request. Raises `ApiError` if they do not fit."""
-        base = await _base(source)
+        base = base_info(source.base)
         context = min(self.limits.max_model_len, base.context)
         longest = max(map(len, prompts)) + sampling.max_new_tokens
         if longest > context:
@@ -331,82 +324,66 @@ class ModelServer:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         seed = random.getrandbits(63) if request.seed is None else request.seed % 2**64
-        key, task = "", None
-        if isinstance(request, ChatRequest):
-            key = request.prompt_cache_key if request.source is not None and request.n == 1 else ""
+        is_studio = request.source is not None
+        key = request.prompt_cache_key if isinstance(request, ChatRequest) and is_studio else ""
+        task = None
         if isinstance(request, TaskRequest):
             task, seed = InteractiveTask(request, emit), turn_seed(seed, len(request.turns))
-            prompts = task.prompts
         sequences = [
             ChoiceSequence(
                 model=request.model,
                 source=source,
                 index=i,
-                prompt=GenerationRequest(
-                    () if task else prompts[i // request.n], choice_seed(seed, i % request.n), key
-                ),
+                prompt=GenerationRequest(prompts[i // request.n], choice_seed(seed, i % request.n), key),
                 sampling=sampling,
                 text=TextStream(base.tokenizer.decode, request.stop),
                 emit=emit,
                 streams=request.stream,
                 task=task,
             )
-            for i in range(request.n if task else len(prompts) * request.n)
+            for i in range(len(prompts) * request.n)
         ]
-        deadline = math.inf if request.source is not None else time.monotonic() + self.limits.request_seconds
-        builder = ResponseBuilder(request, prompts, lambda ids: base.tokenizer.hf.decode(list(ids)))
-        self.scheduler.submit(sequences)
-        self.num_requests += 1
-        return ActiveRequest(request, builder, deadline, sequences, events)
-
-    # -- responses ---------------------------------------------------------------------------------------------
-    async def _respond(
-        self,
-        http: Request,
-        request: ChatRequest | CompletionRequest,
-        source: ModelSource,
-        prompts: Sequence[tuple[int, ...]],
-        sampling: SamplingParams,
-    ) -> Response:
-        active = await self._start(request, source, prompts, sampling)
-        outputs: list[Output] = []
-        task: JsonObject = {}
-        try:
-            if request.stream:
-                first = await active.next_event(http)  # an earlier failure has its own status
-                return StreamingResponse(
-                    _stream(active, first),
-                    media_type="text/event-stream",
-                    headers={"Cache-Control": "no-cache"},
-                    background=BackgroundTask(active.cancel),  # runs after a disconnect too
-                )
-            while len(outputs) < len(active.sequences):
-                event = await active.next_event(http)
-                if isinstance(event, Output):
-                    outputs.append(event)
-                elif isinstance(event, dict):
-                    task |= event
-        except BaseException:
-            active.cancel()
-            raise
-        # many logprobs take seconds
-        return await run_in_threadpool(
-            lambda: JSONResponse({**active.builder.whole(outputs), **({"task": task} if task else {})})
+        builder = ResponseBuilder(
+            request, task.prompts if task else prompts, lambda ids: base.tokenizer.hf.decode(list(ids))
         )
+        self.scheduler.submit(sequences)
+        self.num_requests += not is_studio
+        deadline = math.inf if is_studio else time.monotonic() + self.limits.request_seconds
+        return ActiveRequest(builder, deadline, sequences, events)
 
 
-def _sampling(
-    request: ChatRequest | CompletionRequest, max_tokens: int, top: int | None, *, score_prompt: bool = False
-) -> SamplingParams:
+async def _respond(http: Request, active: ActiveRequest) -> Response:
+    """Return the response to a request, or its stream."""
+    outputs: list[Output] = []
+    task: JsonObject = {}
+    try:
+        if active.builder.request.stream:
+            first = await active.next_event(http)  # an earlier failure has its own status
+            return StreamingResponse(
+                _stream(active, first),
+                media_type="text/event-stream",
+                headers={"Cache-Control": "no-cache"},
+                background=BackgroundTask(active.cancel),  # runs after a disconnect too
+            )
+        while len(outputs) < len(active.sequences):
+            event = await active.next_event(http)
+            if isinstance(event, Output):
+                outputs.append(event)
+            elif isinstance(event, dict):
+                task |= event
+    except BaseException:
+        active.cancel()
+        raise
+    # many logprobs take seconds
+    return await run_in_threadpool(lambda: JSONResponse(active.builder.whole(outputs, task)))
+
+
+def _sampling(request: AnyOf, max_tokens: int, top: int | None, *, score_prompt: bool = False) -> SamplingParams:
     if top is None:
         return SamplingParams(max_tokens, request.temperature, request.top_p)
     from rl2f_core.models.backends.hf.token_scores import ScoredSampling
 
     return ScoredSampling(max_tokens, request.temperature, request.top_p, top, score_prompt)
-
-
-async def _base(source: ModelSource) -> BaseInfo:
-    return await run_in_threadpool(base_info, source.base)
 
 
 def choice_seed(seed: int, choice: int) -> int:
@@ -432,10 +409,10 @@ async def _stream(active: ActiveRequest, event: Output | JsonObject | str) -> As
             if not unfinished:
                 break
             event = await active.next_event()
-        if active.request.stream_options.include_usage:
+        if active.builder.request.stream_options.include_usage:
             yield _event(active.builder.usage_chunk())
     except ApiError as error:
-        yield _event(_error_body(error, is_studio=active.request.source is not None))
+        yield _event(_error_body(error, is_studio=active.builder.request.source is not None))
     finally:
         active.cancel()
     yield "data: [DONE]\n\n"

@@ -20,6 +20,7 @@ from jobs.db.engine import Database
 from jobs.db.models import ChatMessage, Run
 from jobs.db.queries import chats, dialogues, runs
 from jobs.model_server.limits import ServerLimits
+from jobs.model_server.process import ModelProcess
 from jobs.workspace import Workspace
 from rl2f_core.dialogue.rollout.engine import turn_seed
 from rl2f_core.dialogue.teachers import human
@@ -33,11 +34,12 @@ LONG = {"max_new_tokens": 1500, "temperature": 5.0, "top_p": 1.0, "seed": 3}
 class Talk:
     """A service over a workspace with one trained run; waits for answers."""
 
-    def __init__(self, root: Path, model: Path) -> None:
+    def __init__(self, root: Path, model: Path, process: ModelProcess) -> None:
         self.workspace = Workspace(root).create()
         self.db = Database(self.workspace.database_url())
         self.db.migrate()
         self.service = ChatService(self.db, self.workspace)
+        self.service.process = process
         self.model = str(model)
         config = RUN_YAML.replace("MODEL", self.model)
         self.run = add_run(self.db, self.workspace, model, {"warm@1": 1, "warm@2": 1, "rl@3": 2}, config)
@@ -76,10 +78,9 @@ class Talk:
 
 
 @pytest.fixture(scope="module")
-def talk(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Talk]:
-    made = Talk(tmp_path_factory.mktemp("talk") / "workspace", tiny)
+def talk(tmp_path_factory: pytest.TempPathFactory, tiny: Path, model_process: ModelProcess) -> Iterator[Talk]:
+    made = Talk(tmp_path_factory.mktemp("talk") / "workspace", tiny, model_process)
     yield made
-    made.service.close()
     made.db.close()
 
 
