@@ -421,7 +421,8 @@ class ChatEndpoints:
     @endpoint("read")
     def chat_memory(self) -> ChatMemory:
         """Return which model is in memory for chats."""
-        state = {**self._service.process.state(), "busy": self._service.is_busy}
+        state = self._service.process.state()
+        state["busy"] = state["running"] and self._service.is_busy
         return cast(ChatMemory, {name: state.get(name) for name in ChatMemory.__annotations__})
 
     @property
