@@ -235,8 +235,9 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
     if not memory["served"]:
         return None
     texts = {"models": ", ".join(memory["served"]), "address": memory["url"] or "", "API key": api_key or ""}
+    copy = {text: action("Copy", "copy", style="rl-small", text=text) for text in texts.values()}
     rows = [
-        el("tr", el("th", name, scope="row"), el("td.rl-mono", text), el("td", action("Copy", "copy", style="rl-small", text=text)))
+        el("tr", el("th", name, scope="row"), el("td.rl-mono", text), el("td", copy[text]))
         for name, text in texts.items()
     ]
     use = f"{memory['requests']} requests · {(memory['bytes'] or 0) / 1e6:,.0f} MB of memory"
