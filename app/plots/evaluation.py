@@ -23,7 +23,6 @@ from rl2f_core.dialogue.metrics.dialogues import (
     solve_rate_difference,
 )
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.benchmarks import benchmark_scores
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
 from rl2f_core.evaluation.formatting import count_text, interval_text, number, verdict_text
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
@@ -140,7 +139,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
         findings=findings(report),
         constant_baseline=report.constant_baseline,
         parts=[from_report(part) for part in report.parts],
-        benchmarks=benchmark_scores(report),
+        benchmarks=report.benchmark_scores(),
     )
 
 

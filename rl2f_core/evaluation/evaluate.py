@@ -29,7 +29,7 @@ from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironme
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figure_files import write_figures
 from rl2f_core.evaluation.formatting import interval_text, missing_text, number
-from rl2f_core.evaluation.random_policy import random_policy
+from rl2f_core.evaluation.reference_policies import random_policy
 from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport, baseline_findings, build_report
 from rl2f_core.models.backends.base import Backend
 from rl2f_core.models.backends.model_pool import ModelPool

@@ -41,7 +41,7 @@ from rl2f_core.leaks.judge_output import (
     read_json,
     read_judgement,
 )
-from rl2f_core.models.llms.base import ChatRequest, Completion
+from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.types import LeakReport, Message
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class LLMJudgeDetector(LeakDetector):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self.judge = registry.get("llm", config.llm.type)(config.llm, models)
+        self.judge: ChatModel = registry.get("llm", config.llm.type)(config.llm, models)
         name = config.prompt or TEMPLATES[config.mode]
         shipped = PROMPTS / "judges" / f"{name}.txt"
         self.prompt = load(str(shipped) if shipped.exists() else name)

@@ -41,8 +41,10 @@ def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Prog
         _record_backend(run_dir, {"type": choice.config.type, "reason": choice.reason})
     if progress is not None and choice.is_notable:
         progress.message(f"Backend {choice.config.type}: {choice.reason}.")
-    backend = registry.get("backend", choice.config.type)(choice.config, config.model)
-    return with_ray_workers(backend, config) if config.resources.rollout_workers else backend
+    backend: Backend = registry.get("backend", choice.config.type)(choice.config, config.model)
+    if not config.resources.rollout_workers:
+        return backend
+    return with_ray_workers(backend, config, build_backend, build_engine)
 
 
 def _record_backend(run_dir: RunDir, backend: dict[str, str]) -> None:

@@ -62,7 +62,7 @@ class LeakyTeacher(Teacher):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self.base = registry.get("teacher", config.base.type)(config.base, environment, models)
+        self.base: Teacher = registry.get("teacher", config.base.type)(config.base, environment, models)
         self.runs_async = self.base.runs_async
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:

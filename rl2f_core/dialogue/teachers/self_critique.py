@@ -88,7 +88,8 @@ class SelfCritiqueTeacher(Teacher):
                 for i in indices
             ]
             completions.update(zip(indices, complete_local(self.backend, adapter, chats, sampling), strict=True))
-        return [to_feedback(completions[i], self.prompt.version, config) for i in range(len(requests))]
+        cleanup = (self.prompt.version, config.max_chars, config.truncated, config.on_error)
+        return [to_feedback(completions[i], *cleanup) for i in range(len(requests))]
 
     @classmethod
     def build_prompt(

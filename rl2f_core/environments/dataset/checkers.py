@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import regex
 
@@ -24,6 +24,7 @@ from rl2f_core.environments.code.mutations import constant, mutants
 from rl2f_core.environments.code.problems import normalize_code, read_examples, stub_name
 from rl2f_core.environments.code.sources import given_cases
 from rl2f_core.environments.dataset.choices import chosen_letter, listed_choices, read_choices
+from rl2f_core.environments.dataset.config import Config
 from rl2f_core.environments.dataset.row_text import (
     MAX_ANSWER,
     RowError,
@@ -43,9 +44,6 @@ from rl2f_core.environments.math.environment import Math
 from rl2f_core.environments.math.equivalence import check_units
 from rl2f_core.errors import shorten
 from rl2f_core.types import JsonObject, Task, TaskData, Verdict
-
-if TYPE_CHECKING:
-    from rl2f_core.environments.dataset.environment import Dataset
 
 MAX_SCANNED = 10_000
 """Characters of a hint that are searched for answers."""
@@ -71,7 +69,7 @@ class Checker(ABC):
     system: ClassVar[str] = "Think, then end with <answer>answer</answer>."
     """System message: how to answer."""
 
-    def __init__(self, config: Dataset.Config) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
@@ -259,7 +257,7 @@ def _expanded_size(pattern: str) -> int:
 class MathVerify(Checker):
     """An equal number or expression, by form or by math-verify; see `rl2f_core.environments.math`."""
 
-    def __init__(self, config: Dataset.Config) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.math = Math(Math.Config(answers="all", time_limit=config.time_limit))
 
@@ -359,7 +357,7 @@ class UnitTests(Checker):
     columns = ("tests",)
     system = "Write the whole Python function inside <answer>…</answer>."
 
-    def __init__(self, config: Dataset.Config) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         limits = {"time_limit": max(1, round(config.time_limit)), "memory_limit": config.memory_limit}
         self.code = Code(Code.Config(allow_weaker_sandbox=config.allow_weaker_sandbox, **limits))

@@ -214,7 +214,7 @@ def by_environment(items: Sequence[LeakItem]) -> Iterator[tuple[Environment, lis
 
 def environment_of(config: Mapping[str, JsonValue]) -> Environment:
     """Build the environment of an item's configuration."""
-    cls = registry.get("environment", str(config.get("type", "")))
+    cls: type[Environment] = registry.get("environment", str(config.get("type", "")))
     return cls(cls.Config.model_validate(dict(config)))
 
 

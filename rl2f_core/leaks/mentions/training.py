@@ -89,7 +89,7 @@ def scripted_examples(count: int, seed: int = 0) -> list[Example]:
     """Return `count` scripted hints per environment, which never leak, after attempts of the simulated student."""
     rng, examples = random.Random(seed), []
     for name in registry.names("environment"):
-        cls = registry.get("environment", name)
+        cls: type[Environment] = registry.get("environment", name)
         if issubclass(cls, ScriptedHints) and issubclass(cls, Demonstrator):
             try:
                 environment = cls(cls.Config())

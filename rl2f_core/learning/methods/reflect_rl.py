@@ -44,10 +44,9 @@ from rl2f_core.dialogue.rollout.request import turn_seed
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.stateful import OracleEnvironment
 from rl2f_core.errors import FieldValueError
-from rl2f_core.learning.methods.base import Collector, Method
+from rl2f_core.learning.methods.base import Collector, DemonstrationSettings, Method
 from rl2f_core.learning.methods.policy_gradient import PolicyGradient, PolicyGradientConfig
 from rl2f_core.learning.methods.samples import sft_sample, unweighted_sample
-from rl2f_core.learning.methods.sft import SFT
 from rl2f_core.registry import register
 from rl2f_core.types import Group, JsonObject, Rollout, Task, TrainingSample, Turn
 
@@ -86,7 +85,7 @@ class ReflectSFT(Method["ReflectSFT.Config"]):
                 )
 
     def collect(self, collector: Collector, step: int) -> list[Group]:
-        return collector.demonstrations(step, SFT.Config(hint_follow_rate=self.config.oracle_rate))
+        return collector.demonstrations(step, DemonstrationSettings(self.config.oracle_rate))
 
     def samples(self, group: Group) -> list[TrainingSample]:
         writer = _SampleWriter(self.context.engine_of(group.task), group.task, self.config.samples)

@@ -250,7 +250,7 @@ def test_truncated_message_keeps_whole_sentences(text: str, whole: str) -> None:
     ],
 )
 def test_completion_becomes_hint_or_error(said: Completion, how: Any, text: str, error: str | None) -> None:
-    feedback = to_feedback(said, "p@1", LLMTeacher.Config(max_chars=40, truncated=how, on_error="fail"))
+    feedback = to_feedback(said, "p@1", max_chars=40, truncated=how, on_error="fail")
     assert feedback.text == text and feedback.prompt == "p@1" and feedback.usage == said.usage
     assert (feedback.error is None and not feedback.ends_dialogue) if error is None else error in (feedback.error or "")
     assert feedback.ends_dialogue == (error is not None)
