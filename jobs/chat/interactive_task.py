@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jobs.chat.model_process.inference import verify_attempt
+from jobs.model_server.tasks import verify_attempt
 from rl2f_core.config.run import BaseRun
 from rl2f_core.dialogue.rollout.build import build_environment
 from rl2f_core.dialogue.rollout.rewards import charge_unfinished

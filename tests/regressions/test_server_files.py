@@ -21,8 +21,7 @@ from app.commands.server.serve_model import find_checkpoints
 from app.common.context import Context
 from app.endpoints.studio import Studio
 from app.experiment import Experiment
-from app.model_server.served_models import find_models
-from app.pages.run.view import heading
+from app.pages._run_view import heading
 from app.static_pages.folder import write_pages
 from jobs.chat.checkpoints import run_choices
 from jobs.db import schema
@@ -34,6 +33,7 @@ from jobs.export.datasets.sources import FolderSource
 from jobs.export.model.exporter import export_model
 from jobs.export.result_folder import collect
 from jobs.ingest.ingester import ingest, reindex
+from jobs.model_server.models import find_models
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, parse_config

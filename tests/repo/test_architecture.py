@@ -30,9 +30,9 @@ LAYERS = """
 rl2f_core.errors rl2f_core.types rl2f_core.registry rl2f_core.common rl2f_core.config rl2f_core.models rl2f_core.run
 rl2f_core.environments rl2f_core.leaks.synthetic rl2f_core.dialogue.teachers rl2f_core.leaks rl2f_core.dialogue
 rl2f_core.learning rl2f_core.evaluation rl2f_core.run.tracking rl2f_core.run.kinds rl2f_core
-jobs.workspace jobs.db jobs.export jobs.run_kinds jobs.worker jobs.executors jobs.labels jobs.ingest jobs.chat
-jobs.queue jobs.imports jobs.scheduler jobs
-app.common app.forms app.plots app.endpoints app.components app.pages app.static_pages app.web app.model_server
+jobs.http_access jobs.workspace jobs.db jobs.export jobs.run_kinds jobs.worker jobs.executors jobs.labels jobs.ingest
+jobs.model_server jobs.chat jobs.queue jobs.imports jobs.scheduler jobs
+app.common app.forms app.plots app.endpoints app.components app.pages app.static_pages app.web
 app.commands app.cli app.experiment app
 """.split()
 """Each package or module imports only itself and those before it; the longest name that fits a module counts."""
