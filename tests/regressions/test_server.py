@@ -18,7 +18,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from app.commands.serve_model import check_access
+from app.commands.server.serve_model import check_access
 from app.common.context import Context
 from app.endpoints.studio import Studio
 from app.web.page_registry import PageInfo

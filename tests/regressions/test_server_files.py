@@ -21,7 +21,7 @@ from app.commands.server.serve_model import find_checkpoints
 from app.common.context import Context
 from app.endpoints.studio import Studio
 from app.experiment import Experiment
-from app.pages._run_view import heading
+from app.pages.run.view import heading
 from app.static_pages.folder import write_pages
 from jobs.chat.checkpoints import run_choices
 from jobs.db import schema

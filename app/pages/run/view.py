@@ -10,7 +10,7 @@ from app.components.elements.evaluation_view import dialogues_link, evaluation_s
 from app.components.elements.leak_trust import trust_section
 from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, time_ago
 from app.endpoints.chat import ChatMemory
-from app.endpoints.detector_cards import DetectorCard
+from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.run import RelatedRun, RunCheckpoint, RunColumns, RunDetails, RunLog, RunNote, RunStage
 from app.endpoints.runs import RunRow
 from app.pages.run.tabs import RunTab, tab_links

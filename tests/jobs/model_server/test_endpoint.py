@@ -13,7 +13,7 @@ import pytest
 from model_runs import write_model_run
 from model_server_helpers import served, serving
 
-from app.commands.serve_model import find_checkpoints
+from app.commands.server.serve_model import find_checkpoints
 from jobs.model_server.models import find_models
 from jobs.model_server.server import ModelServer
 from rl2f_core.config.model import ModelConfig
