@@ -183,7 +183,7 @@ def _format_terms(turn: Turn) -> str:
 def _show_hint(hint: Hint) -> None:
     label = "hint" if hint.source_task is None else f"hint for {hint.source_task}"
     _print_block(f"{label} ({hint.teacher})", hint.text, "cyan")
-    if hint.feedback is not None and hint.feedback != hint.text:
+    if hint.is_replaced:
         _print_block("feedback", hint.feedback, "dim")
     if hint.error is not None:
         _print_block("teacher error", hint.error, "red")

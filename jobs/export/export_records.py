@@ -56,9 +56,7 @@ class ExportTurn:
     def written(self) -> str | None:
         """The hint as the teacher wrote it, which findings and labels refer to; None if it wrote none."""
         hint = self.turn.hint
-        if hint is None or hint.feedback is not None:
-            return None if hint is None else hint.feedback
-        return None if hint.error else hint.text
+        return None if hint is None or hint.is_fallback else hint.feedback
 
 
 @dataclass(frozen=True, slots=True)
