@@ -150,6 +150,13 @@ class LeakReport(FrozenModel):
     """Action taken: flag, redact, resample or drop."""
 
     @property
+    def leak_distance(self) -> float | None:
+        """Distance of the leak probability to the threshold; None without a probability."""
+        if self.leak_probability is None or self.leak_threshold is None:
+            return None
+        return abs(self.leak_probability - self.leak_threshold)
+
+    @property
     def is_complete(self) -> bool:
         """Whether the hint leaks or every detector checked it."""
         return self.leaked or self.error is None
@@ -335,6 +342,11 @@ class Turn(FrozenModel):
     def has_reward(self) -> bool:
         """Whether a reward term counts; otherwise the reward is unknown."""
         return any(term.weight for term in self.rewards)
+
+    @property
+    def known_reward(self) -> float | None:
+        """The reward; None if it is unknown."""
+        return self.reward if self.has_reward else None
 
     @property
     def reply(self) -> str:
