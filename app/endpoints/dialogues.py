@@ -381,7 +381,7 @@ class DialogueEndpoints:
         hints = [
             HintKey(view.row.run_id, view.row.event_id, turn.index)
             for view in views
-            for turn in view.event.dialogue.turns
+            for turn in view.turns
             if turn.hint is not None
         ]
         record_opened(self._context, hints, label_queries.annotator_name(annotator))
@@ -394,7 +394,7 @@ class DialogueEndpoints:
         return {
             "gold_answer": gold_answer(runs.get(db, run), view.event.task),
             "privileged": view.event.task.privileged,
-            "details": [turn.verdict.detail for turn in view.event.dialogue.turns],
+            "details": [turn.verdict.detail for turn in view.turns],
         }
 
     @endpoint("read")
@@ -454,7 +454,7 @@ def _page(page: Page[StoredRow]) -> DialoguePage:
 
 
 def _turn(view: DialogueView, turn: int) -> Turn:
-    turns = view.event.dialogue.turns
+    turns = view.turns
     if turn >= len(turns):
         known = [str(index) for index in range(len(turns))]
         raise NotFoundError("The dialogue has no such turn.", value=turn, known=known)

@@ -299,7 +299,7 @@ class ForkEndpoints:
             raise NotFoundError("No detector flagged this hint.", value=f"turn {turn}, source {source}", known=known)
         span = None
         if source != RUN:  # the event of the dialogue has no report of a rescore
-            hint = view.event.dialogue.turns[turn].hint
+            hint = view.turns[turn].hint
             span = finding.span or (0, len(hint.text) if hint else 0)
         arms = [Arm(hint=ORIGINAL_ARM), Arm(hint="redacted", span=span)]
         checkpoint = self._default_checkpoint(owner, view.row, self._checkpoints(owner))

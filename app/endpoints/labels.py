@@ -288,7 +288,7 @@ class LabelEndpoints:
     def _hint(self, key: HintKey, annotator: str, blind: bool) -> HintToLabel:
         db, name = self._context.db, _name(annotator)
         view = dialogues.get(db, key.run, key.event)
-        turns = view.event.dialogue.turns[: key.turn + 1]
+        turns = view.turns[: key.turn + 1]
         hint = turns[-1].hint if len(turns) > key.turn else None
         if hint is None:
             raise NotFoundError("Hint not found.", value=tuple(key), fix="Reload the queue.")

@@ -57,7 +57,7 @@ def rerun_result(row: Run, config: ForkRun, view: DialogueView, folder: RunDir) 
     report, checkpoint = read_report(folder.path), next(iter(config.checkpoints))
     result = next((hint for hint in report.hints if hint.checkpoint == checkpoint), None) if report else None
     masked = result.hints_by_arm.get("redacted") if result else None
-    after = view.event.dialogue.turns[config.turn + 1 : config.turn + 2]
+    after = view.turns[config.turn + 1 : config.turn + 2]
     return {
         **columns(row, ForkStatus),
         "run": row.id or 0,

@@ -235,7 +235,7 @@ def dialogue_row(row: StoredRow) -> DialogueRow:
 
 def dialogue_detail(run: Run, view: DialogueView) -> DialogueDetail:
     """Return a whole dialogue."""
-    task, turns = view.event.task, view.event.dialogue.turns
+    task, turns = view.event.task, view.turns
     prompt = task_prompt(run, task)
     return columns(
         view.row,

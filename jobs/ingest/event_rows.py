@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import JSON, TableClause, func, insert, select, text
 from sqlmodel import Session, SQLModel, col
 
@@ -96,7 +97,7 @@ def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
     if any(turn.logprobs and len(turn.logprobs) != len(turn.token_ids) for turn in dialogue.turns):
         raise ValueError("a turn has another number of tokens than of log-probabilities")
     record = dialogue.model_dump_json(exclude_defaults=True)
-    if not math.isfinite(event.time) or Dialogue.model_validate_json(record) != dialogue:
+    if not math.isfinite(event.time) or not _is_readable(record, dialogue):
         raise ValueError("a number is not finite")
     task_row = {
         "task": task.id,
@@ -115,6 +116,14 @@ def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
     }
     turns = [_turn_row(turn, dialogue.policy) for turn in dialogue.turns]
     return DialogueRows(_dialogue_row(event, turns), clean_json(record), task_row, turns, texts)
+
+
+def _is_readable(record: str, dialogue: Dialogue) -> bool:
+    """Whether the JSON gives the dialogue again; JSON has null for a number that is not finite."""
+    try:
+        return Dialogue.model_validate_json(record) == dialogue
+    except ValidationError:
+        return False
 
 
 def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:

@@ -19,7 +19,7 @@ from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
 from rl2f_core.errors import DataError
 from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent
-from rl2f_core.types import DEMONSTRATION, Dialogue, JsonObject, LeakReport, Task
+from rl2f_core.types import DEMONSTRATION, Dialogue, JsonObject, LeakReport, Task, Turn
 
 T = TypeVar("T")
 HAS_VERDICT = ~table_of(DialogueRow).c.outcomes.endswith("-")
@@ -80,6 +80,11 @@ class DialogueView:
     hint_values: Mapping[int, list[HintValue]]
     """All measurements of a hint; the one to show comes first."""
     notes: list[Note]
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns of the record."""
+        return self.event.dialogue.turns
 
 
 def page(
