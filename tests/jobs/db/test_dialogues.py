@@ -323,14 +323,14 @@ def test_deleting_a_run_leaves_nothing_of_it_and_all_of_the_others(own: tuple[Da
 def test_turns_can_be_read_with_sql_as_the_guide_shows(filled: Database) -> None:
     guide = (Path(__file__).resolve().parents[3] / "jobs" / "README.md").read_text("utf-8")
     query = guide.partition("```sql\n")[2].partition("```")[0]
-    texts = "SELECT reward, leaked, attempt, hint, feedback, parsed FROM turns WHERE event_id = ? ORDER BY turn"
+    texts = "SELECT reward, leaked, attempt, hint, feedback, parsed FROM turns WHERE run_id = 1 AND event_id = ? ORDER BY turn"
     view = dialogues.get(filled, 1, "dialogue:train:rl2f/1/0/1")
     with filled.read() as session:
         ask = session.connection().exec_driver_sql
         means = {row[0]: row[1:] for row in ask(query)}
         rows = [tuple(row) for row in ask(texts, (view.row.event_id,))]
-    first = [turn for view in dialogues.next_views(filled, DialogueFilter(run=1, stage="rl2f", step_to=1), after=0, limit=99)
-             for turn in view.turns]  # fmt: skip
+    step = DialogueFilter(run=1, stage="rl2f", step_to=1)
+    first = [turn for view in dialogues.next_views(filled, step, after=0, limit=99) for turn in view.turns]
     assert means[1][0] == pytest.approx(sum(turn.reward for turn in first) / len(first))
     assert rows == [
         (turn.known_reward, turn.hint is not None and turn.hint.read_leak, turn.attempt, turn.hint and turn.hint.text,
