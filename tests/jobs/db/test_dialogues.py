@@ -323,7 +323,7 @@ def test_deleting_a_run_leaves_nothing_of_it_and_all_of_the_others(own: tuple[Da
 def test_turns_can_be_read_with_sql_as_the_guide_shows(filled: Database) -> None:
     guide = (Path(__file__).resolve().parents[3] / "jobs" / "README.md").read_text("utf-8")
     query = guide.partition("```sql\n")[2].partition("```")[0]
-    texts = "SELECT reward, leaked, attempt, hint, feedback, parsed FROM turns WHERE run_id = 1 AND event_id = ? ORDER BY turn"
+    texts = "SELECT reward, leaked, attempt, hint, feedback, parsed FROM turns WHERE run_id = 1 AND event_id = ?"
     view = dialogues.get(filled, 1, "dialogue:train:rl2f/1/0/1")
     with filled.read() as session:
         ask = session.connection().exec_driver_sql
