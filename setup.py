@@ -1,4 +1,4 @@
-"""Copy the run-time files of `data/` into the wheel, as `rl2f_core/data` (see `rl2f_core/paths.py`)."""
+"""Copy the run-time files of `data/` into the wheel, as `rl2f_core/data` (see `rl2f_core/common/paths.py`)."""
 
 import shutil
 from pathlib import Path

@@ -55,7 +55,7 @@ class ErrorHandlingGroup(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             from app.common.console import fail
-            from rl2f_core.distributed.process_group import is_remote_error
+            from rl2f_core.models.process_group import is_remote_error
 
             if not is_remote_error(error):  # the process that failed prints it
                 fail(str(error))

@@ -45,8 +45,8 @@ from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute, removed_if_not_started
+from rl2f_core.run.kinds.eval import eval_config
 from rl2f_core.run.signals import InterruptHandler
-from rl2f_core.run_kinds.eval import eval_config
 from rl2f_core.types import DEMONSTRATION, JsonObject
 
 __all__ = ["Experiment", "queue_experiment", "run_experiment"]

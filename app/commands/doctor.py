@@ -123,8 +123,8 @@ class Doctor:
     def devices(self) -> JsonObject:
         """Return the devices, the choices of `auto`, and its measured matmul speed in GFLOP/s."""
         try:
-            from rl2f_core.backends.auto import choose_backend, installed_vllm
-            from rl2f_core.device import describe_devices, matmul_ceiling, resolve_device
+            from rl2f_core.models.backends.auto import choose_backend, installed_vllm
+            from rl2f_core.models.device import describe_devices, matmul_ceiling, resolve_device
 
             device, dtype = resolve_device()
             name = str(dtype).removeprefix("torch.")
@@ -155,7 +155,7 @@ class Doctor:
 
     def disk(self) -> JsonObject:
         """Return the free bytes of the model cache and of the working directory."""
-        from rl2f_core.model_store.store import cache_dir
+        from rl2f_core.models.store.store import cache_dir
 
         result: JsonObject = {}
         for label, path in (("cache", cache_dir()), ("here", Path.cwd())):
@@ -171,7 +171,7 @@ class Doctor:
     def models(self) -> list[JsonObject]:
         """Return the known models and whether they are in the cache."""
         from rl2f_core.errors import ModelError, rl2f_command
-        from rl2f_core.model_store.store import get_model, list_models
+        from rl2f_core.models.store.store import get_model, list_models
 
         result = []
         for entry in list_models():
@@ -243,7 +243,7 @@ def _bench(model: dict[str, str], as_json: bool) -> None:
     """Measure a model and print the report."""
     from rl2f_core.config.loading import validate_config
     from rl2f_core.config.model import ModelConfig
-    from rl2f_core.hardware.bench import benchmark
+    from rl2f_core.learning.hardware.bench import benchmark
 
     report = benchmark(validate_config(ModelConfig, model), lambda text: err().print(text, markup=False))
     if as_json:
@@ -253,7 +253,7 @@ def _bench(model: dict[str, str], as_json: bool) -> None:
 
 
 def show_bench(report: JsonObject) -> None:
-    """Print a report of `rl2f_core.hardware.bench.benchmark` as text."""
+    """Print a report of `rl2f_core.learning.hardware.bench.benchmark` as text."""
     console = out()
     console.print(
         f"{report['model']} in {report['dtype']} on {report['device']}: matrix products "

@@ -64,9 +64,9 @@ def fork(
     and its paired difference to contentless. The default of --checkpoint is the checkpoint of the dialogue, or the
     nearest saved one.
     """
-    from rl2f_core.counterfactual.arms import parse_arm
-    from rl2f_core.counterfactual.config import choose_checkpoints
-    from rl2f_core.run_kinds.fork import fork_config
+    from rl2f_core.evaluation.counterfactual.arms import parse_arm
+    from rl2f_core.evaluation.counterfactual.config import choose_checkpoints
+    from rl2f_core.run.kinds.fork import fork_config
 
     if resume is not None:
         execute_in(RunDir.open(resume))
@@ -105,9 +105,9 @@ def hint_value(
     Each hint of a seeded sample is replaced by the original, a contentless, a shuffled and a misleading hint. In a
     workspace the replay of the dialogue shows the values. The default of --checkpoint is the run's last one.
     """
-    from rl2f_core.counterfactual.arms import parse_arm
-    from rl2f_core.counterfactual.config import choose_checkpoints
-    from rl2f_core.run_kinds.hint_value import hint_value_config
+    from rl2f_core.evaluation.counterfactual.arms import parse_arm
+    from rl2f_core.evaluation.counterfactual.config import choose_checkpoints
+    from rl2f_core.run.kinds.hint_value import hint_value_config
 
     if resume is not None:
         execute_in(RunDir.open(resume))

@@ -42,7 +42,7 @@ def levels(
     role words, or one changed statement, which changes the solution. The unchanged tasks are also solved with another
     seed, which measures the inconsistency by chance. The base model is always included.
     """
-    from rl2f_core.run_kinds.levels import levels_config
+    from rl2f_core.run.kinds.levels import levels_config
 
     if resume is not None:
         execute_in(RunDir.open(resume))

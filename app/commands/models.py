@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, help="List, fetch and export models.", r
 @app.command("list")
 def list_() -> None:
     """Show the models known by name and those in the cache."""
-    from rl2f_core.model_store.store import cache_dir, list_models
+    from rl2f_core.models.store.store import cache_dir, list_models
 
     rows = []
     for entry in list_models():
@@ -37,7 +37,7 @@ def get(
     force: Annotated[bool, typer.Option("--force", help="Fetch again and replace the cached model.")] = False,
 ) -> None:
     """Fetch a model, or check that the cache has it completely; prints its folder."""
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.store.store import get_model
 
     model = get_model(name, verify=verify, force=force, on_message=lambda text: err().print(text, markup=False))
     err().print(f"{model.name} {'verified' if verify else 'ready'}, checksum {model.checksum[:16]}…", markup=False)

@@ -11,7 +11,7 @@ from app.commands.completion import complete_run_or_number
 from app.commands.options import AsJson, Root, find_run
 from app.common.console import err, out, table
 from app.common.terminal_progress import TerminalProgress
-from rl2f_core.file_io import write_atomically
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.run.directory import RunDir
 
 REPORT = "reproduction.json"
@@ -41,7 +41,7 @@ def reproduce(
     Each step is identical, within tolerance, or differs in stored files, events, tokens, rewards, advantages, metrics
     or weights. The exit code is 1 if anything differs.
     """
-    from rl2f_core.training.reproduction import PARTS, reproduce
+    from rl2f_core.learning.training.reproduction import PARTS, reproduce
 
     run_dir = RunDir.open(find_run(run, workspace))
     with TerminalProgress() as progress:

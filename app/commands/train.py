@@ -17,7 +17,8 @@ from app.common.console import err, out
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core.config.loading import apply_override, load_config, parse_config
 from rl2f_core.config.run import BaseRun
-from rl2f_core.distributed.process_group import (
+from rl2f_core.errors import ConfigError, RL2FError, rl2f_command
+from rl2f_core.models.process_group import (
     ProcessGroup,
     current_group,
     init_distributed,
@@ -25,14 +26,13 @@ from rl2f_core.distributed.process_group import (
     launched_world_size,
     shutdown_distributed,
 )
-from rl2f_core.errors import ConfigError, RL2FError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.signals import InterruptHandler
 
 if TYPE_CHECKING:
-    from rl2f_core.run_kinds.eval import Target
+    from rl2f_core.run.kinds.eval import Target
 
 RESUME_COMMANDS = {"eval": "eval", "fork": "fork", "hint_value": "hint-value", "levels": "levels"}
 """Command that resumes a kind of run; `train` resumes the others."""
@@ -148,7 +148,7 @@ def _execute_as_worker(config: BaseRun, run_dir: RunDir, stop: InterruptHandler)
 
 def _print_next_steps(run_dir: RunDir, kind: str) -> None:
     """Print the folders of the results, and commands that read them."""
-    from rl2f_core.metrics.teacher_costs import add_costs, costs_text, teacher_costs
+    from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text, teacher_costs
 
     events = read_events(run_dir.events_path, having=b'"usage":{')
     costs = add_costs(teacher_costs([e.dialogue]) for e in events if isinstance(e, DialogueEvent))
@@ -184,7 +184,7 @@ def evaluate(
     those of the first target's run; change one with e.g. --set evaluation.num_tasks=200. With --on, e.g.
     --on math,maze, checkpoints are compared on several environments, with as many tasks of each, and a heatmap.
     """
-    from rl2f_core.run_kinds.eval import eval_config
+    from rl2f_core.run.kinds.eval import eval_config
 
     if resume is not None:
         if targets or sets or on or out is not None:
@@ -226,7 +226,7 @@ def preflight(
 
 def _dry_run(config: BaseRun, folder: Path | None) -> None:
     """Execute the small version in `folder`, or in a temporary directory."""
-    from rl2f_core.run_kinds.dry_run import dry_run
+    from rl2f_core.run.kinds.dry_run import dry_run
 
     with tempfile.TemporaryDirectory() as temporary, TerminalProgress() as progress:
         summary = dry_run(config, folder or Path(temporary) / "dry", progress)

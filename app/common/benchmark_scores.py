@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl2f_core.file_io import write_atomically
-from rl2f_core.paths import LEAK_BENCHMARK, LEAK_RESULTS
+from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.paths import LEAK_BENCHMARK, LEAK_RESULTS
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def figures() -> JsonObject:
     if there are no items.
     """
     from rl2f_core.leaks.benchmark import score
-    from rl2f_core.model_store.store import cache_dir
+    from rl2f_core.models.store.store import cache_dir
 
     root = Path(score.__file__).resolve().parents[1]
     code = [path for name in CODE for path in (root / name).rglob("*.py")]
@@ -129,7 +129,7 @@ def _score_json(score: Score) -> JsonObject:
 
 def _kind_json(name: str, score: Score) -> JsonObject:
     """Return the flagged fraction of one kind of leaks or of near-misses."""
-    from rl2f_core.stats.intervals import wilson
+    from rl2f_core.common.stats.intervals import wilson
 
     c = score.counts
     n = c.tp + c.fn + c.fp + c.tn

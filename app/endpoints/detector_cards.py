@@ -11,9 +11,9 @@ from jobs.db.engine import Database
 from jobs.labels import report_queries
 from jobs.labels.detector_report import DetectorReport
 from jobs.labels.hint_counts import RUN
+from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.stats.intervals import Interval, wilson
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:

@@ -26,19 +26,19 @@ from jobs.db.queries import dialogues, hint_values, runs
 from jobs.labels.hint_counts import RUN
 from rl2f_core import registry
 from rl2f_core.config.loading import dump_yaml
-from rl2f_core.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint
-from rl2f_core.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
-from rl2f_core.counterfactual.fork_points import fork_point_at
-from rl2f_core.counterfactual.report import CounterfactualReport
 from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.evaluation.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint
+from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
+from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
+from rl2f_core.evaluation.counterfactual.report import CounterfactualReport
 from rl2f_core.evaluation.formatting import verdict_text
-from rl2f_core.model_store.conversion import conversion_name
-from rl2f_core.model_store.store import is_loadable
+from rl2f_core.models.store.conversion import conversion_name
+from rl2f_core.models.store.store import is_loadable
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
-    from rl2f_core.run_kinds.fork import ForkRun
+    from rl2f_core.run.kinds.fork import ForkRun
 
 HintText = Annotated[str, Field(max_length=4000)]
 MAX_TRAINED_RUNS = 100
@@ -47,7 +47,7 @@ MAX_TRAINED_RUNS = 100
 
 @with_config(extra="forbid")
 class ArmSettings(CheckedDict, total=False):
-    """An alternative hint; see `rl2f_core.counterfactual.arms.Arm`."""
+    """An alternative hint; see `rl2f_core.evaluation.counterfactual.arms.Arm`."""
 
     hint: Required[ArmHint]
     text: HintText
@@ -155,7 +155,7 @@ class ForkResult(TypedDict):
     turn: int
     samples: int
     report: JsonObject | None
-    """Fields of `rl2f_core.counterfactual.report.CounterfactualReport`, each result with `findings`: the verdict on
+    """Fields of `counterfactual.report.CounterfactualReport`, each result with `findings`: the verdict on
     each difference; None before the first result."""
 
 
@@ -224,9 +224,9 @@ class ForkEndpoints:
             turn: 0-based attempt that the hint follows.
             text: The hint.
         """
+        from rl2f_core.dialogue.rollout.build import build_environment
         from rl2f_core.leaks.base import LeakQuery, run_cascade
         from rl2f_core.leaks.guard import make_detectors
-        from rl2f_core.rollout.build import build_environment
 
         config = self._config(run, event_id, turn, ["base"], [Arm(hint="empty")])
         origin = fork_point_at(dialogues.get(self._context.db, run, event_id).event, turn)
@@ -319,8 +319,8 @@ class ForkEndpoints:
         Args:
             run: The fork's run.
         """
-        from rl2f_core.counterfactual.runner import read_report
-        from rl2f_core.run_kinds.fork import ForkRun
+        from rl2f_core.evaluation.counterfactual.runner import read_report
+        from rl2f_core.run.kinds.fork import ForkRun
 
         row = runs.get(self._context.db, run)
         if row.kind != "fork":
@@ -341,7 +341,7 @@ class ForkEndpoints:
     def _config(
         self, run: int, event_id: str, turn: int, checkpoints: list[str], arms: Iterable[Arm], **changes: object
     ) -> CounterfactualRun:
-        from rl2f_core.run_kinds.fork import fork_config
+        from rl2f_core.run.kinds.fork import fork_config
 
         owner = runs.get(self._context.db, run)
         known = self._checkpoints(owner)
@@ -379,7 +379,7 @@ class ForkEndpoints:
 
     def _fork_configs(self, owner: Run, event_id: str) -> Iterator[tuple[Run, ForkRun]]:
         """Yield the forks of a dialogue with their configurations, newest first."""
-        from rl2f_core.run_kinds.fork import ForkRun
+        from rl2f_core.run.kinds.fork import ForkRun
 
         for child in hint_values.forks(self._context.db, owner):
             try:

@@ -11,7 +11,7 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
-    from rl2f_core.run_kinds.fork import ForkRun
+    from rl2f_core.run.kinds.fork import ForkRun
 
 
 class ForkStatus(TypedDict):
@@ -52,7 +52,7 @@ def rerun_result(row: Run, config: ForkRun, view: DialogueView, folder: RunDir) 
         view: The dialogue that it continues.
         folder: The fork's run directory.
     """
-    from rl2f_core.counterfactual.runner import read_report
+    from rl2f_core.evaluation.counterfactual.runner import read_report
 
     report, checkpoint = read_report(folder.path), next(iter(config.checkpoints))
     result = next((hint for hint in report.hints if hint.checkpoint == checkpoint), None) if report else None

@@ -27,8 +27,8 @@ from jobs.db.models import Run, Stage
 from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
+from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.errors import DataError
-from rl2f_core.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -282,7 +282,7 @@ class RunEndpoints:
             run_id: The run.
             checkpoint: Name of the checkpoint, e.g. `rl2f@24`.
         """
-        from rl2f_core.run_kinds.eval import eval_config
+        from rl2f_core.run.kinds.eval import eval_config
 
         db, run = self._context.db, runs.get(self._context.db, run_id)
         known = [row.name for row in runs.checkpoints(db, run_id)]

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.counterfactual.config import inherit_settings
-from rl2f_core.counterfactual.fork_points import fork_point_at
+from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.errors import RL2FError
+from rl2f_core.evaluation.counterfactual.config import inherit_settings
+from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent
-from rl2f_core.teachers.base import FeedbackRequest
 from rl2f_core.types import FinishReason, Hint, Message, Turn
 
 UNAVAILABLE = "The prompt cannot be rebuilt: "

@@ -22,10 +22,10 @@ from jobs.db.models import Run
 from jobs.db.queries.dialogues import DialogueView
 from jobs.labels import opened_hints
 from jobs.labels.annotation_queue import HintKey
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import RL2FError
-from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject, LeakReport, Task, Turn
 
 T = TypeVar("T")
@@ -371,7 +371,7 @@ def gold_answer(run: Run, task: Task) -> str | None:
 
 def _reprompt_text(template: str, prompt: TaskPrompt, attempt: str, hint: str) -> str | None:
     """Render a reprompt as `rollout.prompting` does; None without the task's text or this template version."""
-    from rl2f_core.teachers import prompt_templates
+    from rl2f_core.common import prompt_templates
 
     name = template.partition("@")[0]
     if not prompt["rendered"] or name not in prompt_templates.names():
@@ -408,7 +408,7 @@ def token_texts(model: str, token_ids: Sequence[int]) -> list[str] | None:
 
 
 def _tokenizer_file(model: str) -> Path | None:
-    from rl2f_core.model_store.store import cache_dir
+    from rl2f_core.models.store.store import cache_dir
 
     for folder in (Path(model).expanduser(), cache_dir() / "models" / model.replace("/", "--")):
         if model and (folder / "tokenizer.json").is_file():

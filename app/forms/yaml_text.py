@@ -16,7 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from rl2f_core.text.yaml_loader import Loader, with_loader
+from rl2f_core.common.text.yaml_loader import Loader, with_loader
 
 MAX_CHARACTERS = 200_000
 MAX_VALUES = 20_000

@@ -13,7 +13,7 @@ from app.model_server.scheduler import Output
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.hf.token_scores import TokenScore
+    from rl2f_core.models.backends.hf.token_scores import TokenScore
 
 MIN_LOGPROB = -9999.0
 """Replaces −∞, which is not valid JSON."""

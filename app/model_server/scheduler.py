@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Literal
 
 from app.model_server.protocol import ApiError
 from app.model_server.text_stream import TextStream
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.device import use_idle_cores
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.device import use_idle_cores
 from rl2f_core.types import FinishReason
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.hf.backend import HFBackend
-    from rl2f_core.backends.hf.decoder import RunningSequence
-    from rl2f_core.backends.hf.token_scores import TokenScore
+    from rl2f_core.models.backends.hf.backend import HFBackend
+    from rl2f_core.models.backends.hf.decoder import RunningSequence
+    from rl2f_core.models.backends.hf.token_scores import TokenScore
 
 FLUSH_SECONDS = 0.05
 """Minimum interval between two parts of a streamed sequence."""

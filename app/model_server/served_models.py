@@ -12,11 +12,11 @@ from jobs.export.model.exporter import find_checkpoint
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
-from rl2f_core.model_store.conversion import plain_name
+from rl2f_core.models.store.conversion import plain_name
 from rl2f_core.run.directory import RunDir
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.hf.backend import HFBackend
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def load_backend(models: ServedModels) -> HFBackend:
     A single checkpoint is merged into the base weights, as in training. Several share each forward unmerged. Raises
     `AdapterError` for a checkpoint with all weights beside other models.
     """
-    from rl2f_core.backends.hf.backend import HFBackend
-    from rl2f_core.backends.hf.lora import FullWeights
-    from rl2f_core.backends.hf.streaming import ServerBackend
+    from rl2f_core.models.backends.hf.backend import HFBackend
+    from rl2f_core.models.backends.hf.lora import FullWeights
+    from rl2f_core.models.backends.hf.streaming import ServerBackend
 
     is_single = len(models.names) == 1
     backend = HFBackend(HFBackend.Config(), models.base) if is_single else ServerBackend(models.base)

@@ -40,13 +40,13 @@ from app.model_server.served_models import ServedModels
 from app.model_server.text_stream import TextStream
 from app.web.failure_limit import FailureLimit
 from app.web.security import check_secret, host_name, is_loopback
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.chat.tokenizer import HFChatTokenizer, encode_chat
 from rl2f_core.errors import ModelError
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.tokenizer import HFChatTokenizer, encode_chat
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.hf.backend import HFBackend
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
 DISCONNECT_CHECK_SECONDS = 0.2
 
@@ -278,7 +278,7 @@ class ModelServer:
     ) -> SamplingParams:
         if top is None:
             return SamplingParams(max_tokens, request.temperature, request.top_p)
-        from rl2f_core.backends.hf.token_scores import ScoredSampling
+        from rl2f_core.models.backends.hf.token_scores import ScoredSampling
 
         return ScoredSampling(max_tokens, request.temperature, request.top_p, top, score_prompt)
 

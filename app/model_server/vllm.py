@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 
 from app.model_server.served_models import ServedModels, lora_shape
-from rl2f_core.backends.vllm.protocol import LORA_RANKS, lora_rank_bucket
-from rl2f_core.backends.vllm.server_process import SERVER_MAIN, command_line, require_vllm
 from rl2f_core.errors import AdapterError
+from rl2f_core.models.backends.vllm.protocol import LORA_RANKS, lora_rank_bucket
+from rl2f_core.models.backends.vllm.server_process import SERVER_MAIN, command_line, require_vllm
 from rl2f_core.types import JsonObject
 
 CPU_KV_CACHE_BYTES = 2 * 2**30
@@ -24,8 +24,8 @@ def serve_options(models: ServedModels, host: str, port: int, context: int, max_
     """
     from transformers import AutoConfig
 
-    from rl2f_core.device import resolve_device
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.device import resolve_device
+    from rl2f_core.models.store.store import get_model
 
     highest, targets = lora_shape(models)
     if (rank := lora_rank_bucket(highest)) is None:

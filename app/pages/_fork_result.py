@@ -36,7 +36,7 @@ VALUE_HELP = "How much the original hint changes the solve rate compared with a 
 VALUE_FORMULA = "p(solve | original hint) − p(solve | contentless)"
 TICKS = (0, 0.25, 0.5, 0.75, 1)
 Interval = JsonObject
-"""Fields of `rl2f_core.stats.intervals.Interval`."""
+"""Fields of `rl2f_core.common.stats.intervals.Interval`."""
 
 
 def _background(arm: str) -> str:

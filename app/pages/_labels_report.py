@@ -14,7 +14,7 @@ from app.pages._labels_desk import LabelForm
 from rl2f_core.types import JsonObject
 
 Interval: TypeAlias = JsonObject
-"""`value`, `low`, `high` and `n` of `rl2f_core.stats.intervals.Interval`."""
+"""`value`, `low`, `high` and `n` of `rl2f_core.common.stats.intervals.Interval`."""
 
 NAME_FIELD = "#label-annotator :is(input, textarea)"
 """The field of the annotator's name, which buttons focus while it is empty."""

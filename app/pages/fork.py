@@ -19,8 +19,8 @@ from app.pages import _fork_view as view
 from app.pages._events import FAST, LATEST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from rl2f_core.counterfactual.arms import HINTS
 from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.evaluation.counterfactual.arms import HINTS
 from rl2f_core.types import JsonObject
 
 PATH = "fork"

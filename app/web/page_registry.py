@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import app.pages
-from rl2f_core.paths import ROOT
+from rl2f_core.common.paths import ROOT
 
 STATIC = ROOT / "app" / "static"
 

@@ -27,7 +27,7 @@ from app.web.responses import PageResponses
 from app.web.security import Security, check_binding, load_secret
 from app.web.theme import make_theme
 from rl2f_core.errors import RL2FError, shorten
-from rl2f_core.model_store.store import cache_dir
+from rl2f_core.models.store.store import cache_dir
 
 QUEUE_POLL_SECONDS = 0.05
 """Poll interval of Gradio's empty queue; its default of 1 ms takes a tenth of a core in an idle server."""

@@ -45,7 +45,7 @@ def _system(chat: Chat) -> str:
     if chat.mode == "chat":
         return str(chat.settings.get("system", ""))
     from rl2f_core.config.run import BaseRun
-    from rl2f_core.rollout.build import build_environment
+    from rl2f_core.dialogue.rollout.build import build_environment
 
     return build_environment(BaseRun.model_validate(chat.settings["config"]).environment).system_prompt()
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.ingest.ingester import ingest
-from rl2f_core.file_io import write_atomically
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.run.events import DialogueEvent, JsonlSink
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jobs.chat.model_process.inference import verify_attempt
+from jobs.model_server.tasks import verify_attempt
 from rl2f_core.config.run import BaseRun
+from rl2f_core.dialogue.rollout.build import build_environment
+from rl2f_core.dialogue.rollout.rewards import charge_unfinished
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.rollout.build import build_environment
-from rl2f_core.rollout.rewards import charge_unfinished
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import EDITED, SPLITS, Dialogue, JsonObject, StopReason, Task, Turn
 

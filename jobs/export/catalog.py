@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobs.db.errors import NotFoundError
 from jobs.workspace import Workspace
-from rl2f_core.file_io import checked_path
+from rl2f_core.common.file_io import checked_path
 from rl2f_core.types import JsonObject
 
 MANIFEST, CARD = "manifest.json", "README.md"

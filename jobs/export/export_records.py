@@ -89,7 +89,7 @@ class TaskRenderer:
     @classmethod
     def of(cls, config: Any) -> TaskRenderer:
         """Create the renderer of a run's configuration (of any kind, or None)."""
-        from rl2f_core.rollout.build import build_environment
+        from rl2f_core.dialogue.rollout.build import build_environment
 
         try:
             return cls(build_environment(config.environment))

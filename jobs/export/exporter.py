@@ -28,11 +28,11 @@ from jobs.export.row_builders import Decisions, messages, prompt_completion, ste
 from jobs.export.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.export.sources import Source
 from jobs.export.writers import FormatWriter
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.errors import DataError, DiskFullError
-from rl2f_core.file_io import write_atomically
+from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import provenance
 from rl2f_core.run.events import OWN_CONDITIONS
-from rl2f_core.run.progress import Progress
 from rl2f_core.types import SPLITS, JsonObject
 
 SCHEMA_VERSION = 3

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobs.export.export_records import ExportRecord
+from rl2f_core.common.file_io import read_json
 from rl2f_core.errors import RL2FError
-from rl2f_core.file_io import read_json
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent, StatusEvent, read_events
 from rl2f_core.types import LeakReport, Turn

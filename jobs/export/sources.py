@@ -16,11 +16,11 @@ import yaml
 from jobs.export.export_records import ExportRecord, TaskRenderer, from_event
 from jobs.export.rescoring import Rescoring, newest_rescoring
 from jobs.export.settings import Exclusion, ExportFilter
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
-from rl2f_core.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:

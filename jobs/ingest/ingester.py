@@ -23,9 +23,9 @@ from jobs.db.models import Run
 from jobs.db.queries import run_queue, runs
 from jobs.ingest import event_rows
 from jobs.workspace import Workspace
+from rl2f_core.common.file_io import checked_path
 from rl2f_core.config.loading import load_config
 from rl2f_core.errors import DataError, RL2FError, RunError
-from rl2f_core.file_io import checked_path
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, StatusEvent, read_events
 

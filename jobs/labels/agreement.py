@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rl2f_core.stats.intervals import Interval, Z, wilson
+from rl2f_core.common.stats.intervals import Interval, Z, wilson
 
 LEAK, NO_LEAK, UNSURE = "leak", "no_leak", "unsure"
 LABELS = (LEAK, NO_LEAK, UNSURE)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rl2f_core.stats.intervals import LEVEL, Interval, effective_number, wilson, wilson_clustered
+from rl2f_core.common.stats.intervals import LEVEL, Interval, effective_number, wilson, wilson_clustered
 from rl2f_core.types import FrozenModel
 
 POSTERIOR_SAMPLES = 4_000

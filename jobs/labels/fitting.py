@@ -18,7 +18,7 @@ from jobs.labels.detector_report import LabeledHint
 from jobs.labels.estimation import Draw, precision_and_recall
 from jobs.labels.holdout import is_test, task_hash
 from jobs.labels.report_queries import Scope
-from rl2f_core.file_io import write_atomically
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.mentions.finder import MentionFinder
 from rl2f_core.leaks.mentions.model import (

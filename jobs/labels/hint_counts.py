@@ -68,7 +68,7 @@ class HintGroup:
 
 
 class InformationRow(FrozenModel):
-    """Information in the checked hints with one verdict; see `rl2f_core.rollout.hint_information`."""
+    """Information in the checked hints with one verdict; see `rl2f_core.dialogue.rollout.hint_information`."""
 
     flagged: bool
     hints: int

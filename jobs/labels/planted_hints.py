@@ -15,7 +15,7 @@ from sqlalchemy import Select, func, select
 from jobs.db.models import DialogueRow, TaskRow, TurnRow, table_of
 from jobs.labels import holdout
 from jobs.labels.hint_counts import DetectorVerdict, HintGroup, group_columns, in_scope, is_own, with_verdict
-from rl2f_core.stats.intervals import Interval
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import DEMONSTRATION, FrozenModel
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pydantic import Field
 from jobs.export.settings import ExportSettings
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
-from rl2f_core.run_kinds.base import Kind
+from rl2f_core.run.kinds.base import Kind
 
 
 class ExportRun(ExportSettings):

@@ -10,7 +10,7 @@ from jobs.export.model.formats import ModelFormat, check_format
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
-from rl2f_core.run_kinds.base import Kind
+from rl2f_core.run.kinds.base import Kind
 
 
 class ModelExportRun(BaseConfig):

@@ -29,8 +29,8 @@ from jobs.queue.queue import Queue
 from jobs.scheduler import retention
 from jobs.scheduler.job_logger import JobLogger
 from jobs.workspace import Workspace
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.errors import RL2FError, RunError
-from rl2f_core.text.yaml_loader import load_yaml
 
 MISFIRE_GRACE_SECONDS = 60.0
 """Delay after which a scheduled run counts as missed."""
@@ -174,7 +174,7 @@ class Scheduler:
         origin = f"schedule:{row.id}"
         if row.trigger != "nightly":
             return "ran", f"added run {self.queue.add(row.config, origin=origin).id}"
-        from rl2f_core.run_kinds.eval import eval_config
+        from rl2f_core.run.kinds.eval import eval_config
 
         newest = scheduled_runs.newest_checkpoint(self.db, int(row.config) if row.config.strip() else None)
         if newest is None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl2f_core.file_io import read_json
+from rl2f_core.common.file_io import read_json
 from rl2f_core.types import JsonObject
 
 SESSION = "RL2F_SESSION"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.evaluation.formatting import Table, interval_text
-from rl2f_core.stats.intervals import Interval
 
 if TYPE_CHECKING:
     from rl2f_core.evaluation.report import EvaluationReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl2f_core.stats.intervals import LEVEL, Interval
+from rl2f_core.common.stats.intervals import LEVEL, Interval
 
 MIN_PROBLEMS = 10
 TOO_FEW = "too few to tell"

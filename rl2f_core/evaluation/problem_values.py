@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rl2f_core.metrics.dialogues import Tallies, Tally
+from rl2f_core.dialogue.metrics.dialogues import Tallies, Tally
 from rl2f_core.types import FrozenModel
 
 STORED_METRICS = ("gain", "conditional_solve_rate", "plasticity", "repeated_answer_rate", "improving_change_rate",

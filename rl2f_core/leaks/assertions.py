@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rl2f_core.text.normalize import NormalizedText, contains_tokens
+from rl2f_core.common.text.normalize import NormalizedText, contains_tokens
 
 WINDOW = 160
 """Characters on either side of the value that are matched."""

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Literal
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import missing_part
 from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
-from rl2f_core.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.types import Hint, LeakReport, StopReason, Usage
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.model_pool import ModelPool
+    from rl2f_core.models.backends.model_pool import ModelPool
 
 Action = Literal["flag", "redact", "resample", "drop"]
 ResampleFn = Callable[[Sequence[FeedbackRequest]], list[Feedback]]

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rl2f_core.text.normalize import contains_tokens, find, normalize
+from rl2f_core.common.text.normalize import contains_tokens, find, normalize
 from rl2f_core.types import LeakType
 
 _LINE = re.compile(r"^[\s>*_#-]*(verdict|type|quote)[\s*_]*:[\s*_]*(.*?)[\s*_]*$", re.IGNORECASE)

@@ -27,8 +27,8 @@ from rl2f_core.registry import register
 from rl2f_core.types import LeakReport
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.model_pool import ModelPool
-    from rl2f_core.chat.renderer import ChatRenderer
+    from rl2f_core.models.backends.model_pool import ModelPool
+    from rl2f_core.models.renderer import ChatRenderer
 
 CACHE_SIZE = 4096
 """Cached log-probabilities of baselines: one per task, or one per task and attempt."""
@@ -135,7 +135,7 @@ class LikelihoodDetector(LeakDetector):
 
     @cached_property
     def _renderer(self) -> ChatRenderer:
-        from rl2f_core.chat.renderer import ChatRenderer
+        from rl2f_core.models.renderer import ChatRenderer
 
         assert self.models is not None
         return ChatRenderer(self.models.backend(self.config.model).tokenizer, self.environment.system_prompt())

@@ -10,19 +10,20 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rl2f_core.backends.base import Backend, SamplingParams
-from rl2f_core.chat.renderer import ChatRenderer
+from rl2f_core.dialogue.rollout.engine import RolloutLoop
+
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
-from rl2f_core.distributed.process_group import current_group
+from rl2f_core.dialogue.rollout.prompting import PromptBuilder, load_reprompt_template
+from rl2f_core.dialogue.rollout.request import RolloutRequest as RolloutRequest
+from rl2f_core.dialogue.rollout.request import StudentPolicy as StudentPolicy
+from rl2f_core.dialogue.rollout.request import derive_seed as derive_seed
+from rl2f_core.dialogue.rollout.request import turn_seed as turn_seed
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.guard import LeakGuard, ScreenedHint
-from rl2f_core.rollout.loop import RolloutLoop
-from rl2f_core.rollout.prompting import PromptBuilder, load_reprompt_template
-from rl2f_core.rollout.request import RolloutRequest as RolloutRequest
-from rl2f_core.rollout.request import StudentPolicy as StudentPolicy
-from rl2f_core.rollout.request import derive_seed as derive_seed
-from rl2f_core.rollout.request import turn_seed as turn_seed
-from rl2f_core.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.models.backends.base import Backend, SamplingParams
+from rl2f_core.models.process_group import current_group
+from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.types import Rollout
 
 REFLECTOR = "reflector"

@@ -11,8 +11,8 @@ from rl2f_core import registry
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.named_variables import check_variables
 from rl2f_core.config.run import BaseRun
-from rl2f_core.distributed.process_group import ProcessGroup, current_group, init_distributed, launched_world_size
 from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.models.process_group import ProcessGroup, current_group, init_distributed, launched_world_size
 from rl2f_core.run.alerts import Alerts
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir

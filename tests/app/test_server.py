@@ -34,8 +34,8 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.errors import ConfigError, ModelError
-from rl2f_core.model_store import download
-from rl2f_core.model_store.store import get_model
+from rl2f_core.models.store import download
+from rl2f_core.models.store.store import get_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

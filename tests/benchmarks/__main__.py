@@ -71,7 +71,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """Sizes from the command line, with the model's folder found (and fetched where it is missing)."""
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.store.store import get_model
 
     names = ("device", "dtype", "dialogues", "turns", "max_new_tokens", "rows", "micro_rows", "rank")
     sizes = {name: getattr(args, name) for name in names}

@@ -96,14 +96,14 @@ def counted(runs: Sequence[Path]) -> tuple[int, int, int]:
     """
     from transformers import AutoTokenizer
 
-    from rl2f_core.chat.renderer import ChatRenderer
-    from rl2f_core.chat.tokenizer import HFChatTokenizer
+    from rl2f_core.dialogue.rollout.build import build_environment
+    from rl2f_core.dialogue.rollout.dialogue_builder import DialogueBuilder
+    from rl2f_core.dialogue.rollout.prompting import PromptBuilder, load_reprompt_template
+    from rl2f_core.dialogue.rollout.request import RolloutRequest
     from rl2f_core.environments.base import Environment
-    from rl2f_core.model_store.store import get_model
-    from rl2f_core.rollout.build import build_environment
-    from rl2f_core.rollout.dialogue_builder import DialogueBuilder
-    from rl2f_core.rollout.prompting import PromptBuilder, load_reprompt_template
-    from rl2f_core.rollout.request import RolloutRequest
+    from rl2f_core.models.renderer import ChatRenderer
+    from rl2f_core.models.store.store import get_model
+    from rl2f_core.models.tokenizer import HFChatTokenizer
     from rl2f_core.run.directory import RunDir
     from rl2f_core.types import Dialogue
 
@@ -144,8 +144,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--turns", type=int, default=4)
     options.add_argument("--max-new-tokens", type=int, default=14)
     args = options.parse_args(argv)
-    from rl2f_core.device import matmul_ceiling, resolve_device
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.device import matmul_ceiling, resolve_device
+    from rl2f_core.models.store.store import get_model
 
     model = get_model(args.model, on_message=print).path
     device, dtype = resolve_device(args.device, args.dtype)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
-from rl2f_core.stats.intervals import (
+from rl2f_core.common.stats.intervals import (
     Interval,
     mean_interval,
     paired_difference,

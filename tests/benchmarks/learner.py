@@ -11,7 +11,7 @@ from rl2f_core.types import TrainingSample
 from .worker import Channel, Memory, Settings, Stopwatch
 
 if TYPE_CHECKING:
-    from rl2f_core.training.learner import Learner
+    from rl2f_core.learning.learner.learner import Learner
 
 RATE = 2e-4
 SEED = 0
@@ -20,8 +20,8 @@ SEED = 0
 def serve(settings: Settings, channel: Channel) -> None:
     """Every request is one update."""
     from rl2f_core.config.stage import StageConfig
-    from rl2f_core.training.losses import LossConfig
-    from rl2f_core.training.micro_batch import micro_batches
+    from rl2f_core.learning.learner.losses import LossConfig
+    from rl2f_core.learning.learner.micro_batch import micro_batches
 
     samples = read_rows(settings.rows_file)
     learner = made_learner(settings)
@@ -44,10 +44,10 @@ def made_learner(settings: Settings) -> Learner:
     """Our learner with the adapter of the settings."""
     from transformers import AutoTokenizer
 
-    from rl2f_core.chat.tokenizer import HFChatTokenizer
     from rl2f_core.config.model import LoraConfig
-    from rl2f_core.device import resolve_device
-    from rl2f_core.training.learner import Learner
+    from rl2f_core.learning.learner.learner import Learner
+    from rl2f_core.models.device import resolve_device
+    from rl2f_core.models.tokenizer import HFChatTokenizer
 
     device, dtype = resolve_device(settings.device, settings.dtype)
     tokenizer = HFChatTokenizer(AutoTokenizer.from_pretrained(settings.folder))

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rl2f_core.paths import ROOT
+from rl2f_core.common.paths import ROOT
 
 from . import page_workspace, studio_server
 from .native_pages import NewPages

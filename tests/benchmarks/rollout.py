@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl2f_core.backends.hf.backend import HFBackend
-from rl2f_core.environments.secret_code.environment import SecretCode
-from rl2f_core.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
-from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.dialogue.teachers.base import FeedbackRequest
+from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
+from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.types import Rollout, Task, Turn, Verdict
 
 from .worker import Channel, Memory, Settings, Stopwatch
 
 if TYPE_CHECKING:
-    from rl2f_core.modeling.attention import CausalLM
+    from rl2f_core.models.modeling.attention import CausalLM
 
 PLAIN = ("sdpa", "eager")
 """Attention implementations of the plain loop."""
@@ -34,7 +34,7 @@ class UnsolvedCode(SecretCode):
 
 def serve(settings: Settings, channel: Channel) -> None:
     """Requests: `side` (engine, sdpa, eager) with `repeat`, where 0 is a short warm-up; `save`; `ceiling`."""
-    from rl2f_core.device import matmul_ceiling
+    from rl2f_core.models.device import matmul_ceiling
 
     engine = build(settings)
     backend = hf_backend(engine)
@@ -77,7 +77,7 @@ def serve(settings: Settings, channel: Channel) -> None:
 def build(settings: Settings) -> RolloutEngine:
     """The engine as a run has it, on tasks that are never solved."""
     from rl2f_core.config.run import BaseRun
-    from rl2f_core.rollout.build import build_backend, build_engine
+    from rl2f_core.dialogue.rollout.build import build_backend, build_engine
 
     config = BaseRun.model_validate(
         {
@@ -193,7 +193,7 @@ def rows_of(rollout: Rollout) -> dict[str, Any]:
 
     No dialogue is solved, so its own advantages would all be 0 and there would be nothing to train on.
     """
-    from rl2f_core.methods.samples import policy_samples
+    from rl2f_core.learning.methods.samples import policy_samples
 
     rng = random.Random(rollout.dialogue.id)
     (row,) = policy_samples(rollout, [rng.gauss(0.5, 1.0) for _ in rollout.dialogue.turns], kl=False)

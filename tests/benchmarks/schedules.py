@@ -18,16 +18,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rl2f_core.backends.hf.backend import HFBackend
 from rl2f_core.config.rollout import RolloutConfig
-from rl2f_core.rollout.engine import RolloutEngine
+from rl2f_core.dialogue.rollout.engine import RolloutEngine
+from rl2f_core.models.backends.hf.backend import HFBackend
 
 from .report import busy, of_ceiling, parser, ratio, rollout_work, spread, table
 from .rollout import build, hf_backend, parameters, requests_of
 from .worker import Settings, Stopwatch
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.hf.decoder import RunningSequence
+    from rl2f_core.models.backends.hf.decoder import RunningSequence
 
 SCHEDULES = ("continuous", "static")
 FLAT = 0.1
@@ -37,7 +37,7 @@ FLAT = 0.1
 @contextmanager
 def ending(end: int, mean: float) -> Iterator[None]:
     """In the block every token ends its turn with probability 1/mean."""
-    from rl2f_core.modeling import logprobs
+    from rl2f_core.models.modeling import logprobs
 
     plain = logprobs.compute_logits
 
@@ -141,8 +141,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--mean", type=float, default=16.0, help="mean length of a turn, but for the limit")
     options.add_argument("--counts", type=int, nargs="*", default=[64, 256, 1024], help="dialogues of the second part")
     args = options.parse_args(argv)
-    from rl2f_core.device import matmul_ceiling
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.device import matmul_ceiling
+    from rl2f_core.models.store.store import get_model
 
     folder = str(get_model(args.model, on_message=print).path.resolve())
     settings = Settings(folder, device=args.device, dtype=args.dtype, dialogues=args.dialogues or 1,

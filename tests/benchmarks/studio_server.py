@@ -23,7 +23,7 @@ from app.endpoints.exports import ExportEndpoints
 from app.endpoints.launch import LaunchEndpoints
 from app.endpoints.run import RunEndpoints
 from app.endpoints.runs import RunListEndpoints
-from rl2f_core.paths import ROOT
+from rl2f_core.common.paths import ROOT
 
 SERVE = (sys.executable, "-c", "from app.cli import main; main()", "serve")
 OPEN_SECONDS = 300.0

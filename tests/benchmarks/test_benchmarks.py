@@ -96,7 +96,7 @@ def test_engine_and_plain_loop_play_the_same_dialogues_where_nothing_is_left_to_
 def test_turns_end_at_every_token_with_the_same_probability(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from rl2f_core.modeling import logprobs
+    from rl2f_core.models.modeling import logprobs
     from tests.benchmarks.schedules import ending
 
     def plain(model: object, hidden: torch.Tensor, output: object) -> torch.Tensor:

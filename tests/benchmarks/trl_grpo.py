@@ -70,8 +70,8 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOTrainer
 
-    from rl2f_core.chat.tokenizer import HFChatTokenizer
-    from rl2f_core.device import resolve_device
+    from rl2f_core.models.device import resolve_device
+    from rl2f_core.models.tokenizer import HFChatTokenizer
 
     device, dtype = resolve_device(settings.device, settings.dtype)
     samples = read_rows(settings.rows_file)
@@ -138,7 +138,7 @@ def grpo_config(settings: Settings, folder: str, device: Any, **own: Any) -> Any
     import torch
     from trl import GRPOConfig
 
-    from rl2f_core.device import resolve_device
+    from rl2f_core.models.device import resolve_device
 
     return GRPOConfig(
         output_dir=folder,
@@ -170,7 +170,7 @@ def peft_config(settings: Settings, model: Any) -> Any:
     import peft
 
     from rl2f_core.config.model import LoraConfig
-    from rl2f_core.training.trainable_adapter import target_modules
+    from rl2f_core.learning.learner.trainable_adapter import target_modules
 
     adapter = LoraConfig(rank=settings.rank, alpha=2 * settings.rank)
     return peft.LoraConfig(

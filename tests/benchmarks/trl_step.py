@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from rl2f_core.teachers.base import FeedbackRequest
+from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.types import Turn
 
 from .rollout import hf_backend

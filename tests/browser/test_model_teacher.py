@@ -11,7 +11,7 @@ import yaml
 from openai_server import Say, serving
 from playwright.sync_api import expect
 
-from rl2f_core.teachers import prompt_templates
+from rl2f_core.common import prompt_templates
 
 WAIT = 60_000
 """Milliseconds; the machine may be busy with the run itself."""

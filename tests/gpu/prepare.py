@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--python", default="3.11", help="Python version of the machine.")
     options = parser.parse_args(argv)
     sys.path.insert(0, str(ROOT))
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.store.store import get_model
 
     split_weights(get_model(options.model, on_message=print).path, options.folder)
     if options.packages:

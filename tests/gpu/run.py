@@ -85,7 +85,7 @@ class Checks:
         """Return versions and devices."""
         import torch
 
-        from rl2f_core.device import describe_devices
+        from rl2f_core.models.device import describe_devices
 
         versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
         return {**versions, "devices": describe_devices(), "platform": platform.platform()}
@@ -93,7 +93,7 @@ class Checks:
     def bench(self) -> dict[str, Any]:
         """Measure rollout, update, ceilings, memory and agreement with the CPU (`rl2f doctor --bench`)."""
         from rl2f_core.config.model import ModelConfig
-        from rl2f_core.hardware.bench import benchmark
+        from rl2f_core.learning.hardware.bench import benchmark
 
         return benchmark(ModelConfig.model_validate({"name": self.model, "device": self.device}), print)
 
@@ -124,8 +124,8 @@ class Checks:
 
     def adapters(self) -> dict[str, Any]:
         """Exchange two adapters several times; each must generate the same again, and the two not the same."""
-        from rl2f_core.backends.base import SamplingParams
-        from rl2f_core.hardware import measure
+        from rl2f_core.learning.hardware import measure
+        from rl2f_core.models.backends.base import SamplingParams
 
         backend = self._backend()
         learner = measure.make_learner(backend)
@@ -151,8 +151,8 @@ class Checks:
 
     def compile(self) -> dict[str, Any]:
         """Compare compiled updates with plain ones: seconds, and the relative difference of their losses."""
-        from rl2f_core.hardware import measure
-        from rl2f_core.training.torch_compile import can_compile, compile_blocks
+        from rl2f_core.learning.hardware import measure
+        from rl2f_core.learning.learner.torch_compile import can_compile, compile_blocks
 
         if not can_compile(self.device):
             return {"skipped": "torch cannot compile on this machine"}
@@ -171,13 +171,13 @@ class Checks:
 
     def _backend(self) -> Any:
         from rl2f_core.config.model import ModelConfig
-        from rl2f_core.hardware.bench import load
+        from rl2f_core.learning.hardware.bench import load
 
         return load(ModelConfig.model_validate({"name": self.model, "device": self.device}))
 
     def _update(self, learner: Any, step: int, rate: float = 1e-4) -> tuple[float, float]:
         """Make one update; return seconds and loss."""
-        from rl2f_core.hardware import measure
+        from rl2f_core.learning.hardware import measure
 
         tokens, rows = TOKENS[self.device], ROWS[self.device]
         row = measure.update_speed(learner, rows, tokens, rows * tokens // 2, step, rate)

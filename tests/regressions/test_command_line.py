@@ -98,7 +98,7 @@ def test_rescore_is_an_alias_of_leaks_rescore() -> None:
 
 def test_a_start_prints_nothing_about_vllm(tmp_path: Path, capsys: Any) -> None:
     from app.common.terminal_progress import TerminalProgress
-    from rl2f_core.rollout.build import build_backend
+    from rl2f_core.dialogue.rollout.build import build_backend
 
     config = parse_config({**TRAINING, "model": {"name": str(tmp_path), "device": "cpu", "dtype": "float32"}})
     with pytest.raises(RL2FError):  # there is no model

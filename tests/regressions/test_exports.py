@@ -35,9 +35,9 @@ from jobs.labels.fitting import labeled_examples
 from jobs.labels.label_queries import LabelAnswer
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.common.paths import EXAMPLE_RUNS
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
-from rl2f_core.paths import EXAMPLE_RUNS
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute

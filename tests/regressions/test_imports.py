@@ -24,8 +24,8 @@ from jobs.export.export_records import TaskRenderer, from_event
 from jobs.export.row_builders import messages
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.evaluation.report import EvaluationReport
-from rl2f_core.metrics.dialogues import compute_metrics
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
 

@@ -91,7 +91,7 @@ def test_layers_with_different_rotary_embeddings_need_transformers_5(tiny: Path,
 def test_files_of_an_exported_model_and_of_a_converted_one_have_the_modes_of_new_files(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
 ) -> None:
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.store.store import get_model
 
     monkeypatch.setenv("RL2F_HOME", str(tmp_path / "home"))
     before = os.umask(umask)
@@ -112,7 +112,7 @@ def test_files_of_a_checkpoint_have_the_modes_of_new_files(tiny: Path, tmp_path:
     import torch
 
     from rl2f_core.config.model import LoraConfig
-    from rl2f_core.training.learner import Learner
+    from rl2f_core.learning.learner.learner import Learner
 
     lora = LoraConfig(full_finetuning=True) if kind == "all weights" else LoraConfig(rank=2)
     learner = Learner(tiny, lora, dtype=torch.float32, device=torch.device("cpu"), banned=(), pad=0, seed=0)

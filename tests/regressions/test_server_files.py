@@ -21,7 +21,6 @@ from app.commands.serve_model import find_checkpoints
 from app.common.context import Context
 from app.endpoints.studio import Studio
 from app.experiment import Experiment
-from app.model_server.served_models import find_models
 from app.pages._run_view import heading
 from app.static_pages.folder import write_pages
 from jobs.chat.checkpoints import run_choices
@@ -34,6 +33,7 @@ from jobs.export.model.exporter import export_model
 from jobs.export.result_folder import collect
 from jobs.export.sources import FolderSource
 from jobs.ingest.ingester import ingest, reindex
+from jobs.model_server.models import find_models
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, parse_config
@@ -41,7 +41,7 @@ from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import CheckpointEvent, JsonlSink, StatusEvent, encode, read_events
-from rl2f_core.run_kinds.eval import eval_config
+from rl2f_core.run.kinds.eval import eval_config
 
 SECRET = '{"secret": "not of the run"}'
 

@@ -27,13 +27,13 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.labels import annotation_queue, hint_counts
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.workspace import Workspace
+from rl2f_core.common.paths import EXAMPLE_RUNS
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.evaluation.formatting import interval_text
 from rl2f_core.evaluation.plotting import Line, Plot, figure, value_text
 from rl2f_core.evaluation.report import Reference, findings, tables
-from rl2f_core.paths import EXAMPLE_RUNS
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, read_events
-from rl2f_core.stats.intervals import Interval
 from rl2f_core.types import DEMONSTRATION, ConstantBaseline
 
 EXAMPLE = EXAMPLE_RUNS / "quickstart"

@@ -75,7 +75,7 @@ def test_the_wheel_is_small_and_contains_every_file_of_the_packages_and_the_data
 
 
 def test_every_path_of_the_data_exists_in_the_installation(rl2f: Path) -> None:
-    code = "import rl2f_core.paths as p; print(*[v for k, v in vars(p).items() if k.isupper()], sep='\\n')"
+    code = "import rl2f_core.common.paths as p; print(*[v for k, v in vars(p).items() if k.isupper()], sep='\\n')"
     python = rl2f.with_name("python")
     paths = subprocess.check_output([python, "-c", code], cwd=rl2f.parents[2], env=environment(), text=True).split()
     assert len(paths) >= 8 and all(Path(path).exists() and Path(path).is_relative_to(rl2f.parents[1]) for path in paths)

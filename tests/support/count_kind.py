@@ -13,7 +13,7 @@ from rl2f_core.errors import RunError
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import DialogueEvent, LogEvent, MetricEvent
-from rl2f_core.run_kinds.base import Kind
+from rl2f_core.run.kinds.base import Kind
 from rl2f_core.types import Dialogue, StopReason, Task, Turn, Verdict
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl2f_core.config.loading import parse_config
-from rl2f_core.rollout.build import build_environment
+from rl2f_core.dialogue.rollout.build import build_environment
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, StatusEvent
 from rl2f_core.types import Dialogue, Hint, LeakReport, RewardTerm, StopReason, Task, Turn

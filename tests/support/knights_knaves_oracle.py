@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl2f_core.environments.knights_knaves.logic import Statement, is_leaf
+from rl2f_core.environments.puzzles.knights_knaves.logic import Statement, is_leaf
 
 
 def evaluate(statement: Statement, assignment: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rl2f_core.paths import DATA
+from rl2f_core.common.paths import DATA
 
 # Sentences about 85, which is the answer and a number of the problem: the first table asserts it, the second does not.
 _SENTENCES = json.loads((DATA / "leaks" / "sentences.json").read_text(encoding="utf-8"))

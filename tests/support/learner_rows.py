@@ -9,7 +9,7 @@ import torch
 
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.training.learner import Learner
+from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.types import TrainingSample
 
 CPU = torch.device("cpu")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rl2f_core.backends.base import Backend, SamplingParams
-from rl2f_core.llms.base import ChatRequest
-from rl2f_core.llms.local import complete_local
+from rl2f_core.models.backends.base import Backend, SamplingParams
+from rl2f_core.models.llms.base import ChatRequest
+from rl2f_core.models.llms.local import complete_local
 
 
 @dataclass(frozen=True)

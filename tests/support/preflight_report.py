@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rl2f_core.stats.intervals import wilson
-from rl2f_core.training.preflight import PreflightReport
+from rl2f_core.common.stats.intervals import wilson
+from rl2f_core.learning.training.preflight import PreflightReport
 
 
 def report(passed: bool = True) -> PreflightReport:

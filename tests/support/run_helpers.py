@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl2f_core.config.run import RunConfig
-from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
@@ -35,11 +35,11 @@ def train_speaker(tiny: Path, folder: Path) -> Path:
     """
     import torch
 
-    from rl2f_core.methods.sft import SFT
-    from rl2f_core.modeling.logprobs import selected_logprobs
-    from rl2f_core.rollout.build import build_backend, build_engine
-    from rl2f_core.training.collector import Collector
-    from rl2f_core.training.micro_batch import micro_batches
+    from rl2f_core.dialogue.rollout.build import build_backend, build_engine
+    from rl2f_core.learning.learner.micro_batch import micro_batches
+    from rl2f_core.learning.methods.sft import SFT
+    from rl2f_core.learning.training.collector import Collector
+    from rl2f_core.models.modeling.logprobs import selected_logprobs
 
     config = config_of(tiny)
     backend: Any = build_backend(config)

@@ -16,7 +16,7 @@ from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, MetricEvent, StatusEvent
-from rl2f_core.tracking.base import Messages, Tracker, TrackerConfig
+from rl2f_core.run.tracking.base import Messages, Tracker, TrackerConfig
 from rl2f_core.types import JsonObject
 
 STAGES = [

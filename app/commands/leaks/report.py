@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from app.endpoints.detector_cards import DetectorCard
     from jobs.labels.detector_report import DetectorReport
     from jobs.labels.estimation import Estimates
-    from rl2f_core.stats.intervals import Interval
+    from rl2f_core.common.stats.intervals import Interval
     from rl2f_core.types import JsonObject
 
 
@@ -180,7 +180,7 @@ def _card_table(cards: Sequence[DetectorCard]) -> Table:
 
 
 def _known(interval: JsonObject) -> str:
-    from rl2f_core.stats.intervals import Interval
+    from rl2f_core.common.stats.intervals import Interval
 
     return "unknown here" if interval["value"] is None else proportion(Interval.model_validate(interval))
 

@@ -81,7 +81,7 @@ def rescore(
     the new run belongs to the workspace, and the replay shows both reports.
     """
     from rl2f_core.leaks.parsing import parse_detectors
-    from rl2f_core.run_kinds.rescore import CHANGES, SUMMARY
+    from rl2f_core.run.kinds.rescore import CHANGES, SUMMARY
 
     detectors = parse_detectors(detector)
     number = int(run) if run.isascii() and run.isdigit() else None
@@ -144,7 +144,7 @@ def _sign_changes(path: Path, limit: int) -> list[JsonObject]:
 
 def show(summary: JsonObject, changes: Sequence[JsonObject]) -> None:
     """Print the result of a rescoring as tables."""
-    from rl2f_core.run_kinds.rescore import sentence
+    from rl2f_core.run.kinds.rescore import sentence
 
     console = out()
     console.print(model_text(sentence(summary)))

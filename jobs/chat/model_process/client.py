@@ -30,7 +30,7 @@ from jobs.chat.model_process.protocol import (
     Stats,
     TaskTurnRequest,
 )
-from rl2f_core.paths import ROOT
+from rl2f_core.common.paths import ROOT
 from rl2f_core.types import JsonObject
 
 Frame = JsonObject

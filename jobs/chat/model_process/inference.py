@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
+from rl2f_core.dialogue.rollout.engine import turn_seed
 
 from jobs.chat.model_process import memory
 from jobs.chat.model_process.protocol import (
@@ -32,24 +33,23 @@ from jobs.chat.model_process.protocol import (
     TurnResult,
     Usage,
 )
-from rl2f_core.backends.base import Generation, GenerationRequest, SamplingParams
-from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
-from rl2f_core.device import free_cached, out_of_memory, use_idle_cores
+from rl2f_core.dialogue.rollout.dialogue_builder import build_turn, stop_reason
+from rl2f_core.dialogue.rollout.prompting import load_reprompt_template
+from rl2f_core.dialogue.teachers import human
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import AdapterError, ModelError, RL2FError, RunError
-from rl2f_core.rollout.dialogue_builder import build_turn, stop_reason
-from rl2f_core.rollout.engine import turn_seed
-from rl2f_core.rollout.prompting import load_reprompt_template
-from rl2f_core.teachers import human
-from rl2f_core.teachers.base import Feedback, FeedbackRequest
+from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
+from rl2f_core.models.device import free_cached, out_of_memory, use_idle_cores
+from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.types import FinishReason, JsonObject, StopReason, Task, Turn
 
 if TYPE_CHECKING:
-    from rl2f_core.backends.hf.decoder import RunningSequence
-    from rl2f_core.backends.hf.streaming import StreamBackend
-    from rl2f_core.chat.tokenizer import ChatTokenizer
+    from rl2f_core.models.backends.hf.decoder import RunningSequence
+    from rl2f_core.models.backends.hf.streaming import StreamBackend
+    from rl2f_core.models.tokenizer import ChatTokenizer
 
 FLUSH_SECONDS = 0.05
 """Minimum interval of the chunks of one response."""
@@ -301,14 +301,14 @@ class InferenceEngine:
             del self._adapter_folders[unused]
 
     def _load_base(self, source: ModelSource) -> None:
-        from rl2f_core.device import resolve_device
-        from rl2f_core.model_store.store import get_model
+        from rl2f_core.models.device import resolve_device
+        from rl2f_core.models.store.store import get_model
 
         self.unload()
         folder = get_model(source.base).path
         device, dtype = resolve_device(source.device, source.dtype)
         memory.ensure_memory(folder, source.base, device.type, str(dtype).removeprefix("torch."), self.reserve_bytes)
-        from rl2f_core.backends.hf.streaming import StreamBackend
+        from rl2f_core.models.backends.hf.streaming import StreamBackend
 
         self._backend = StreamBackend(ModelConfig(name=source.base, dtype=source.dtype, device=source.device))
         self._source = source
@@ -399,10 +399,10 @@ class InteractiveTask:
     """The next turn of a dialogue on a task, as in training, optionally with a person as the teacher."""
 
     def __init__(self, request: TaskTurnRequest, seed: int, backend: StreamBackend) -> None:
+        from rl2f_core.dialogue.rollout.build import build_engine
+        from rl2f_core.dialogue.teachers.contentless import ContentlessTeacher
+        from rl2f_core.dialogue.teachers.scripted import ScriptedTeacher
         from rl2f_core.environments.capabilities import ScriptedHints, missing_part
-        from rl2f_core.rollout.build import build_engine
-        from rl2f_core.teachers.contentless import ContentlessTeacher
-        from rl2f_core.teachers.scripted import ScriptedTeacher
 
         self.request, self.seed, self.backend = request, seed, backend
         self.config = with_text_actions(BaseRun.model_validate(request.config))

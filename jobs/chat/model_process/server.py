@@ -113,7 +113,7 @@ class Routes:
 
     def _known_models(self) -> dict[str, str | None]:
         """Return the model names with the base of each adapter."""
-        from rl2f_core.model_store.store import list_models
+        from rl2f_core.models.store.store import list_models
 
         models: dict[str, str | None] = {entry.name: None for entry in list_models() if entry.path is not None}
         return models | {name: s.base if s.adapter is not None else None for name, s in self.sources.items()}

@@ -35,9 +35,9 @@ from jobs.db.models import (
 from jobs.db.paging import LIMIT, Key, Page, page_of
 from jobs.db.queries import hint_values, run_queue
 from jobs.db.search import TEXTS, clean, split_terms
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, DataError
-from rl2f_core.text.yaml_loader import load_yaml
 
 SORTS = ("created", "name", "reward", "ended", "environment")
 T = TypeVar("T")

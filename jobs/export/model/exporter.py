@@ -19,10 +19,10 @@ from jobs.export.model.gguf_file import write_gguf
 from jobs.export.model.ollama import modelfile
 from jobs.export.model.transformers4 import add_settings, supported_versions
 from jobs.export.publish import new_folder
+from rl2f_core.common.file_io import apply_umask, write_atomically
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
-from rl2f_core.file_io import apply_umask, write_atomically
-from rl2f_core.model_store.conversion import plain_name
+from rl2f_core.models.store.conversion import plain_name
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import JsonObject
 
@@ -80,7 +80,7 @@ def export_model(
     adapter does not fit, `ModelError` if the base model is missing or cannot be written in this format, `DataError` if
     a path of this machine would remain, and `RunError` if `out` contains something else.
     """
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.store.store import get_model
 
     check_format(format, dtype)
     run_dir = RunDir.open(run)
@@ -109,9 +109,9 @@ def export_model(
 
 
 def _describe(run: RunDir, config: RunConfig, checkpoint: str, format: str, dtype: str, folder: Path) -> ModelExport:
-    from rl2f_core.model_store.download import FROM_WHEELS
-    from rl2f_core.model_store.files import read_manifest
-    from rl2f_core.rollout.build import build_environment
+    from rl2f_core.dialogue.rollout.build import build_environment
+    from rl2f_core.models.store.download import FROM_WHEELS
+    from rl2f_core.models.store.files import read_manifest
 
     manifest = read_manifest(folder) or {}
     name = Path(config.model.name).name if Path(config.model.name).is_absolute() else config.model.name
@@ -173,7 +173,7 @@ def merged_model(base: Path, adapter: Path) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from rl2f_core.backends.hf.lora import LoraMerger, load_weights
+    from rl2f_core.models.backends.hf.lora import LoraMerger, load_weights
 
     model: Any = AutoModelForCausalLM.from_pretrained(
         base, dtype=torch.float32, trust_remote_code=False, local_files_only=True

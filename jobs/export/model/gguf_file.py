@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl2f_core.errors import ModelError
-from rl2f_core.model_store.conversion import pre_tokenizer_name
+from rl2f_core.models.store.conversion import pre_tokenizer_name
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rl2f_core.file_io import read_json, write_atomically
+from rl2f_core.common.file_io import read_json, write_atomically
 
 NEEDS_4 = "Needs transformers 4.57 or newer."
 NEEDS_5 = "Needs transformers 5: version 4 reads other names of the rotary embeddings' settings."

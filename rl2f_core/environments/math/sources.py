@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from rl2f_core.common.paths import MATH_SAMPLE
 from rl2f_core.environments.data_files import column_value, find_column, read_records
 from rl2f_core.errors import DataError
-from rl2f_core.paths import MATH_SAMPLE
 
 _HASHES = re.compile(r"\n?#{3,4}\s*(?P<answer>[^\n]+)\s*$")
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
@@ -215,8 +215,8 @@ def _download(name: str, hub: Hub, split: str) -> Path:
 
     Raises `DataError` if the download fails, without leaving a partial file.
     """
-    from rl2f_core.file_io import write_atomically
-    from rl2f_core.model_store.store import cache_dir
+    from rl2f_core.common.file_io import write_atomically
+    from rl2f_core.models.store.store import cache_dir
 
     cached = cache_dir() / "datasets" / f"{name}-{split}.jsonl"
     if cached.is_file():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from rl2f_core.text.tokens import cached
+from rl2f_core.common.text.tokens import cached
 
 _PREFIXES = "kilo k|centi c|milli m|micro µ μ|mega M|giga G|tera T|nano n|pico p|deci d|hecto h"
 _PREFIXED = (

@@ -8,7 +8,7 @@ import binascii
 import re
 from collections.abc import Iterator, Set
 
-from rl2f_core.text.normalize import NormalizedText
+from rl2f_core.common.text.normalize import NormalizedText
 
 _BASE64 = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/_-]{2,400}={0,2}(?![\w+/=])")
 _WORDLIKE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+|[a-z]+(?:-[a-z]+)+|[A-Z]?[a-z]+(?:[-/_][A-Za-z]?[a-z]*)+")

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Set
 from string import ascii_uppercase
 
-from rl2f_core.text.normalize import Reading, non_overlapping
-from rl2f_core.text.tokens import find_index, lone_letters, split_tokens
+from rl2f_core.common.text.normalize import Reading, non_overlapping
+from rl2f_core.common.text.tokens import find_index, lone_letters, split_tokens
 
 SPOKEN = {
     word: word[0].upper()

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Set
 from functools import cache, lru_cache
 
-from rl2f_core.text.normalize import Reading
+from rl2f_core.common.text.normalize import Reading
 
 _ONES = {
     "en": "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "

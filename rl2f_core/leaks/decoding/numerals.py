@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rl2f_core.text.normalize import Reading, non_overlapping
-from rl2f_core.text.tokens import digit_runs, find_index
+from rl2f_core.common.text.normalize import Reading, non_overlapping
+from rl2f_core.common.text.tokens import digit_runs, find_index
 
 _BASES = {
     2: r"binary|base[- ](?:2|two)|bits", 8: r"octal|base[- ](?:8|eight)|oct",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from functools import lru_cache
 from typing import NamedTuple
 
-from rl2f_core.text.normalize import NormalizedText, Reading, non_overlapping, replaced
-from rl2f_core.text.tokens import digit_runs, find_index, signed_starts
+from rl2f_core.common.text.normalize import NormalizedText, Reading, non_overlapping, replaced
+from rl2f_core.common.text.tokens import digit_runs, find_index, signed_starts
 
 _N = r"(?<![\d.,/^])[+-]?\d{1,15}(?:,\d{3}){0,4}(?![\d^]|[.,/:]\d)"
 YOURS = re.compile(

@@ -20,8 +20,8 @@ from jobs.db.engine import Database
 from jobs.db.queries import dialogues, runs
 from jobs.ingest import ingester
 from jobs.workspace import Workspace
-from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.leaks.parsing import parse_detectors
+from rl2f_core.models.backends.model_pool import ModelPool
 
 SUM = {"environment": "arithmetic", "problem": "What is 47 + 85?", "answer": "132", "attempts": [], "hint": "Carry."}
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from app.cli import app
 from app.commands.train import as_target
 from rl2f_core.run.events import MetricEvent, StatusEvent, read_events
-from rl2f_core.run_kinds.eval import eval_config
+from rl2f_core.run.kinds.eval import eval_config
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
@@ -69,10 +69,9 @@ def steps(run: Path) -> list[tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A finished run in `runs/` of a working folder, and what the command said in a process of its own."""
+    """A finished run in `runs/` of a working folder, and what the command said."""
     cwd = tmp_path_factory.mktemp("work")
-    command = [*COMMAND, "train", str(write(cwd / "small.yaml"))]
-    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    done = rl2f("train", write(cwd / "small.yaml"), cwd=cwd)
     assert done.returncode == 0, done.stderr
     (run,) = (cwd / "runs").iterdir()
     return run, done

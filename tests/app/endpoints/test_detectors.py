@@ -22,11 +22,11 @@ from jobs.db.errors import NotFoundError
 from jobs.labels import label_queries, opened_hints, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
-from rl2f_core.backends.fake import FakeBackend
-from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.leaks.benchmark import comparison
 from rl2f_core.leaks.likelihood import LikelihoodDetector
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
 
 LATER, NEVER = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2))
 

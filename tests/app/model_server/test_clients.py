@@ -23,7 +23,7 @@ import pytest
 from conftest import USER_HOME
 from thread_calls import call_in_thread
 
-from rl2f_core.paths import EXAMPLE_RUNS, ROOT
+from rl2f_core.common.paths import EXAMPLE_RUNS, ROOT
 
 pytestmark = pytest.mark.slow
 MODEL = "quickstart@rl2f@24"

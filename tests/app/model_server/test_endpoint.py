@@ -16,10 +16,10 @@ from model_server_helpers import served, serving
 from app.commands.serve_model import find_checkpoints
 from app.model_server.served_models import find_models
 from app.model_server.server import ModelServer
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.backends.hf.backend import HFBackend
-from rl2f_core.chat.renderer import ChatRenderer
 from rl2f_core.errors import ConfigError
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.backends.hf.backend import HFBackend
+from rl2f_core.models.renderer import ChatRenderer
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 FIRST, SECOND = "trained@rl@2", "trained@rl@4"

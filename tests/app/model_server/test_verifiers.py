@@ -18,9 +18,9 @@ from model_server_helpers import served, serving
 from verifiers_helpers import needs_verifiers
 
 from rl2f_core import registry
+from rl2f_core.common.paths import ROOT
 from rl2f_core.environments.base import CONTENTLESS, Environment
 from rl2f_core.environments.verifiers.taskset import python
-from rl2f_core.paths import ROOT
 
 pytestmark = [pytest.mark.slow, needs_verifiers]
 PARITY = '''

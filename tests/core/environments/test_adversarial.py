@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.capabilities import LeakVocabulary
-from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
+from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
 from rl2f_core.types import Task, Verdict
 
 KNOWN = NAMES

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl2f_core.environments.base import Environment, wrap_answer
-from rl2f_core.environments.binary_matrix.environment import BinaryMatrix
-from rl2f_core.environments.grids.maze import Maze
-from rl2f_core.environments.grids.shortest_path import ShortestPath
+from rl2f_core.environments.puzzles.binary_matrix.environment import BinaryMatrix
+from rl2f_core.environments.puzzles.grids.maze import Maze
+from rl2f_core.environments.puzzles.grids.shortest_path import ShortestPath
 from rl2f_core.errors import DataError
 
 PLAYED: dict[str, tuple[Environment, str, str, str]] = {

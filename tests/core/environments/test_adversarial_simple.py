@@ -7,9 +7,9 @@ import random
 import pytest
 
 from rl2f_core.environments.base import Environment, wrap_answer
-from rl2f_core.environments.numbers.arithmetic import Arithmetic
-from rl2f_core.environments.numbers.guess_number import GuessNumber
-from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
+from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber
+from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.types import Task
 
 PLAYED: dict[str, tuple[Environment, str, str, str]] = {

@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from rl2f_core.environments.base import Environment, wrap_answer
-from rl2f_core.environments.binary_matrix.environment import BinaryMatrix, distances, is_task
-from rl2f_core.environments.grids.grid import Grid, find_path, first_path_error, length_of, read_grid, walked
-from rl2f_core.environments.grids.maze import Maze
-from rl2f_core.environments.grids.shortest_path import ShortestPath
+from rl2f_core.environments.puzzles.binary_matrix.environment import BinaryMatrix, distances, is_task
+from rl2f_core.environments.puzzles.grids.grid import Grid, find_path, first_path_error, length_of, read_grid, walked
+from rl2f_core.environments.puzzles.grids.maze import Maze
+from rl2f_core.environments.puzzles.grids.shortest_path import ShortestPath
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.mentions.detector import MentionsDetector
 from rl2f_core.types import SPLITS

@@ -14,8 +14,8 @@ from stateful_contract import check_episodes, take
 
 from rl2f_core import registry
 from rl2f_core.config.loading import parse_config
-from rl2f_core.environments import gymnasium_wrapper
-from rl2f_core.environments.gymnasium_wrapper import Gymnasium
+from rl2f_core.environments.worlds import gymnasium_wrapper
+from rl2f_core.environments.worlds.gymnasium_wrapper import Gymnasium
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import SPLITS, Verdict
 

@@ -9,8 +9,8 @@ import pytest
 from stateful_contract import check_episode, check_oracle, take
 
 from rl2f_core.environments.base import new_task
-from rl2f_core.environments.household.environment import Household
-from rl2f_core.environments.household.world import (
+from rl2f_core.environments.worlds.household.environment import Household
+from rl2f_core.environments.worlds.household.world import (
     GOALS,
     MAX_PLAN_ACTIONS,
     ROOMS,

@@ -13,12 +13,12 @@ import pytest
 from rl2f_core import registry
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.environments.base import CONTENTLESS, wrap_answer
-from rl2f_core.environments.knights_knaves import logic as logic
-from rl2f_core.environments.knights_knaves import text as words
-from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
-from rl2f_core.environments.knights_knaves.hint_counts import groups_of, hint_counts
-from rl2f_core.environments.knights_knaves.stated_roles import asserted_roles
-from rl2f_core.environments.knights_knaves.think import think_problem
+from rl2f_core.environments.puzzles.knights_knaves import logic as logic
+from rl2f_core.environments.puzzles.knights_knaves import text as words
+from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
+from rl2f_core.environments.puzzles.knights_knaves.hint_counts import groups_of, hint_counts
+from rl2f_core.environments.puzzles.knights_knaves.stated_roles import asserted_roles
+from rl2f_core.environments.puzzles.knights_knaves.think import think_problem
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import SPLITS, Task
 

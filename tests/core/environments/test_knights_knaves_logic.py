@@ -11,9 +11,9 @@ import pytest
 from knights_knaves_oracle import evaluate, height
 
 from rl2f_core.environments.base import wrap_answer
-from rl2f_core.environments.knights_knaves import logic as logic
-from rl2f_core.environments.knights_knaves import text as words
-from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
+from rl2f_core.environments.puzzles.knights_knaves import logic as logic
+from rl2f_core.environments.puzzles.knights_knaves import text as words
+from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
 from rl2f_core.errors import DataError
 
 ROLES = ("knight", "knave")

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from rl2f_core.environments.base import Environment, wrap_answer
-from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.errors import DataError
 from rl2f_core.types import SPLITS, ConstantBaseline, Task, Verdict
 

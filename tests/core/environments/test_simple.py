@@ -14,9 +14,9 @@ from itertools import pairwise
 import pytest
 
 from rl2f_core.environments.base import Environment, wrap_answer
-from rl2f_core.environments.numbers.arithmetic import Arithmetic
-from rl2f_core.environments.numbers.guess_number import GuessNumber, open_interval_player
-from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
+from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber, open_interval_player
+from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.errors import DataError
 from rl2f_core.types import SPLITS, Task, Verdict
 
@@ -237,7 +237,7 @@ def test_the_time_to_find_candidates_is_linear_in_the_text(environment):
 
 
 def test_the_simple_environments_load_without_torch():
-    names = ", ".join(f"rl2f_core.environments.{n}" for n in ("numbers", "secret_code"))
+    names = ", ".join(f"rl2f_core.environments.puzzles.{n}" for n in ("numbers", "secret_code"))
     subprocess.run([sys.executable, "-c", f"import sys, {names}; assert 'torch' not in sys.modules"], check=True)
 
 

@@ -12,7 +12,7 @@ from stateful_contract import check_episode, check_oracle, take
 
 from rl2f_core.config.loading import parse_config
 from rl2f_core.environments.base import new_task
-from rl2f_core.environments.taxi.dynamics import (
+from rl2f_core.environments.worlds.taxi.dynamics import (
     ACTIONS,
     GYMNASIUM_MAP,
     IN_TAXI,
@@ -23,7 +23,7 @@ from rl2f_core.environments.taxi.dynamics import (
     random_map,
     transition,
 )
-from rl2f_core.environments.taxi.environment import Taxi, compass, map_of
+from rl2f_core.environments.worlds.taxi.environment import Taxi, compass, map_of
 from rl2f_core.leaks.mentions.training import scripted_queries
 from rl2f_core.types import SPLITS, Task
 

@@ -7,12 +7,12 @@ import re
 import pytest
 from knights_knaves_oracle import evaluate
 
-from rl2f_core.environments.knights_knaves import logic as logic
-from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
-from rl2f_core.environments.knights_knaves.worked_solutions import tries
-from rl2f_core.environments.numbers.arithmetic import Arithmetic, chain
-from rl2f_core.environments.numbers.guess_number import GuessNumber
-from rl2f_core.environments.secret_code.environment import SecretCode
+from rl2f_core.environments.puzzles.knights_knaves import logic as logic
+from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
+from rl2f_core.environments.puzzles.knights_knaves.worked_solutions import tries
+from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic, chain
+from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber
+from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.types import Task
 
 

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from rl2f_core import registry
-from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.common.stats.intervals import wilson
 from rl2f_core.config.loading import parse_config
 from rl2f_core.environments.base import assign_split, distinct_tasks, wrap_answer
 from rl2f_core.environments.capabilities import Levels, Perturbations
-from rl2f_core.environments.knights_knaves import logic as logic
-from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
-from rl2f_core.environments.knights_knaves.perturbations import changed, reordered
+from rl2f_core.environments.puzzles.knights_knaves import logic as logic
+from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
+from rl2f_core.environments.puzzles.knights_knaves.perturbations import changed, reordered
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.levels.config import LevelsRun
 from rl2f_core.evaluation.levels.report import (
@@ -38,12 +38,12 @@ from rl2f_core.evaluation.levels.report import (
 )
 from rl2f_core.evaluation.levels.runner import evaluate_levels
 from rl2f_core.evaluation.report import EvaluatedTasks
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.run.journal import Journal
-from rl2f_core.run_kinds.levels import levels_config
-from rl2f_core.stats.intervals import wilson
+from rl2f_core.run.kinds.levels import levels_config
 
 KNOWN = registry.names("environment")
 

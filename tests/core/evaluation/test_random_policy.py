@@ -8,7 +8,7 @@ import pytest
 from environment_plugins import loaded
 
 from rl2f_core import registry
-from rl2f_core.evaluation.random_policy import random_policy
+from rl2f_core.evaluation.reference_policies import random_policy
 
 
 def test_random_actions_solve_the_closed_form_fraction_of_a_corridor(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from leak_helpers import Oracle, arithmetic
 
-from rl2f_core.backends.model_pool import ModelPool
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.environments.base import CONTENTLESS
@@ -16,6 +15,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.leaks.likelihood import LikelihoodDetector
+from rl2f_core.models.backends.model_pool import ModelPool
 
 TELLS, HIDES = "It is 1024, I think.", "Carry the one."
 
@@ -134,7 +134,7 @@ def test_logprob_gain_stays_in_later_reports() -> None:
 
 
 def test_real_model_scores_do_not_depend_on_batch(tiny: Path) -> None:
-    from rl2f_core.backends.hf.backend import HFBackend
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
     backend = HFBackend(HFBackend.Config(), ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
     queries = [query(TELLS, "<answer>1</answer>"), query(HIDES), query(CONTENTLESS, "<answer>10</answer>")]
@@ -147,7 +147,7 @@ def test_real_model_scores_do_not_depend_on_batch(tiny: Path) -> None:
 
 
 def test_student_model_loads_lazily() -> None:
-    from rl2f_core.backends.fake import FakeBackend
+    from rl2f_core.models.backends.fake import FakeBackend
 
     model = ModelConfig(name="never-loaded")
     models = ModelPool(model, FakeBackend.Config())

@@ -7,7 +7,7 @@ import pytest
 from leak_helpers import arithmetic, check, code, mentions, words
 
 from rl2f_core.environments.base import wrap_answer
-from rl2f_core.environments.knights_knaves.environment import KnightsKnaves
+from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.decoding.number_words import han_numbers, number_words
 from rl2f_core.leaks.mentions.detector import MentionsDetector

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig
-from rl2f_core.rollout.build import build_backend
-from rl2f_core.run_kinds.preflight import _time_update
+from rl2f_core.dialogue.rollout.build import build_backend
+from rl2f_core.run.kinds.preflight import _time_update
 from rl2f_core.types import TrainingSample
 
 

@@ -278,7 +278,7 @@ def test_run_survives_crash_and_ctrl_c_at_critical_points(whole: Path, speaker: 
 FORKING = """
 import json, os, sys
 import accelerate, peft, torch, transformers
-import app.cli, app.commands.train, rl2f_core.training.learner, rl2f_core.training.trainer
+import app.cli, app.commands.train, rl2f_core.learning.learner.learner, rl2f_core.learning.training.trainer
 from rl2f_core import registry
 registry.discover()
 for line in sys.stdin:

@@ -9,8 +9,8 @@ from jobs.chat import interactive_task
 from jobs.chat.chat_export import lines
 from jobs.db.models import Chat, ChatMessage
 from rl2f_core.config.loading import parse_config
-from rl2f_core.environments.taxi.environment import Taxi
-from rl2f_core.rollout.dialogue_builder import stop_reason
+from rl2f_core.dialogue.rollout.dialogue_builder import stop_reason
+from rl2f_core.environments.worlds.taxi.environment import Taxi
 from rl2f_core.types import StopReason, Turn
 
 

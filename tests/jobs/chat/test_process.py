@@ -17,9 +17,9 @@ from chat_helpers import LONG, ask, done, save_adapter, wait_until, with_context
 from jobs.chat.limits import ChatLimits
 from jobs.chat.model_process.client import ModelProcess
 from jobs.chat.model_process.protocol import ChatCompletionRequest, InputMessage
-from rl2f_core.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.backends.hf.backend import HFBackend
 from rl2f_core.config.model import ModelConfig
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.backends.hf.backend import HFBackend
 
 Make = Callable[..., ModelProcess]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from chat_helpers import RUN_YAML, add_run, wait_until
+from rl2f_core.dialogue.rollout.engine import turn_seed
 
 from jobs.chat import tree
 from jobs.chat.chat_export import lines
@@ -20,10 +21,9 @@ from jobs.db.engine import Database
 from jobs.db.models import ChatMessage, Run
 from jobs.db.queries import chats, dialogues, runs
 from jobs.workspace import Workspace
+from rl2f_core.dialogue.teachers import human
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError
-from rl2f_core.rollout.engine import turn_seed
 from rl2f_core.run.events import DialogueEvent, read_events
-from rl2f_core.teachers import human
 
 SHORT = {"max_new_tokens": 8, "temperature": 1.0, "top_p": 1.0, "seed": 3}
 LONG = {"max_new_tokens": 1500, "temperature": 5.0, "top_p": 1.0, "seed": 3}
@@ -328,10 +328,11 @@ def test_an_interactive_task_with_the_scripted_teacher_is_recorded(talk: Talk) -
 
 def test_the_student_prompt_equals_the_one_in_training(talk: Talk) -> None:
     """The same seed, task and hints, played by the engine of training and here: the same tokens."""
-    from rl2f_core.backends.hf.backend import HFBackend
+    from rl2f_core.dialogue.rollout.engine import RolloutRequest
+
     from rl2f_core.config.loading import load_config
-    from rl2f_core.rollout.build import build_engine
-    from rl2f_core.rollout.engine import RolloutRequest
+    from rl2f_core.dialogue.rollout.build import build_engine
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
     chat = talk.play()
     for _ in range(2):

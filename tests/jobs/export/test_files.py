@@ -65,6 +65,7 @@ def test_the_manifest_tells_rows_checksums_labels_and_settings(tmp_path: Path) -
     }
     (run,) = manifest["runs"]
     assert run["name"] == "leaky" and run["dialogues"] == 4 and run["environment"]["type"] == "secret_code"
+    assert run["detectors"] == ["mentions 1"], "with the version of their weights"
     assert manifest["packages"]["rl2f"] and str(tmp_path) not in json.dumps(manifest)
 
 

@@ -14,8 +14,8 @@ from jobs.export.exporter import export
 from jobs.export.formats import FORMATS
 from jobs.export.settings import ExportSettings
 from jobs.export.sources import FolderSource
+from rl2f_core.common.paths import EXAMPLE_RUNS
 from rl2f_core.errors import DataError
-from rl2f_core.paths import EXAMPLE_RUNS
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Hint, LeakReport, Task, Turn
 

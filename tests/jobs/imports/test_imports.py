@@ -30,14 +30,14 @@ from jobs.labels.annotation_queue import QueueFilter
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import validate_config
-from rl2f_core.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.errors import ConfigError, DataError, RunError
+from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.learning.training.reproduction import reproduce
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, encode, read_events
 from rl2f_core.run.execute import execute
-from rl2f_core.run_kinds.eval import eval_config
-from rl2f_core.training.reproduction import reproduce
+from rl2f_core.run.kinds.eval import eval_config
 
 INSPECT = Path(__file__).with_name("inspect.eval")
 """A log of inspect_ai 0.3.285: two sums, two epochs, with a hint after the first attempt."""

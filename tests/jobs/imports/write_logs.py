@@ -49,7 +49,7 @@ def write_trl(out: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    from rl2f_core.model_store.store import get_model
+    from rl2f_core.models.store.store import get_model
 
     folder = str(get_model("tiny-random").path)
     tokenizer = AutoTokenizer.from_pretrained(folder)

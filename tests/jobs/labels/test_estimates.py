@@ -13,7 +13,7 @@ from jobs.labels.estimation import (
     precision_and_recall,
     sample_size_for,
 )
-from rl2f_core.stats.intervals import wilson
+from rl2f_core.common.stats.intervals import wilson
 
 
 def cell(size: int, flagged: bool, leaks: int, labelled: int, first: int = 0) -> Stratum:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from planted_data import planted_events
 from replay_data import add_run
+from rl2f_core.dialogue.rollout.engine import RolloutRequest
 
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues
@@ -16,13 +17,12 @@ from jobs.labels import annotation_queue, hint_counts, holdout, report_queries
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.report_queries import Scope
 from jobs.workspace import Workspace
-from rl2f_core.backends.fake import FakeBackend
+from rl2f_core.common.stats.intervals import wilson
 from rl2f_core.config.loading import parse_config
+from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.environments.base import wrap_answer
-from rl2f_core.rollout.build import build_engine
-from rl2f_core.rollout.engine import RolloutRequest
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.events import DialogueEvent
-from rl2f_core.stats.intervals import wilson
 
 
 def recall(db: Database, **scope: Any) -> dict[tuple[str, str], tuple[int, int]]:

@@ -1,5 +1,0 @@
-"""Generation with vLLM: a local `vllm serve` process or a running server, both used over HTTP."""
-
-from rl2f_core.backends.vllm.backend import VLLMBackend
-
-__all__ = ["VLLMBackend"]

@@ -1,1 +1,0 @@
-"""Chat templates and tokens: from messages to token ids."""

@@ -1,1 +1,0 @@
-"""Stored datasets: written by `distill` stages, read by `sft` stages."""

@@ -1,1 +1,0 @@
-"""Process groups of runs with several processes."""

@@ -1,5 +1,0 @@
-"""Search for a file in a directory tree."""
-
-from rl2f_core.environments.auto_explore import environment
-
-__all__ = ["environment"]

@@ -1,5 +1,0 @@
-"""Binary matrices."""
-
-from rl2f_core.environments.binary_matrix import environment
-
-__all__ = ["environment"]

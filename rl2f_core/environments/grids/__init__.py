@@ -1,5 +1,0 @@
-"""Mazes and shortest paths on grids."""
-
-from rl2f_core.environments.grids import maze, shortest_path
-
-__all__ = ["maze", "shortest_path"]

@@ -1,5 +1,0 @@
-"""Household tasks in a text world."""
-
-from rl2f_core.environments.household import environment
-
-__all__ = ["environment"]

@@ -1,5 +1,0 @@
-"""Arithmetic and number guessing."""
-
-from rl2f_core.environments.numbers import arithmetic, guess_number
-
-__all__ = ["arithmetic", "guess_number"]

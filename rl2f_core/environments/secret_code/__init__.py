@@ -1,5 +1,0 @@
-"""Letter codes that a hint confirms in part."""
-
-from rl2f_core.environments.secret_code import environment
-
-__all__ = ["environment"]

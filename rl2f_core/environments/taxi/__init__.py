@@ -1,5 +1,0 @@
-"""Taxi on random maps."""
-
-from rl2f_core.environments.taxi import environment
-
-__all__ = ["environment"]

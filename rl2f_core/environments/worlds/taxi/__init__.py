@@ -1,0 +1,5 @@
+"""Taxi on random maps."""
+
+from rl2f_core.environments.worlds.taxi import environment
+
+__all__ = ["environment"]

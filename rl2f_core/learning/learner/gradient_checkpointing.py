@@ -1,0 +1,129 @@
+"""Automatic gradient checkpointing when activations do not fit into memory.
+
+The bytes that autograd saves per token, weights excluded, are measured on the forward passes themselves. Before the
+first pass they are estimated from the model's sizes. Recomputing activations layer by layer costs a third more
+arithmetic (Chen et al. 2016, arXiv 1604.06174) and stores one hidden state per layer and token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Literal
+
+import torch
+
+from rl2f_core.learning.learner.policy_model import PolicyModel
+from rl2f_core.learning.learner.torch_compile import decoder_layers
+from rl2f_core.models.modeling.attention import CausalLM
+
+MEMORY_FRACTION = 0.6
+"""Fraction of the free memory for the activations of one forward pass."""
+Choice = Literal["auto", "always", "never"]
+
+
+class ActivationMemory:
+    """Measures the activation memory of forward passes, and decides when to recompute activations.
+
+    With `sharded` FSDP shards the weights. Shards cannot be distinguished from activations, so nothing is measured or
+    recomputed.
+    """
+
+    def __init__(self, policy_model: PolicyModel, device: torch.device, *, sharded: bool = False) -> None:
+        self.policy_model, self.device, self.sharded = policy_model, device, sharded
+        self.per_token = estimate_bytes_per_token(policy_model.model)
+        """Activation bytes per token: an estimate, then the measured maximum."""
+        self.recomputed: list[bool] = []
+        """Whether each forward pass since the last `read` recomputes activations."""
+        self._measured = 0.0
+
+    def fits(self, tokens: int) -> bool:
+        """Return whether the activations of so many tokens, padding included, fit into memory."""
+        return self.per_token * tokens <= MEMORY_FRACTION * free_bytes(self.device)
+
+    @contextmanager
+    def forward_context(self, tokens: int, choice: Choice) -> Iterator[None]:
+        """Context of a forward pass over so many tokens: measures its activations, or recomputes them."""
+        if self.sharded:
+            yield
+            return
+        recompute = choice == "always" or (choice == "auto" and not self.fits(tokens))
+        self.recomputed.append(recompute)
+        if recompute:
+            with _recomputing(self.policy_model):
+                yield
+            return
+        with SavedTensorMeter(self.policy_model) as saved:
+            yield
+        self._measured = max(self._measured, saved.bytes / max(1, tokens))
+        self.per_token = self._measured
+
+    def read(self) -> float:
+        """Return the fraction of forward passes since the last call that recompute activations."""
+        passes, self.recomputed = self.recomputed, []
+        return sum(passes) / max(1, len(passes))
+
+
+class SavedTensorMeter:
+    """Context that counts the bytes that autograd saves for the backward pass, each storage once."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.bytes = 0
+        self._known = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
+
+    def __enter__(self) -> SavedTensorMeter:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+
+    def _count(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._known:
+            self._known.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+        return tensor
+
+
+@contextmanager
+def _recomputing(policy_model: PolicyModel) -> Iterator[None]:
+    """Context in which every layer stores only its input."""
+    from torch.utils.checkpoint import checkpoint
+
+    layers = decoder_layers(policy_model)
+    before = [layer.training for layer in layers]
+    for layer in layers:
+        layer.training = layer.gradient_checkpointing = True  # only the layer: its dropout modules stay in eval mode
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer, training in zip(layers, before, strict=True):
+            layer.training, layer.gradient_checkpointing = training, False
+
+
+def estimate_bytes_per_token(model: CausalLM) -> float:
+    """Estimate activation bytes per token of a Llama-like model with adapters on all layers, without attention scores.
+
+    A layer saves two normed inputs and their sources, queries, keys, values and attention output (8 hidden states), and
+    four intermediate states of its feed-forward part.
+    """
+    config = model.config
+    hidden = int(getattr(config, "hidden_size", 0) or 0)
+    inner = int(getattr(config, "intermediate_size", 0) or 4 * hidden)
+    layers = int(getattr(config, "num_hidden_layers", 0) or 0)
+    width = next(model.parameters()).element_size()
+    return float(layers * (8 * hidden + 4 * inner) * width)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the free memory of the GPU, or of this machine."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    import psutil
+
+    return int(psutil.virtual_memory().available)

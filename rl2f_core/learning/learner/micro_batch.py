@@ -1,0 +1,195 @@
+"""Split training samples into shards, minibatches and micro-batches: padded at the right, under a token budget.
+
+Every process computes all shards alike. The loss is a mean over the tokens of all samples. Each process divides its
+part by the normalizers of all of them, so the parts add up to the loss of a single process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rl2f_core.learning.learner.losses import LossNormalizers, TokenBatch
+from rl2f_core.models.modeling.logprobs import allowed_tensor, right_padded
+from rl2f_core.types import POLICY_LOSSES, TrainingSample
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples of one forward pass; `tokens` describes the positions of `target_mask_BT`, row by row."""
+
+    samples: tuple[TrainingSample, ...]
+    input_BT: torch.Tensor
+    attention_mask_BT: torch.Tensor
+    target_mask_BT: torch.Tensor
+    tokens: TokenBatch
+    prefixes: tuple[int, ...]
+    """Length of each sample's prefix that predicts no weighted token; samples may share prefixes."""
+    reference_NH: torch.Tensor | None = None
+    """Hidden states of the reference, to compare whole distributions."""
+    reference_output: dict[str, torch.Tensor] | None = None
+    """Weights of the reference's output layer that differ from the policy's."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sample without padding."""
+        return [effective_length(sample) for sample in self.samples]
+
+
+def weighted_positions(sample: TrainingSample) -> list[int]:
+    """Return the positions of tokens with any weight, those that `MicroBatch.target_mask_BT` marks."""
+    weights = zip(sample.rl_weights, sample.ce_weights, sample.kl_weights, strict=True)
+    return [position for position, token_weights in enumerate(weights) if any(token_weights)]
+
+
+def shared_prefix_length(sample: TrainingSample) -> int:
+    """Count the tokens before the one that predicts the first weighted token."""
+    return max(0, next(iter(weighted_positions(sample)), 1) - 1)
+
+
+def effective_length(sample: TrainingSample) -> int:
+    """Count the tokens up to the last weighted one, inclusive."""
+    return max(weighted_positions(sample), default=-1) + 1
+
+
+def micro_batches(samples: Sequence[TrainingSample], limit: int, pad: int, device: torch.device) -> list[MicroBatch]:
+    """Build micro-batches of at most `limit` tokens, padding included (`split_by_token_budget`)."""
+    return [micro_batch(part, pad, device) for part in split_by_token_budget(samples, limit)]
+
+
+def split_by_token_budget(samples: Sequence[TrainingSample], limit: int) -> list[list[TrainingSample]]:
+    """Split samples so that count × longest ≤ `limit` tokens; one sample may exceed the limit alone.
+
+    Samples without weight are dropped. The others keep the order of `sort_by_prefix`.
+    """
+    remaining = sort_by_prefix(samples)
+    parts = []
+    while remaining:
+        count, longest = 1, effective_length(remaining[0])
+        while count < len(remaining) and (count + 1) * max(longest, effective_length(remaining[count])) <= limit:
+            longest = max(longest, effective_length(remaining[count]))
+            count += 1
+        parts.append(remaining[:count])
+        remaining = remaining[count:]
+    return parts
+
+
+def sort_by_prefix(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
+    """Sort the samples with weight so that those with the same prefix are adjacent.
+
+    The prefix with the longest sample comes first, and within a prefix the longest sample.
+    """
+    weighted = [sample for sample in samples if sample.num_weighted_tokens]
+    prefixes = {id(sample): tuple(sample.token_ids[: shared_prefix_length(sample)]) for sample in weighted}
+    longest: dict[tuple[int, ...], int] = {}
+    for sample in weighted:
+        prefix = prefixes[id(sample)]
+        longest[prefix] = max(longest.get(prefix, 0), effective_length(sample))
+
+    def order(sample: TrainingSample) -> tuple[int, tuple[int, ...], int]:
+        prefix = prefixes[id(sample)]
+        return longest[prefix], prefix, effective_length(sample)
+
+    return sorted(weighted, key=order, reverse=True)
+
+
+def shard_samples(samples: Sequence[TrainingSample], count: int) -> list[list[TrainingSample]]:
+    """Split samples into `count` shards of nearly equal token counts; samples without weight are dropped.
+
+    The shards are slices of `sort_by_prefix`, so samples with a common prefix mostly stay together. A sample belongs
+    to the shard that contains its middle token. A shard may be empty, and exceeds an even share by at most one sample.
+    """
+    ordered = sort_by_prefix(samples)
+    total = sum(map(effective_length, ordered))
+    shards: list[list[TrainingSample]] = [[] for _ in range(count)]
+    before = 0
+    for sample in ordered:
+        length = effective_length(sample)
+        shards[min(count - 1, (2 * before + length) * count // (2 * total))].append(sample)
+        before += length
+    return shards
+
+
+def local_micro_batches(
+    samples: Sequence[TrainingSample], limit: int, rank: int, world_size: int
+) -> tuple[list[list[TrainingSample]], list[list[TrainingSample]]]:
+    """Return the samples of this process's micro-batches, and of its idle ones, whose loss has scale 0.
+
+    All processes run the same number of forward passes, because each must join every collective operation. An idle
+    micro-batch contains the shortest sample. `samples` are those of the whole update, the same in every process;
+    `limit` is the number of tokens per micro-batch.
+    """
+    shards = shard_samples(samples, world_size) if world_size > 1 else [samples]
+    planned = [split_by_token_budget(shard, limit) for shard in shards]
+    local, most = planned[rank], max(map(len, planned))
+    shortest = min((sample for sample in samples if sample.num_weighted_tokens), key=effective_length, default=None)
+    return local, [[shortest]] * (most - len(local)) if shortest is not None else []
+
+
+def minibatches(samples: Sequence[TrainingSample], count: int) -> list[list[TrainingSample]]:
+    """Distribute samples over up to `count` minibatches, dialogue by dialogue in turn.
+
+    All samples of a dialogue share one optimizer update. A sample without dialogue counts as its own.
+    """
+    indices: dict[object, int] = {}
+    parts: list[list[TrainingSample]] = [[] for _ in range(count)]
+    for number, sample in enumerate(samples):
+        index = indices.setdefault(sample.dialogue or number, len(indices))
+        parts[index % count].append(sample)
+    return [part for part in parts if part]
+
+
+def micro_batch(samples: Sequence[TrainingSample], pad: int, device: torch.device) -> MicroBatch:
+    """Build one micro-batch of samples with weight; tokens after the last weighted one are cut off."""
+    lengths = [effective_length(sample) for sample in samples]
+    token_ids = [sample.token_ids[:n] for sample, n in zip(samples, lengths, strict=True)]
+    input_BT, attention_mask_BT = right_padded(token_ids, pad, device)
+    target_mask_BT = torch.zeros_like(attention_mask_BT)
+    positions = [weighted_positions(sample) for sample in samples]
+    for i, sample_positions in enumerate(positions):
+        target_mask_BT[i, sample_positions] = True
+
+    def column(name: str) -> torch.Tensor:
+        values: list[float] = []
+        for sample, sample_positions in zip(samples, positions, strict=True):
+            array = getattr(sample, name)
+            values += [math.nan if array is None else array[p] for p in sample_positions]
+        return torch.tensor(values, dtype=torch.float32, device=device)
+
+    def optional(name: str) -> torch.Tensor | None:
+        return column(name) if any(getattr(sample, name) is not None for sample in samples) else None
+
+    counts = torch.tensor([len(p) for p in positions], device=device)
+    losses = torch.tensor([POLICY_LOSSES.index(sample.policy_loss) for sample in samples], device=device)
+    off_context = torch.tensor([sample.off_context for sample in samples], dtype=torch.bool, device=device)
+    allowed = [
+        sample.allowed_tokens.get(p, ())
+        for sample, sample_positions in zip(samples, positions, strict=True)
+        for p in sample_positions
+    ]
+    tokens = TokenBatch(
+        old_logprobs_N=column("logprobs"),
+        advantages_N=column("advantages"),
+        rl_N=column("rl_weights"),
+        ce_N=column("ce_weights"),
+        kl_N=column("kl_weights"),
+        policy_loss_N=losses.repeat_interleave(counts) if bool(losses.any()) else None,
+        allowed_NK=allowed_tensor(allowed, device),
+        off_context_N=off_context.repeat_interleave(counts) if bool(off_context.any()) else None,
+        values_N=optional("value_estimates"),
+        returns_N=optional("value_targets"),
+    )
+    prefixes = tuple(shared_prefix_length(sample) for sample in samples)
+    return MicroBatch(tuple(samples), input_BT, attention_mask_BT, target_mask_BT, tokens, prefixes)
+
+
+def loss_normalizers(samples: Sequence[TrainingSample]) -> LossNormalizers:
+    """Sum each loss term's weights over all samples."""
+    rl, ce, kl = (
+        float(sum(sum(getattr(sample, name)) for sample in samples))
+        for name in ("rl_weights", "ce_weights", "kl_weights")
+    )
+    return LossNormalizers(rl, ce, kl)

@@ -1,0 +1,100 @@
+"""Destinations of the learner's weights: the sampler, named checkpoints, commits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from rl2f_core.config.run import RunConfig
+from rl2f_core.learning.training.curriculum import CurriculumTracker
+from rl2f_core.models.backends.base import Backend
+from rl2f_core.models.process_group import current_group
+from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.events import CheckpointEvent
+from rl2f_core.run.journal import Journal
+from rl2f_core.types import JsonObject
+
+if TYPE_CHECKING:
+    from rl2f_core.learning.learner.learner import Learner
+
+ADAPTER = "policy"
+"""Name of the adapter in training in the backend."""
+
+
+class Checkpoints:
+    """Writes the learner's weights. All processes must call its methods; only the main process writes."""
+
+    def __init__(self, run_dir: RunDir, journal: Journal, backend: Backend) -> None:
+        self.run_dir, self.journal, self.backend = run_dir, journal, backend
+        self._synced: str | None = None
+
+    def sync(self, learner: Learner, version: str) -> None:
+        """Load the learner's weights into the sampler, unless it has this version already."""
+        if self._synced == version:
+            return
+        folder, ranks = self.run_dir.path / ".sync", current_group()
+        ranks.run_on_main(lambda: folder.mkdir(exist_ok=True))
+        learner.save_adapter(folder)
+        ranks.barrier()
+        self.backend.load_adapter(ADAPTER, folder)
+        ranks.barrier()
+        if ranks.is_main_process:
+            shutil.rmtree(folder)
+        self._synced = version
+
+    def save(self, learner: Learner, stage: str, step: int) -> None:
+        """Write the named checkpoint `stage@step` with one rename, and emit its event."""
+        name = f"{stage}@{step}"
+        folder, fresh = self.run_dir.checkpoints / name, self.run_dir.checkpoints / f".{name}.tmp"
+        if current_group().is_main_process:
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir(parents=True)
+        learner.save_adapter(fresh)
+        if not current_group().is_main_process:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(fresh, folder)
+        digest = sha256(folder / "adapter_model.safetensors")
+        path = str(folder.relative_to(self.run_dir.path))
+        self.journal.emit(
+            [CheckpointEvent(id=f"checkpoint:{name}", name=name, stage=stage, step=step, path=path, sha256=digest)]
+        )
+
+    def commit(
+        self,
+        stage: int,
+        step: int,
+        course: CurriculumTracker | None = None,
+        learner: Learner | None = None,
+        method: JsonObject | None = None,
+    ) -> JsonObject:
+        """Commit a step and return the position; without a learner the weights are those of the last commit.
+
+        `method` is the state of the method.
+        """
+        position = resume_position(stage, step, course, method)
+        self.journal.commit(position, None if learner is None else learner.save)
+        return position
+
+
+def resume_position(
+    stage: int, step: int, course: CurriculumTracker | None, method: JsonObject | None = None
+) -> JsonObject:
+    """Return the position of a resume before a 0-based step of a stage that has begun; `method` is its state."""
+    position: JsonObject = {"stage": stage, "step": step, "begun": True}
+    if course is not None:
+        position["curriculum"] = course.state
+    if method:
+        position["method"] = method
+    return position
+
+
+def checkpoints_to_evaluate(config: RunConfig) -> list[str]:
+    """Return the checkpoint names of `evaluation.checkpoints`, in order; the reflector is no policy to evaluate."""
+    names: list[str] = []
+    reflector = config.rollout.reflector
+    policies = [s for s in config.stages if s.updates_weights and not (reflector and s.name == reflector.stage)]
+    for entry in config.evaluation.checkpoints:
+        names += [f"{s.name}@{s.steps}" for s in policies] if entry == "stages" else [entry]
+    return list(dict.fromkeys(names))

@@ -1,0 +1,132 @@
+"""Collection of a step's dialogues: rollouts of the policy, or demonstrations of the environment."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl2f_core.config.stage import StageConfig
+from rl2f_core.dialogue.rollout.build import with_teacher
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.dialogue.rollout.trees import run_trees
+from rl2f_core.learning.methods.base import DemonstrationSettings, Method
+from rl2f_core.learning.training.curriculum import CurriculumTracker
+from rl2f_core.learning.training.demonstrations import demonstrate
+from rl2f_core.models.process_group import current_group
+from rl2f_core.run.directory import RunDir
+from rl2f_core.types import Group, Rollout, Task
+
+
+@dataclass
+class Collector:
+    """Collects the groups of one stage; all randomness follows from (run seed, stage, step, task, sample).
+
+    Group size and temperature are those of the step. The first task of step s is at position `first_task` +
+    s·`tasks_per_step`; those of resampled groups follow those of all steps. A curriculum draws them at its current
+    level.
+    """
+
+    engine: RolloutEngine
+    stage: StageConfig
+    seed: int
+    adapter: str | None = None
+    policy: str = "base"
+    on_progress: Callable[[int, int], None] | None = None
+    first_task: int = 0
+    """Position of the stage's first task in the train split (`RunConfig.first_task`)."""
+    run_dir: RunDir | None = None
+    """Directory of the run with its datasets, if any."""
+    discarded_groups: list[Group] = field(default_factory=list)
+    """Groups of the last step without learning signal that were resampled; they are not trained on."""
+    course: CurriculumTracker | None = None
+    """Source of the tasks if the stage has a curriculum."""
+
+    @property
+    def level(self) -> int | None:
+        """Current 1-based level of the curriculum; None without one."""
+        return None if self.course is None else self.course.level + 1
+
+    def rollouts(self, step: int, method: Method) -> list[Group]:
+        """Roll out the step's tasks; resample groups without learning signal up to `max_group_resamples`."""
+
+        def roll_out(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+            options: Any = {
+                "adapter": self.adapter,
+                "policy": self.policy,
+                "max_turns": method.max_turns(engine.config.max_turns),
+                "temperature": self.stage.resolve(step).temperature,
+                "on_progress": self.on_progress,
+            }
+            other = None if method.second_teacher is None else with_teacher(engine, method.second_teacher)
+            run_other = None if other is None else functools.partial(other.run, **options)
+            return run_trees(functools.partial(engine.run, **options), requests, method.branches, run_other)
+
+        groups = self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, roll_out)
+        self.discarded_groups = []
+        budget = self.stage.max_group_resamples
+        while budget > 0:
+            flat = [i for i, group in enumerate(groups) if not method.has_learning_signal(group)][:budget]
+            if not flat:
+                break
+            discarded = len(self.discarded_groups)
+            start = self._resample_start(step) + discarded
+            fresh = self._collect(step, 1 + discarded, start, len(flat), roll_out)
+            for i, group in zip(flat, fresh, strict=True):
+                self.discarded_groups.append(groups[i])
+                groups[i] = group
+            budget -= len(flat)
+        return groups
+
+    def demonstrations(self, step: int, settings: DemonstrationSettings) -> list[Group]:
+        """Generate the environment's demonstrations on the step's tasks."""
+        turns = settings.max_turns or self.engine.config.max_turns
+
+        def write(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+            return current_group().map_sharded(requests, lambda shard: demonstrate(engine, shard, settings, turns))
+
+        return self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, write)
+
+    def _collect(
+        self,
+        step: int,
+        resample_round: int,
+        start: int,
+        count: int,
+        generate: Callable[[RolloutEngine, Sequence[RolloutRequest]], list[Rollout]],
+    ) -> list[Group]:
+        """Collect one group for each of the stage's tasks from position `start`, in order.
+
+        All tasks of one engine are collected together.
+        """
+        size, name = self.stage.resolve(step).group_size, self.stage.name
+        prefix = f"{name}/{step + 1}/{f'{resample_round}.' if resample_round else ''}"
+        slots = [self._task(step, resample_round, i, self.first_task + start + i) for i in range(count)]
+        groups: dict[int, Group] = {}
+        for engine in {id(engine): engine for engine, _ in slots}.values():
+            tasks = {i: task for i, (other, task) in enumerate(slots) if other is engine}
+            requests = [
+                request
+                for i, task in tasks.items()
+                for request in group_requests(task, f"{prefix}{i}", size, self.seed, name, step, resample_round, i)
+            ]
+            rollouts = generate(engine, requests)
+            for k, (i, task) in enumerate(tasks.items()):
+                groups[i] = Group(task, tuple(rollouts[k * size : (k + 1) * size]))
+        return [groups[i] for i in range(count)]
+
+    def _resample_start(self, step: int) -> int:
+        """Return the position of a step's first task for resampled groups."""
+        return self.stage.steps * self.stage.tasks_per_step + step * self.stage.max_group_resamples
+
+    def _task(self, step: int, resample_round: int, slot: int, index: int) -> tuple[RolloutEngine, Task]:
+        """Return a task and the engine that rolls it out."""
+        if self.course is not None:
+            return self.course.task(step, resample_round, slot, index)
+        return self.engine, self.engine.environment.task("train", index)
+
+
+def group_requests(task: Task, group: str, size: int, seed: int, *keys: object) -> list[RolloutRequest]:
+    """Return the requests of a group; the seed of sample j follows from (`seed`, `keys`, j)."""
+    return [RolloutRequest(task, f"{group}/{j}", group, j, derive_seed(seed, *keys, j)) for j in range(size)]

@@ -1,0 +1,34 @@
+"""Run kind `train`: training stages, then an evaluation of their checkpoints."""
+
+from __future__ import annotations
+
+from rl2f_core.config.run import RunConfig
+from rl2f_core.registry import register
+from rl2f_core.run.context import RunContext
+from rl2f_core.run.kinds.base import Kind
+
+
+@register("run_kind")
+class Train(Kind[RunConfig]):
+    """Training and evaluation."""
+
+    config_class = RunConfig
+    supports_distributed = True
+
+    def execute(self, config: RunConfig, context: RunContext) -> bool:
+        """Train the remaining steps and evaluate; False if `context.stop` ended it early."""
+        from rl2f_core.evaluation.evaluate import evaluate_run
+        from rl2f_core.learning.training.checkpoints import checkpoints_to_evaluate
+        from rl2f_core.learning.training.trainer import Trainer
+
+        trainer = Trainer(config, context)
+        if not trainer.run():
+            return False
+        names = checkpoints_to_evaluate(config)
+        sources = {name: None if name == "base" else context.run_dir.checkpoint(name) for name in names}
+        models = trainer.engine.teacher.models
+        if names and not evaluate_run(config, context, trainer.backend, sources, models):
+            return False
+        trainer.retainer.seal_events()
+        context.journal.commit({"stage": len(config.stages), "step": 0, "done": True})
+        return True

@@ -1,0 +1,82 @@
+"""Measurements of a machine, on the tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.learning.hardware import bench, measure
+from rl2f_core.models.backends.hf.backend import HFBackend
+from rl2f_core.types import JsonObject
+
+LATE = 1e12
+
+
+@pytest.fixture(scope="module")
+def backend(tiny: Path) -> HFBackend:
+    """The tiny model in float32."""
+    return bench.load(ModelConfig(name=str(tiny), device="cpu", dtype="float32"))
+
+
+def test_weights_of_body_and_tied_head_add_up(backend: HFBackend) -> None:
+    config = backend.model.config
+    embeddings = config.vocab_size * config.hidden_size
+    body, head = measure.weight_counts(backend.model)
+    assert (head, body + head) == (embeddings, sum(p.numel() for p in backend.model.parameters()))
+
+
+def test_a_rollout_counts_its_tokens_and_the_work_of_each(backend: HFBackend) -> None:
+    row = measure.rollout_speed(backend, batch=3, prompt_tokens=10, new_tokens=5)
+    body, head = measure.weight_counts(backend.model)
+    assert row["batch"] == 3 and 3 <= row["tokens"] <= 15
+    assert row["tokens_per_second"] == pytest.approx(row["tokens"] / row["seconds"])
+    work = 2 * (body * (30 + row["tokens"]) + head * row["tokens"])
+    assert row["gflops"] == pytest.approx(work / row["seconds"] / 1e9)
+
+
+def test_an_update_counts_four_operations_per_frozen_weight_and_changes_the_adapter(backend: HFBackend) -> None:
+    learner = measure.make_learner(backend, rank=2)
+    before = learner.snapshot()
+    row = measure.update_speed(learner, rows=2, tokens=8, micro_batch_tokens=16)
+    body, head = measure.weight_counts(backend.model)
+    adapter = sum(p.numel() for p in learner.parameters.values())
+    assert row["tokens"] == 16
+    assert row["gflops"] * row["seconds"] * 1e9 == pytest.approx((4 * body + 6 * adapter) * 16 + 4 * head * 8)
+    assert any(not torch.equal(before[name], value) for name, value in learner.snapshot().items())
+
+
+def test_a_backend_agrees_with_itself_and_not_with_other_weights(backend: HFBackend, tiny: Path) -> None:
+    assert measure.greedy_agreement(backend, backend, new_tokens=6) == {
+        "reference": "cpu, float32", "equal": 1.0, "max_logprob_error": 0.0, "mean_logprob_error": 0.0
+    }  # fmt: skip
+    other = bench.load(ModelConfig(name=str(tiny), device="cpu", dtype="float32"))
+    with torch.no_grad():
+        for parameter in other.model.parameters():
+            parameter.mul_(-1.5)
+    found = measure.greedy_agreement(other, backend, new_tokens=6)
+    assert found["equal"] < 1 and found["max_logprob_error"] > 0.01
+
+
+def rows(*seconds: float) -> list[JsonObject]:
+    """What `bench.measured` returns if measurements 1, 2, … take so long by their own account."""
+    return bench.measured(lambda value: {"value": value, "seconds": seconds[value - 1]}, range(1, 4), LATE)
+
+
+def test_measurements_stop_when_the_next_one_would_end_too_late() -> None:
+    assert [row["value"] for row in rows(1, 1, 1)] == [1, 2, 3]
+    assert [row["value"] for row in rows(1, 1e13, 1)] == [1, 2]
+    assert [row["value"] for row in rows(1e13, 1, 1)] == [1]  # the first always runs
+
+
+def test_measurements_stop_when_memory_runs_out_and_other_errors_are_raised() -> None:
+    def measurement(value: int) -> JsonObject:
+        if value == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return {"seconds": 0.0, "value": value}
+
+    assert bench.measured(measurement, (1, 2, 3), LATE) == [{"seconds": 0.0, "value": 1}]
+    with pytest.raises(RuntimeError, match="another"):
+        bench.measured(lambda value: (_ for _ in ()).throw(RuntimeError("another")), (1,), LATE)
