@@ -474,7 +474,7 @@ class TrainingSample:
     dialogue: str = ""
     """Id of its dialogue. All samples of a dialogue are in the same update."""
     policy_loss: PolicyLoss = "ppo"
-    """How the rl loss term uses ρ = π / π_old (`training.losses.objective`): `ppo` min(ρA, clip(ρ)A);
+    """How the rl loss term uses ρ = π / π_old (`learner.losses`): `ppo` min(ρA, clip(ρ)A);
     `importance_sampling` ρA; `cispo` sg(clip ρ)·A·log π; `awr` ρA with π_old scored on this sample before the update,
     so that ρ starts at 1."""
     min_logprob: float | None = None

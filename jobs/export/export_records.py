@@ -121,7 +121,7 @@ class TaskRenderer:
             return self.environment
         if name not in self._others:
             try:
-                component = registry.get("environment", name)
+                component: type[Environment] = registry.get("environment", name)
                 self._others[name] = component(component.Config())
             except (RL2FError, ValueError, TypeError):
                 self._others[name] = None

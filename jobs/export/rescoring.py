@@ -78,5 +78,5 @@ def _read(folder: RunDir) -> tuple[float, Rescoring]:
         elif isinstance(event, LeakEvent):
             reports[event.dialogue, event.turn] = event.report
         elif isinstance(event, LeakRescoreEvent):
-            detectors, ended = tuple(str(detector["type"]) for detector in event.detectors), event.time
+            detectors, ended = tuple(map(describe_detector, event.detectors)), event.time
     return ended, Rescoring(folder.path.name, detectors, started, reports)

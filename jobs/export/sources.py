@@ -92,7 +92,8 @@ class Source(ABC):
         model, environment, teacher, detection = (
             getattr(self.config, name, None) for name in ("model", "environment", "teacher", "leak_detection")
         )
-        detectors = () if detection is None or self.is_imported else tuple(each.type for each in detection.detectors)
+        used = () if detection is None or self.is_imported else detection.detectors
+        detectors = [describe_detector(each.model_dump(mode="json")) for each in used]
         meta, rescoring = self.run_dir.meta(), self.rescoring
         return {
             "run": self.name,
@@ -102,7 +103,7 @@ class Source(ABC):
             "model": Path(model.name).name if model else None,
             "environment": None if environment is None else environment.model_dump(mode="json"),
             "teacher": getattr(teacher, "type", None),
-            "detectors": list(detectors if rescoring is None else rescoring.detectors),
+            "detectors": detectors if rescoring is None else list(rescoring.detectors),
             "rescoring": None if rescoring is None else rescoring.name,
             "git": meta.get("git"),
             "packages": meta.get("packages", {}),

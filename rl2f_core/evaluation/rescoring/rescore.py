@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.rescoring.reward_changes import (
     TERM,
@@ -134,7 +135,7 @@ class LeakRescorer:
         models: ModelPool | None = None,
     ) -> None:
         self.penalty = penalty
-        self.environment = registry.get("environment", environment.type)(environment)
+        self.environment: Environment = registry.get("environment", environment.type)(environment)
         self.detectors = make_detectors(detectors, self.environment, models)
 
     def rescore(self, lines: Sequence[bytes]) -> _Result:
@@ -279,7 +280,9 @@ class Rescore:
     def _methods(self) -> dict[str, Method]:
         """Return the on-policy methods by stage."""
         stages = getattr(self.config, "stages", ())
-        methods = {stage.name: registry.get("method", stage.method.type)(stage.method) for stage in stages}
+        methods: dict[str, Method[Any]] = {
+            stage.name: registry.get("method", stage.method.type)(stage.method) for stage in stages
+        }
         return {name: method for name, method in methods.items() if method.on_policy}
 
     @staticmethod

@@ -39,8 +39,11 @@ def request(attempt: str = "<answer>1000</answer>", hint: str | None = None, ret
     return FeedbackRequest(task, (told, first.model_copy(update={"index": 1})), seed=5, retry=retry)
 
 
-def guard(action: Literal["flag", "redact", "resample", "drop"], tries: int = 3) -> LeakGuard:
-    return LeakGuard.from_config(LeaksConfig(action=action, max_resamples=tries), arithmetic()[0])
+def guard(
+    action: Literal["flag", "redact", "resample", "drop"], tries: int = 3, detector: str = "mentions"
+) -> LeakGuard:
+    config = LeaksConfig.model_validate({"action": action, "max_resamples": tries, "detectors": [detector]})
+    return LeakGuard.from_config(config, arithmetic()[0])
 
 
 def read(held: LeakGuard, *texts: str | Feedback, resample: Callable | None = None):
@@ -93,9 +96,9 @@ def test_redact_keeps_visible_values():
 
 
 def test_redact_falls_back_after_max_redactions():
-    (some,) = read(guard("redact"), "1024 " * (MAX_REDACTIONS - 1))
+    (some,) = read(guard("redact", detector="exact"), "1024 " * (MAX_REDACTIONS - 1))
     assert some.hint.text == f"{REDACTED} " * (MAX_REDACTIONS - 1)
-    (many,) = read(guard("redact"), "1024 " * (MAX_REDACTIONS + 1))
+    (many,) = read(guard("redact", detector="exact"), "1024 " * (MAX_REDACTIONS + 1))
     assert many.hint.text == CONTENTLESS and many.hint.feedback == "1024 " * (MAX_REDACTIONS + 1)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from planted_data import planted_events
 from replay_data import add_run
-from rl2f_core.dialogue.rollout.engine import RolloutRequest
 
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues
@@ -20,6 +19,7 @@ from jobs.workspace import Workspace
 from rl2f_core.common.stats.intervals import wilson
 from rl2f_core.config.loading import parse_config
 from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.dialogue.rollout.engine import RolloutRequest
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.events import DialogueEvent

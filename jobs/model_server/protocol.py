@@ -1,19 +1,22 @@
 """Requests and errors of the OpenAI protocol.
 
 Extensions: prompts of token ids are OpenAI's own; `return_token_ids` adds `prompt_token_ids` and `token_ids` to the
-response, as in vLLM. A parameter that this server does not support is an error unless it has its neutral value.
+response, as in vLLM. A parameter that this server does not support is an error unless it has its neutral value. Only
+the studio sends `source` and `TaskRequest`.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError, model_validator
 from pydantic_core import from_json
 
-from rl2f_core.errors import RL2FError
-from rl2f_core.types import JsonObject, Message
+from rl2f_core.errors import AdapterError, ModelError, RL2FError
+from rl2f_core.models.device import out_of_memory
+from rl2f_core.types import JsonObject, Message, Task, Turn
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -23,9 +26,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of `/v1/completions` in OpenAI's API."""
 DEFAULT_CHAT_TOKENS = 1024
 """Maximum new tokens of a chat completion without `max_tokens`, if the context has room for them."""
-IGNORED = frozenset(
-    {"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"}
-)
+IGNORED = frozenset({"metadata", "parallel_tool_calls", "safety_identifier", "service_tier", "store", "user"})
 """Parameters that never change the response."""
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "add_generation_prompt": (True,),
@@ -59,6 +60,7 @@ class ApiError(RL2FError):
         code: Machine-readable reason, e.g. `model_not_found`.
         param: The offending parameter.
         retry_after: Seconds after which the client should try again.
+        details: `value`, `known` and `fix` of `RL2FError`, which only the studio receives.
     """
 
     def __init__(
@@ -69,9 +71,35 @@ class ApiError(RL2FError):
         code: str | None = None,
         param: str | None = None,
         retry_after: int | None = None,
+        **details: Any,
     ) -> None:
-        super().__init__(what)
+        super().__init__(what, **details)
         self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
+
+    @classmethod
+    def of(cls, error: Exception) -> ApiError:
+        """Describe a failure; the log describes one that is not deliberate."""
+        if isinstance(error, ApiError):
+            return error
+        if out_of_memory(error):
+            fix = "Start a shorter chat, allow fewer new tokens, use fewer checkpoints, or free memory."
+            what = "The model ran out of memory, so there is no response."
+            return cls(what, status=503, code="memory", fix=fix)
+        if not isinstance(error, RL2FError):
+            traceback.print_exception(error)
+            what = "The model failed; the server's log has the details."
+            return cls(what, status=500, code="internal_error", value=f"{type(error).__name__}: {error}")
+        status, code = 400, "request"
+        if isinstance(error, AdapterError):
+            status, code = 500, "adapter"
+        elif isinstance(error, ModelError):
+            status, code = (503, "memory") if "not enough free" in error.what else (500, "model")
+        value = error.value if isinstance(error.value, int | float | None) else str(error.value)
+        return cls(error.what, status=status, code=code, value=value, known=error.known, fix=error.fix)
+
+    def details(self) -> JsonObject:
+        """Return the parts of the error as JSON."""
+        return {"what": self.what, "value": self.value, "known": list(self.known or ()), "fix": self.fix}
 
     def body(self) -> JsonObject:
         """Return OpenAI's error object."""
@@ -80,6 +108,19 @@ class ApiError(RL2FError):
         # names in requests may contain characters that UTF-8 cannot encode
         message, param = (text and text.encode("utf-8", "replace").decode() for text in (self.what, self.param))
         return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
+
+
+class ModelSource(BaseModel):
+    """The weights that a model name means."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base: str
+    """Base model, as the model store knows it."""
+    adapter: str | None = None
+    """Folder of a LoRA adapter, or of a checkpoint with all weights; None for the base model."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
 
 class Part(BaseModel):
@@ -127,6 +168,8 @@ class Request(BaseModel):
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     return_token_ids: bool = False
+    source: ModelSource | None = None
+    """The weights of `model`, which need not be served then; only in requests of the studio."""
 
     @model_validator(mode="before")
     @classmethod
@@ -166,6 +209,8 @@ class ChatRequest(Request):
     """The newer name of `max_tokens`."""
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
+    prompt_cache_key: str = ""
+    """Names the conversation. The KV cache of its earlier turns is reused in requests of the studio."""
 
     @model_validator(mode="after")
     def _check_pairs(self) -> ChatRequest:
@@ -174,6 +219,29 @@ class ChatRequest(Request):
         if self.max_tokens and self.max_completion_tokens not in (None, self.max_tokens):
             raise ValueError("max_tokens and max_completion_tokens differ; set one of them")
         return self
+
+
+class TaskRequest(ChatRequest):
+    """A request for `/v1/tasks/turns`: the next turn of one student's dialogue on a task.
+
+    The hint on the last attempt is screened, then an attempt is sampled and verified. Responses have the key `task`:
+    first `hint` and `hint_error`, then `turn` and `ended` (why the dialogue ended, or null).
+    """
+
+    messages: tuple[ChatMessage, ...] = ()
+    max_tokens: int = Field(ge=1)
+    seed: StrictInt
+    """Seed of the dialogue."""
+    config: JsonObject
+    """Fields of `rl2f_core.config.run.BaseRun`: environment, leak_detection, reward, rollout."""
+    task: Task
+    turns: tuple[Turn, ...] = ()
+    """Earlier turns, oldest first."""
+    hint_by: Literal["scripted", "person"] | None = None
+    """Teacher of a hint on the last attempt; None at the first turn, and if the last turn has its hint already."""
+    hint: str = ""
+    """The person's hint."""
+    max_turns: int = Field(ge=1, le=64)
 
 
 class CompletionRequest(Request):

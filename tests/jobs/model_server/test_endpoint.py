@@ -14,8 +14,9 @@ from model_runs import write_model_run
 from model_server_helpers import served, serving
 
 from app.commands.serve_model import find_checkpoints
-from app.model_server.served_models import find_models
-from app.model_server.server import ModelServer
+from jobs.model_server.models import find_models
+from jobs.model_server.server import ModelServer
+from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.hf.backend import HFBackend
@@ -48,9 +49,11 @@ def http(site: tuple[ModelServer, httpx2.Client]) -> httpx2.Client:
 def engine(run: Path) -> HFBackend:
     """The engine of a run, with merged adapters and nothing else in its batch."""
     models = served(run, ["2", "4"])
-    backend = HFBackend(HFBackend.Config(multi_lora="merged"), models.base)
-    for name, folder in models.adapters.items():
-        backend.load_adapter(name, folder)
+    model = ModelConfig(name=models["tiny"].base, dtype="float32", device="cpu")
+    backend = HFBackend(HFBackend.Config(multi_lora="merged"), model)
+    for name, source in models.items():
+        if source.adapter is not None:
+            backend.load_adapter(name, Path(source.adapter))
     return backend
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from app.model_server.protocol import ChatRequest, CompletionRequest
-from app.model_server.scheduler import Output
+from jobs.model_server.protocol import ChatRequest, CompletionRequest
+from jobs.model_server.scheduler import Output
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -48,14 +48,21 @@ class ResponseBuilder:
         else:
             choice = self._choice(output, {"text": self._text(output, echo=is_first)}, echo=is_first)
         usage = {"usage": None} if self.request.stream_options.include_usage else {}
-        return {**self._envelope("chat.completion.chunk"), "choices": [choice], **usage}
+        return {**self._envelope("chat.completion.chunk", has_prompt=is_first), "choices": [choice], **usage}
+
+    def task_chunk(self, result: JsonObject) -> JsonObject:
+        """Return a stream chunk with a result of an interactive task."""
+        return {**self._envelope("chat.completion.chunk"), "choices": [], "task": result}
 
     def usage_chunk(self) -> JsonObject:
         """Return the last chunk of a stream with `include_usage`."""
         return {**self._envelope("chat.completion.chunk"), "choices": [], "usage": self._usage()}
 
-    def whole(self, outputs: Sequence[Output]) -> JsonObject:
-        """Return the response of a request without a stream, from the complete output of each choice."""
+    def whole(self, outputs: Sequence[Output], task: JsonObject | None = None) -> JsonObject:
+        """Return the response of a request without a stream, from the complete output of each choice.
+
+        `task` are the results of an interactive task.
+        """
         self.num_sampled = sum(len(output.token_ids) for output in outputs)
         choices = []
         for output in sorted(outputs, key=lambda output: output.index):
@@ -64,9 +71,10 @@ class ResponseBuilder:
                 choices.append(self._choice(output, content, echo=False))
             else:
                 choices.append(self._choice(output, {"text": self._text(output, echo=True)}, echo=True))
-        return {**self._envelope("chat.completion"), "choices": choices, "usage": self._usage()}
+        response = {**self._envelope("chat.completion", has_prompt=True), "choices": choices, "usage": self._usage()}
+        return {**response, "task": task} if task else response
 
-    def _envelope(self, chat_object: str) -> JsonObject:
+    def _envelope(self, chat_object: str, *, has_prompt: bool = False) -> JsonObject:
         chat = isinstance(self.request, ChatRequest)
         result: JsonObject = {
             "id": f"chatcmpl-{self.id}" if chat else f"cmpl-{self.id}",
@@ -74,8 +82,8 @@ class ResponseBuilder:
             "created": self.created,
             "model": self.request.model,
         }
-        if chat and self.request.return_token_ids:
-            result["prompt_token_ids"] = list(self.prompts[0])
+        if chat and has_prompt and self.request.return_token_ids:
+            result["prompt_token_ids"] = [token for prompt in self.prompts for token in prompt]
         return result
 
     def _usage(self) -> JsonObject:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.model_server.text_stream import TextStream
+from jobs.model_server.text_stream import TextStream
 
 
 def decode(token_ids: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from model_runs import write_model_run
 from model_server_helpers import served
 
-from app.model_server import vllm
+from jobs.model_server import vllm
 from rl2f_core.errors import AdapterError, ConfigError
 
 STAND_IN = """

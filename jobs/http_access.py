@@ -1,4 +1,4 @@
-"""Delays after wrong passwords, tokens and keys: for one address, and for all addresses together."""
+"""Access over HTTP: loopback names, and delays after wrong passwords, tokens and keys of one and of all addresses."""
 
 from __future__ import annotations
 
@@ -15,6 +15,25 @@ FORGET_SECONDS = 900.0
 MAX_ADDRESSES = 10_000
 """Addresses whose failures are kept; the oldest are dropped."""
 ALL = "all"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a name or address."""
+    if host.lower() in LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(value: str) -> str:
+    """Return the name in a Host header, without port and brackets."""
+    value = value.strip().lower()
+    if value.startswith("["):
+        return value[1:].partition("]")[0]
+    return value.partition(":")[0]
 
 
 class FailureLimit:

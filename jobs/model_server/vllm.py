@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
-from app.model_server.served_models import ServedModels, lora_shape
+from jobs.model_server.models import base_info, base_name
+from jobs.model_server.protocol import ModelSource
 from rl2f_core.errors import AdapterError
 from rl2f_core.models.backends.vllm.protocol import LORA_RANKS, lora_rank_bucket
 from rl2f_core.models.backends.vllm.server_process import SERVER_MAIN, command_line, require_vllm
+from rl2f_core.models.device import resolve_device
+from rl2f_core.models.store.store import get_model
 from rl2f_core.types import JsonObject
 
 CPU_KV_CACHE_BYTES = 2 * 2**30
 """KV cache on a CPU, where vLLM otherwise takes most of the memory."""
 
 
-def serve_options(models: ServedModels, host: str, port: int, context: int, max_running: int) -> JsonObject:
+def serve_options(
+    models: Mapping[str, ModelSource], host: str, port: int, context: int, max_running: int
+) -> JsonObject:
     """Return the options of `vllm serve` by name. It always serves the base model too.
 
-    Raises `AdapterError` if a checkpoint is no LoRA adapter, or one of a rank that vLLM does not support.
+    Raises `AdapterError` if a checkpoint is not a LoRA adapter, or has a rank that vLLM does not support.
     """
-    from transformers import AutoConfig
-
-    from rl2f_core.models.device import resolve_device
-    from rl2f_core.models.store.store import get_model
-
-    highest, targets = lora_shape(models)
+    adapters = {name: Path(source.adapter) for name, source in models.items() if source.adapter is not None}
+    highest, targets = _lora_shape(adapters)
     if (rank := lora_rank_bucket(highest)) is None:
         raise AdapterError("vLLM does not support adapters of this rank.", value=highest, known=map(str, LORA_RANKS))
-    folder = get_model(models.base.name).path
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    limit = int(getattr(config, "max_position_embeddings", 0) or context)
-    on_cpu = resolve_device(models.base.device, models.base.dtype)[0].type == "cpu"
+    source = next(iter(models.values()))
+    on_cpu = resolve_device(source.device, source.dtype)[0].type == "cpu"
     return {
-        "model": str(folder),
-        "served_model_name": models.base_name,
+        "model": str(get_model(source.base).path),
+        "served_model_name": base_name(source),
         "host": host,
         "port": port,
-        "dtype": models.base.dtype,
-        "max_model_len": min(context, limit),
+        "dtype": source.dtype,
+        "max_model_len": min(context, base_info(source.base).context),
         "max_num_seqs": max_running,
         "enable_lora": True,
         "max_lora_rank": rank,
-        "max_loras": len(models.adapters),
-        "lora_modules": [f"{name}={path}" for name, path in models.adapters.items()],
+        "max_loras": len(adapters),
+        "lora_modules": [f"{name}={path}" for name, path in adapters.items()],
         "lora_target_modules": targets,
         "enable_prefix_caching": True,
         "load_format": "safetensors",
@@ -53,6 +54,19 @@ def serve_options(models: ServedModels, host: str, port: int, context: int, max_
         "trust_remote_code": False,
         **({"enforce_eager": True, "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES} if on_cpu else {}),
     }
+
+
+def _lora_shape(adapters: Mapping[str, Path]) -> tuple[int, list[str]]:
+    """Return the highest LoRA rank of the adapters and the names of their target modules."""
+    ranks: list[int] = []
+    targets: set[str] = set()
+    for name, folder in adapters.items():
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        if config.get("peft_type") != "LORA":
+            raise AdapterError("vLLM serves LoRA adapters only.", value=name, fix="Use --backend hf.")
+        ranks += [config["r"], *config.get("rank_pattern", {}).values()]
+        targets |= {module.rpartition(".")[2] for module in config["target_modules"]}
+    return max(ranks), sorted(targets)
 
 
 def server_environment(outer: Mapping[str, str], api_key: str | None) -> dict[str, str]:
