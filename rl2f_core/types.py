@@ -150,13 +150,6 @@ class LeakReport(FrozenModel):
     """Action taken: flag, redact, resample or drop."""
 
     @property
-    def leak_distance(self) -> float | None:
-        """Distance of the leak probability to the threshold; None without a probability."""
-        if self.leak_probability is None or self.leak_threshold is None:
-            return None
-        return abs(self.leak_probability - self.leak_threshold)
-
-    @property
     def is_complete(self) -> bool:
         """Whether the hint leaks or every detector checked it."""
         return self.leaked or self.error is None
@@ -234,11 +227,6 @@ class Hint(FrozenModel):
     def read_leak(self) -> bool:
         """Whether the student read a leak; False if a leak action replaced the teacher's message."""
         return self.leak is not None and self.leak.leaked and not self.is_replaced
-
-    @property
-    def prevented_leak(self) -> bool:
-        """Whether a leak action replaced a leaking message."""
-        return self.leak is not None and self.leak.leaked and self.is_replaced
 
 
 class FinishReason(StrEnum):
@@ -339,20 +327,14 @@ class Turn(FrozenModel):
         return sum(term.value for term in self.rewards)
 
     @property
-    def has_reward(self) -> bool:
-        """Whether a reward term counts; otherwise the reward is unknown."""
-        return any(term.weight for term in self.rewards)
-
-    @property
     def known_reward(self) -> float | None:
-        """The reward; None if it is unknown."""
-        return self.reward if self.has_reward else None
+        """The reward; None if it is unknown, because no reward term counts."""
+        return self.reward if any(term.weight for term in self.rewards) else None
 
     @property
     def reply(self) -> str:
         """The message that the student reads after the attempt: the observation, if any, and the hint, if any."""
-        hint = self.hint.text if self.hint is not None else ""
-        return join_reply(self.verdict.observation, hint)
+        return join_reply(self.verdict.observation, self.hint.text if self.hint is not None else "")
 
 
 class Dialogue(FrozenModel):
@@ -381,7 +363,8 @@ class Dialogue(FrozenModel):
     @property
     def reward(self) -> float | None:
         """Sum of all reward terms; None if it is unknown for every turn."""
-        return sum(turn.reward for turn in self.turns) if any(turn.has_reward for turn in self.turns) else None
+        known = [turn.known_reward for turn in self.turns if turn.known_reward is not None]
+        return sum(known) if known else None
 
     @property
     def solved_at(self) -> int | None:
@@ -494,9 +477,7 @@ class TrainingSample:
         if n and (self.rl_weights[0] or self.ce_weights[0] or self.kl_weights[0]):
             raise ValueError("TrainingSample: the first token cannot have weight, because no position predicts it.")
         if any(c and (w or k) for c, w, k in zip(self.ce_weights, self.rl_weights, self.kl_weights, strict=True)):
-            raise ValueError(
-                "TrainingSample: a token has ce_weights beside rl_weights or kl_weights, at two temperatures."
-            )
+            raise ValueError("TrainingSample: a token has ce_weights and rl_weights or kl_weights: two temperatures.")
         if any(w and not s for w, s in zip(self.rl_weights, self.policy_mask, strict=True)):
             raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
         if self.policy_loss not in POLICY_LOSSES:

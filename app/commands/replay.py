@@ -144,7 +144,7 @@ def _show_turn(turn: Turn) -> None:
     facts = [f"turn {turn.index + 1}", f"{sign} {word}"]
     if turn.verdict.parsed is not None:
         facts.append(f"parsed {turn.verdict.parsed}")
-    if turn.has_reward:
+    if turn.known_reward is not None:
         facts.append(f"reward {turn.reward:.2f}{_format_terms(turn)}")
     if turn.advantage is not None:
         facts.append(f"advantage {turn.advantage:+.2f}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobs.export.export_records import ExportRecord
 from rl2f_core.common.file_io import read_json
+from rl2f_core.config.leaks import describe_detector
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent, StatusEvent, read_events

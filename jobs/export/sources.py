@@ -17,6 +17,7 @@ from jobs.export.export_records import ExportRecord, TaskRenderer, from_event
 from jobs.export.rescoring import Rescoring, newest_rescoring
 from jobs.export.settings import Exclusion, ExportFilter
 from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.config.leaks import describe_detector
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir

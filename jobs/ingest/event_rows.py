@@ -169,7 +169,7 @@ def _turn_row(turn: Turn, policy: str) -> Row:
         "leak_found": leak.leaked,
         "leak_read": hint is not None and hint.read_leak,
         "detector": leak.detector if leak.leaked else None,
-        "leak_distance": leak.leak_distance,
+        "leak_distance": rescores.leak_distance(leak),
         "planted": hint.planted if hint else None,
         "hint_bits": turn.hint_bits,
         "determines_answer": turn.determines_answer,

@@ -12,6 +12,7 @@ from sqlmodel import Session
 from jobs.db.models import RescoredHint, RescoreSummary, Run, table_of
 from jobs.db.search import clean_json
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent
+from rl2f_core.types import LeakReport
 
 _run = table_of(Run).c
 _summary = table_of(RescoreSummary).c
@@ -30,7 +31,7 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
             rows.append(
                 RescoreSummary(run_id=run.id, target=event.run, detectors=json.dumps(event.detectors), **counts)
             )
-        elif event.report.leaked or event.report.leak_distance is not None:
+        elif event.report.leaked or leak_distance(event.report) is not None:
             rows.append(
                 RescoredHint(
                     run_id=run.id,
@@ -39,13 +40,20 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
                     target=event.run,
                     leak_found=event.report.leaked,
                     detector=event.report.detector,
-                    leak_distance=event.report.leak_distance,
+                    leak_distance=leak_distance(event.report),
                     report=clean_json(event.report.model_dump_json(exclude_defaults=True)),
                 )
             )
     for row in rows:
         session.merge(row)
     session.flush()
+
+
+def leak_distance(report: LeakReport) -> float | None:
+    """Return the distance of the leak probability to the threshold; None without a probability."""
+    if report.leak_probability is None or report.leak_threshold is None:
+        return None
+    return abs(report.leak_probability - report.leak_threshold)
 
 
 def targets(source: int) -> Select[int]:
