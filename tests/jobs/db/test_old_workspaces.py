@@ -1,7 +1,7 @@
 """Workspaces of earlier schemas: what people entered is kept, and dialogues are indexed again from the run folders.
 
 `old/workspace_schema_4.tar.xz` is a workspace of the last program with schema 4: a part of the example run, imported
-rollouts and their rescore, with labels, notes, tags, a chat and a token. `old/schema_1.sql` is an empty first schema.
+rollouts and their rescore, with labels, notes, tags, a chat and a token.
 """
 
 from __future__ import annotations
@@ -87,14 +87,4 @@ def test_a_server_indexes_the_dialogues_in_the_background(workspace: Workspace) 
     queue = Queue(db, workspace)
     queue.recover()
     assert queue.workers.unread == {1, 2, 3}
-    db.close()
-
-
-def test_the_first_schema_is_upgraded_through_all_revisions(tmp_path: Path) -> None:
-    file = tmp_path / "rl2f.sqlite"
-    with sqlite3.connect(file) as connection:
-        connection.executescript((OLD / "schema_1.sql").read_text("utf-8"))
-        connection.execute("INSERT INTO note (run_id, author, text, time) SELECT id, '', 'kept', 1 FROM run")
-    db = Database(f"sqlite:///{file}")
-    assert db.migrate() and schema_drift(db) == []
     db.close()
