@@ -139,11 +139,12 @@ def annotate(server: StudioProcess, token: str, rng: random.Random, written: Cou
     text = f"note {sum(written.values())}"
     server.call(token, "add_note", run_id=number, text=text, author="soak")
     written[f"note {number} {text}"] += 1
-    listed = server.call(token, "list_dialogues", filter={"run": number}, limit=50)["rows"]
-    if listed:
-        event = rng.choice(listed)["event_id"]
-        server.call(token, "label_hint", run=number, event_id=event, turn=0, label="no_leak", annotator="soak")
-        written[f"label {number} {event}"] = 1
+    hints = server.call(token, "next_hints_to_label", annotator="soak", limit=20)["hints"]
+    if hints:
+        chosen = rng.choice(hints)
+        run, event, turn = (chosen[name] for name in ("run", "event_id", "turn"))
+        server.call(token, "label_hint", run=run, event_id=event, turn=turn, label="no_leak", annotator="soak")
+        written[f"label {run} {event}"] = 1
 
 
 def resume_interrupted(server: StudioProcess, db: Database, token: str) -> None:
