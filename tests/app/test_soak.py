@@ -144,7 +144,7 @@ def annotate(server: StudioProcess, token: str, rng: random.Random, written: Cou
         chosen = rng.choice(hints)
         run, event, turn = (chosen[name] for name in ("run", "event_id", "turn"))
         server.call(token, "label_hint", run=run, event_id=event, turn=turn, label="no_leak", annotator="soak")
-        written[f"label {run} {event}"] = 1
+        written[f"label {run} {event} {turn}"] = 1
 
 
 def resume_interrupted(server: StudioProcess, db: Database, token: str) -> None:
@@ -215,10 +215,11 @@ def check_run(server: StudioProcess, db: Database, run: Run) -> None:
 
 def stored(db: Database, entry: str) -> int:
     kind, number, text = entry.split(" ", 2)
+    event, _, turn = text.rpartition(" ")
     query = (
         f"SELECT count(*) FROM note WHERE run_id = {number} AND text = '{text}'"
         if kind == "note"
-        else f"SELECT count(*) FROM leaklabel WHERE run_id = {number} AND event_id = '{text}'"
+        else f"SELECT count(*) FROM leaklabel WHERE run_id = {number} AND event_id = '{event}' AND turn = {turn}"
     )
     with db.read() as session:
         return int(session.connection().exec_driver_sql(query).scalar() or 0)
