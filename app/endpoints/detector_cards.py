@@ -94,12 +94,13 @@ def _measured(
 ) -> CascadeResult | None:
     """Return the recorded result of a detector with its settings; None if there is none.
 
-    The order of preference is: the same cascade, the detector without others, the shortest cascade; test before dev.
+    The order of preference is: the same cascade, the detector without others, the shortest cascade; test before dev, and more hints before
+    fewer.
     """
     results = [each for each in recorded if each.benchmark == benchmark and config in each.configs]
     return min(
         results,
-        key=lambda each: (list(each.configs) != list(cascade), len(each.configs), each.split != "test"),
+        key=lambda each: (list(each.configs) != list(cascade), len(each.configs), each.split != "test", -each.hints),
         default=None,
     )
 
