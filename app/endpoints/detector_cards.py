@@ -94,8 +94,8 @@ def _measured(
 ) -> CascadeResult | None:
     """Return the recorded result of a detector with its settings; None if there is none.
 
-    The order of preference is: the same cascade, the detector without others, the shortest cascade; test before dev, and more hints before
-    fewer.
+    The order of preference is: the same cascade, the detector without others, the shortest cascade; test before dev,
+    and more hints before fewer.
     """
     results = [each for each in recorded if each.benchmark == benchmark and config in each.configs]
     return min(
