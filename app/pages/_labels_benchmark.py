@@ -20,8 +20,8 @@ GROUPINGS = ("kind", "register", "environment")
 JUDGES = (
     "Held-out kinds are disguises that do not occur on dev. After mentions, llm_judge decides the hints with a "
     "probability between .2 and .8. Alone, a judge of 1.5 billion parameters is far below mentions; in the cascade it "
-    "decides too few hints to tell whether it helps. A judge of 7B or more is advisable if blind labels show leaks that "
-    "mentions misses; measure it with the command above first."
+    "decides too few hints to tell whether it helps. A judge of 7B or more is advisable if blind labels show leaks "
+    "that mentions misses; measure it with the command above first."
 )
 RECORD = "rl2f leaks benchmark --detectors CASCADE --json data/results/leaks/benchmark-dev.json"
 """Command that records a cascade."""
