@@ -430,7 +430,7 @@ def collect_models(rec: Recorder, inputs: Path) -> None:
                 status, body = server.request("/v1/chat/completions", {"model": name, **chat, **changes})
                 if isinstance(body, str):  # a stream, whose division into events depends on the clock
                     rows = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
-                    body = ["".join(str(row["choices"][0]["delta"].get("content") or "") for row in rows if row["choices"]), rows[0].keys()]
+                    body = ["".join(str(row["choices"][0]["delta"].get("content") or "") for row in rows if row["choices"]), sorted(rows[0])]
                 rec.json(f"models/chat-{name}-{number}", [status, body])
             prompt = {"model": name, "prompt": "One two", "max_tokens": 4, "seed": 2, "echo": True, "logprobs": 1}
             rec.json(f"models/completion-{name}", server.request("/v1/completions", prompt))
