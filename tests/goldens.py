@@ -36,12 +36,13 @@ SPACE = WORK / "workspace"
 CLOCK = re.compile(
     r"time/.*|tokens_per_second/.*|system/.*|.*seconds.*|cpu_.*|time|.*_time|pid|host.*|created|changed|started|eta|first"
     r"|updated|last_used|modified|revision|commit|dirty|machine|packages|platform|python|duration.*|.*memory.*"
-    r"|version|.*_version|last_seen|gpu|cores")
+    r"|version|.*_version|last_seen|gpu|cores|git|target_modules|load|rss.*|.*_gib")
 MASKS = [
     (re.compile(r"\b1[6-9]\d{8}(\.\d+)?\b"), "<clock>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?"), "<date>"),
     (re.compile(r"(status|rl2f)([:_])[\w-]{16,}|(chatcmpl|cmpl)(-)[0-9a-f]{32}"), r"\1\2\3\4<random>"),
-    (re.compile(r"\b\d+(\.\d+)? (s|ms|min|seconds|minutes)\b"), "<seconds>"),
+    (re.compile(r"\b\d+(\.\d+)? (s|ms|min|seconds|minutes|GiB|GB|MB)\b"), "<amount>"),
+    (re.compile(r"<seconds>|(?<=seconds) +[\d.]+"), "<amount>"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:<port>"),
 ]
 PLUGIN = '''
@@ -117,7 +118,7 @@ class Recorder:
             return "<masked>"
         if isinstance(value, list | tuple):
             return [self.mask(item) for item in value]
-        return "<clock>" if isinstance(value, float) and 1.6e9 < value < 2e9 else value
+        return "<clock>" if isinstance(value, int | float) and 1.6e9 <= value < 2e9 else value
 
     def text(self, item: str, text: str) -> None:
         (self.out / item).parent.mkdir(parents=True, exist_ok=True)
@@ -465,22 +466,31 @@ def main() -> int:
         return 0 if args.action == "freeze" else compare(folder, out, args.only)
 
 
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of an item, masked again, so that new masks need no new freeze; JSON is pretty-printed."""
+    rec, text = Recorder(path.parent, Path("<code>")), path.read_text()
+    if path.suffix == ".jsonl" or path.suffix == ".json":
+        text = re.sub(r"(?<=[ \[])<clock>(?=[,\]}\n])", '"<clock>"', text)
+        rows = [json.loads(row) for row in (filter(None, text.split("\n")) if path.suffix == ".jsonl" else [text])]
+        text = "\n".join(json.dumps(rec.mask(row), indent=1, ensure_ascii=False) for row in rows)
+    return str(rec.mask(text)).splitlines()
+
+
 def compare(old: Path, new: Path, parts: Iterable[str]) -> int:
     """Print each item that differs; return 1 if there is any."""
-    names = {path.relative_to(root).as_posix() for root in (old, new) for part in parts for path in (root / part).rglob("*") if path.is_file()}
+    roots = (old, new)
+    found = {path.relative_to(root) for root in roots for part in parts for path in (root / part).rglob("*") if path.is_file()}
     differing = 0
-    for name in sorted(names):
-        before, after = ((root / name).read_text().splitlines() if (root / name).exists() else None for root in (old, new))
+    for name in sorted(found):
+        before, after = (lines_of(root / name) if (root / name).exists() else None for root in roots)
         if before == after:
             continue
         differing += 1
         print(f"== {name}" + (": is new" if before is None else ": is missing" if after is None else ""))
         if before is not None and after is not None:
-            if name.endswith(".jsonl"):
-                before, after = ([line for row in rows for line in json.dumps(json.loads(row), indent=1).splitlines()] for rows in (before, after))
             lines = difflib.unified_diff(before, after, lineterm="", n=1)
             print("\n".join(line[:400] for line in list(lines)[2:17]))
-    print(f"{differing} of {len(names)} items differ")
+    print(f"{differing} of {len(found)} items differ")
     return 1 if differing else 0
 
 
