@@ -448,12 +448,13 @@ def main() -> int:
     parser.add_argument("action", choices=["freeze", "compare"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--code", type=Path, required=True)
+    parser.add_argument("--keep", type=Path, help="folder for the compared items")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     args = parser.parse_args()
     folder, code = args.folder.resolve(), args.code.resolve()
     with open(f"{WORK}.lock", "w") as lock, tempfile.TemporaryDirectory() as temporary:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        out = folder if args.action == "freeze" else Path(temporary)
+        out = folder if args.action == "freeze" else args.keep or Path(temporary)
         for part in args.only:
             started = time.monotonic()
             shutil.rmtree(WORK, ignore_errors=True)
@@ -466,32 +467,40 @@ def main() -> int:
         return 0 if args.action == "freeze" else compare(folder, out, args.only)
 
 
+def split_texts(value: Any) -> Any:
+    """Replace texts of several lines by lists of lines, for readable differences."""
+    if isinstance(value, dict):
+        return {key: split_texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [split_texts(item) for item in value]
+    return value.split("\n") if isinstance(value, str) and "\n" in value else value
+
+
 def lines_of(path: Path) -> list[str]:
     """Return the lines of an item, masked again, so that new masks need no new freeze; JSON is pretty-printed."""
     rec, text = Recorder(path.parent, Path("<code>")), path.read_text()
-    if path.suffix == ".jsonl" or path.suffix == ".json":
+    if path.suffix in (".jsonl", ".json"):
         text = re.sub(r"(?<=[ \[])<clock>(?=[,\]}\n])", '"<clock>"', text)
         rows = [json.loads(row) for row in (filter(None, text.split("\n")) if path.suffix == ".jsonl" else [text])]
-        text = "\n".join(json.dumps(rec.mask(row), indent=1, ensure_ascii=False) for row in rows)
+        text = "\n".join(json.dumps(split_texts(rec.mask(row)), indent=1, ensure_ascii=False) for row in rows)
     return str(rec.mask(text)).splitlines()
 
 
 def compare(old: Path, new: Path, parts: Iterable[str]) -> int:
-    """Print each item that differs; return 1 if there is any."""
+    """Print the items that differ, those with equal differences together; return 1 if there is any."""
     roots = (old, new)
-    found = {path.relative_to(root) for root in roots for part in parts for path in (root / part).rglob("*") if path.is_file()}
-    differing = 0
-    for name in sorted(found):
+    names = {path.relative_to(root) for root in roots for part in parts for path in (root / part).rglob("*") if path.is_file()}
+    groups: dict[str, list[str]] = {}
+    for name in sorted(names):
         before, after = (lines_of(root / name) if (root / name).exists() else None for root in roots)
-        if before == after:
-            continue
-        differing += 1
-        print(f"== {name}" + (": is new" if before is None else ": is missing" if after is None else ""))
-        if before is not None and after is not None:
-            lines = difflib.unified_diff(before, after, lineterm="", n=1)
-            print("\n".join(line[:400] for line in list(lines)[2:17]))
-    print(f"{differing} of {len(found)} items differ")
-    return 1 if differing else 0
+        if before != after:
+            diff = [line[:400] for line in difflib.unified_diff(before or [], after or [], lineterm="", n=1)][2:]
+            shown = "\n".join("@@" if line.startswith("@@") else line for line in diff[:15])
+            groups.setdefault("is new" if before is None else "is missing" if after is None else shown, []).append(str(name))
+    for shown, members in groups.items():
+        print(f"== {len(members)} × {', '.join(members[:8])}{' …' if len(members) > 8 else ''}\n{shown}")
+    print(f"{sum(map(len, groups.values()))} of {len(names)} items differ")
+    return 1 if groups else 0
 
 
 if __name__ == "__main__":
