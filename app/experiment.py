@@ -298,7 +298,7 @@ def _turn_rows(event: DialogueEvent) -> Sequence[JsonObject]:
             "parsed": turn.verdict.parsed,
             "correct": turn.verdict.correct,
             "score": turn.verdict.score,
-            "reward": turn.reward if turn.has_reward else None,
+            "reward": turn.known_reward,
             "advantage": turn.advantage,
             "hint": turn.hint.text if turn.hint else None,
             "teacher": turn.hint.teacher if turn.hint else None,

@@ -36,12 +36,13 @@ SPACE = WORK / "workspace"
 CLOCK = re.compile(
     r"time/.*|tokens_per_second/.*|system/.*|.*seconds.*|cpu_.*|time|.*_time|pid|host.*|created|changed|started|eta|first"
     r"|updated|last_used|modified|revision|commit|dirty|machine|packages|platform|python|duration.*|.*memory.*"
-    r"|version|.*_version|last_seen|gpu|cores")
+    r"|version|.*_version|last_seen|gpu|cores|git|target_modules|load|rss.*|.*_gib")
 MASKS = [
     (re.compile(r"\b1[6-9]\d{8}(\.\d+)?\b"), "<clock>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?"), "<date>"),
     (re.compile(r"(status|rl2f)([:_])[\w-]{16,}|(chatcmpl|cmpl)(-)[0-9a-f]{32}"), r"\1\2\3\4<random>"),
-    (re.compile(r"\b\d+(\.\d+)? (s|ms|min|seconds|minutes)\b"), "<seconds>"),
+    (re.compile(r"\b\d+(\.\d+)? (s|ms|min|seconds|minutes|GiB|GB|MB)\b"), "<amount>"),
+    (re.compile(r"<seconds>|(?<=seconds) +[\d.]+"), "<amount>"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:<port>"),
 ]
 PLUGIN = '''
@@ -117,7 +118,7 @@ class Recorder:
             return "<masked>"
         if isinstance(value, list | tuple):
             return [self.mask(item) for item in value]
-        return "<clock>" if isinstance(value, float) and 1.6e9 < value < 2e9 else value
+        return "<clock>" if isinstance(value, int | float) and 1.6e9 <= value < 2e9 else value
 
     def text(self, item: str, text: str) -> None:
         (self.out / item).parent.mkdir(parents=True, exist_ok=True)
@@ -430,7 +431,7 @@ def collect_models(rec: Recorder, inputs: Path) -> None:
                 status, body = server.request("/v1/chat/completions", {"model": name, **chat, **changes})
                 if isinstance(body, str):  # a stream, whose division into events depends on the clock
                     rows = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
-                    body = ["".join(str(row["choices"][0]["delta"].get("content") or "") for row in rows if row["choices"]), rows[0].keys()]
+                    body = ["".join(str(row["choices"][0]["delta"].get("content") or "") for row in rows if row["choices"]), sorted(rows[0])]
                 rec.json(f"models/chat-{name}-{number}", [status, body])
             prompt = {"model": name, "prompt": "One two", "max_tokens": 4, "seed": 2, "echo": True, "logprobs": 1}
             rec.json(f"models/completion-{name}", server.request("/v1/completions", prompt))
@@ -447,12 +448,13 @@ def main() -> int:
     parser.add_argument("action", choices=["freeze", "compare"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--code", type=Path, required=True)
+    parser.add_argument("--keep", type=Path, help="folder for the compared items")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     args = parser.parse_args()
     folder, code = args.folder.resolve(), args.code.resolve()
     with open(f"{WORK}.lock", "w") as lock, tempfile.TemporaryDirectory() as temporary:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        out = folder if args.action == "freeze" else Path(temporary)
+        out = folder if args.action == "freeze" else args.keep or Path(temporary)
         for part in args.only:
             started = time.monotonic()
             shutil.rmtree(WORK, ignore_errors=True)
@@ -465,23 +467,40 @@ def main() -> int:
         return 0 if args.action == "freeze" else compare(folder, out, args.only)
 
 
+def split_texts(value: Any) -> Any:
+    """Replace texts of several lines by lists of lines, for readable differences."""
+    if isinstance(value, dict):
+        return {key: split_texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [split_texts(item) for item in value]
+    return value.split("\n") if isinstance(value, str) and "\n" in value else value
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of an item, masked again, so that new masks need no new freeze; JSON is pretty-printed."""
+    rec, text = Recorder(path.parent, Path("<code>")), path.read_text()
+    if path.suffix in (".jsonl", ".json"):
+        text = re.sub(r"(?<=[ \[])<clock>(?=[,\]}\n])", '"<clock>"', text)
+        rows = [json.loads(row) for row in (filter(None, text.split("\n")) if path.suffix == ".jsonl" else [text])]
+        text = "\n".join(json.dumps(split_texts(rec.mask(row)), indent=1, ensure_ascii=False) for row in rows)
+    return str(rec.mask(text)).splitlines()
+
+
 def compare(old: Path, new: Path, parts: Iterable[str]) -> int:
-    """Print each item that differs; return 1 if there is any."""
-    names = {path.relative_to(root).as_posix() for root in (old, new) for part in parts for path in (root / part).rglob("*") if path.is_file()}
-    differing = 0
+    """Print the items that differ, those with equal differences together; return 1 if there is any."""
+    roots = (old, new)
+    names = {path.relative_to(root) for root in roots for part in parts for path in (root / part).rglob("*") if path.is_file()}
+    groups: dict[str, list[str]] = {}
     for name in sorted(names):
-        before, after = ((root / name).read_text().splitlines() if (root / name).exists() else None for root in (old, new))
-        if before == after:
-            continue
-        differing += 1
-        print(f"== {name}" + (": is new" if before is None else ": is missing" if after is None else ""))
-        if before is not None and after is not None:
-            if name.endswith(".jsonl"):
-                before, after = ([line for row in rows for line in json.dumps(json.loads(row), indent=1).splitlines()] for rows in (before, after))
-            lines = difflib.unified_diff(before, after, lineterm="", n=1)
-            print("\n".join(line[:400] for line in list(lines)[2:17]))
-    print(f"{differing} of {len(names)} items differ")
-    return 1 if differing else 0
+        before, after = (lines_of(root / name) if (root / name).exists() else None for root in roots)
+        if before != after:
+            diff = [line[:400] for line in difflib.unified_diff(before or [], after or [], lineterm="", n=1)][2:]
+            shown = "\n".join("@@" if line.startswith("@@") else line for line in diff[:15])
+            groups.setdefault("is new" if before is None else "is missing" if after is None else shown, []).append(str(name))
+    for shown, members in groups.items():
+        print(f"== {len(members)} × {', '.join(members[:8])}{' …' if len(members) > 8 else ''}\n{shown}")
+    print(f"{sum(map(len, groups.values()))} of {len(names)} items differ")
+    return 1 if groups else 0
 
 
 if __name__ == "__main__":

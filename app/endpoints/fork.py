@@ -21,7 +21,7 @@ from app.endpoints.transcript import columns
 from app.endpoints.types import QueuedRun, RunId
 from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, Run
+from jobs.db.models import DialogueRow, Run
 from jobs.db.queries import dialogues, hint_values, runs
 from jobs.labels.hint_counts import RUN
 from rl2f_core import registry
@@ -29,7 +29,7 @@ from rl2f_core.config.loading import dump_yaml
 from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.evaluation.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint
 from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
-from rl2f_core.evaluation.counterfactual.fork_points import find_dialogue, fork_point_at
+from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
 from rl2f_core.evaluation.counterfactual.report import CounterfactualReport
 from rl2f_core.evaluation.formatting import verdict_text
 from rl2f_core.models.store.conversion import conversion_name
@@ -229,7 +229,7 @@ class ForkEndpoints:
         from rl2f_core.leaks.guard import make_detectors
 
         config = self._config(run, event_id, turn, ["base"], [Arm(hint="empty")])
-        origin = fork_point_at(find_dialogue(self._folder(runs.get(self._context.db, run)), event_id), turn)
+        origin = fork_point_at(dialogues.get(self._context.db, run, event_id).event, turn)
         configured = config.leak_detection.detectors
         usable = [each for each in configured if not registry.get("leak_detector", each.type).requires_model]
         detectors = make_detectors(usable, build_environment(config.environment))
@@ -293,14 +293,14 @@ class ForkEndpoints:
             samples: Number of other seeds.
         """
         view, owner = dialogues.get(self._context.db, run, event_id), runs.get(self._context.db, run)
-        found = view.turns[turn] if turn < len(view.turns) else None
-        finding = next((each for each in found.findings if each.source == source), None) if found else None
-        if found is None or finding is None:
-            known = [f"turn {t.row.index}, source {f.source}" for t in view.turns for f in t.findings]
+        finding = view.findings.get(turn, {}).get(source)
+        if finding is None:
+            known = [f"turn {index}, source {name}" for index, found in sorted(view.findings.items()) for name in found]
             raise NotFoundError("No detector flagged this hint.", value=f"turn {turn}, source {source}", known=known)
         span = None
         if source != RUN:  # the event of the dialogue has no report of a rescore
-            span = (finding.start or 0, len(found.row.hint or "") if finding.end is None else finding.end)
+            hint = view.turns[turn].hint
+            span = finding.span or (0, len(hint.text) if hint else 0)
         arms = [Arm(hint=ORIGINAL_ARM), Arm(hint="redacted", span=span)]
         checkpoint = self._default_checkpoint(owner, view.row, self._checkpoints(owner))
         return self._queue(run, self._config(run, event_id, turn, [checkpoint], arms, samples=samples, turns=1))
@@ -415,7 +415,7 @@ class ForkEndpoints:
                     found[label] = _Checkpoint(name, folder, note)
         return found
 
-    def _default_checkpoint(self, owner: Run, row: Dialogue, known: dict[str, _Checkpoint]) -> str:
+    def _default_checkpoint(self, owner: Run, row: DialogueRow, known: dict[str, _Checkpoint]) -> str:
         """Return the label of the checkpoint that sampled a dialogue, or of the closest one."""
         try:
             saved = known_checkpoints(self._folder(owner))

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.chat import dialogue_log, interactive_task, tree
+from jobs.chat import dialogue_log, tree
 from jobs.chat.checkpoints import MAX_TEXT, ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
+from jobs.chat.interactive_task import InteractiveTask, make_task, shared_fields
 from jobs.chat.turn import ResponseSlot, Turn
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats, runs
@@ -48,6 +49,17 @@ class _OpenChat:
     def id(self) -> int:
         assert self.row.id is not None
         return self.row.id
+
+    @property
+    def task(self) -> InteractiveTask:
+        """The interactive task; raises `RunError` if the chat is a conversation."""
+        if self.row.task is None:
+            raise RunError("This chat is no interactive task.", fix="Reload the page.")
+        return InteractiveTask(self.settings.config, Task.model_validate(self.row.task))
+
+    def turns(self, leaf: ChatMessage) -> list[types.Turn]:
+        """Return the turns of an interactive task until a message."""
+        return tree.turns(tree.chain(self.messages, leaf))
 
     def seed(self, alternative: int) -> int:
         """Return the chat's seed, or a derived one for the n-th alternative of a response."""
@@ -103,12 +115,12 @@ class ChatService:
         rollout = config.rollout
         index = random.randrange(10_000) if data.get("index") is None else data["index"]
         sampling = rollout.model_dump(include={"max_new_tokens", "temperature", "top_p"}) | (data.get("sampling") or {})
-        shared = interactive_task.shared_fields(config)
+        shared = shared_fields(config)
         settings = parse_settings(
             {"max_turns": rollout.max_turns, **data, "index": index, "sampling": sampling, "config": shared}
         )
         self._resolve(settings)
-        task, problem = interactive_task.make_task(settings.config, settings.split, settings.index)
+        task, problem = make_task(settings.config, settings.split, settings.index)
         dumped = settings.model_dump(mode="json")
         return chats.create(self.db, f"Play {task.id}", "play", dumped, task.model_dump(mode="json"), problem)
 
@@ -154,11 +166,8 @@ class ChatService:
 
     def answer(self, chat_id: int) -> JsonObject:
         """Return the gold answer and the privileged data of an interactive task."""
-        chat = chats.get(self.db, chat_id)
-        if chat.task is None:
-            raise RunError("This chat is no interactive task.", fix="Reload the page.")
-        gold_answer = interactive_task.gold_answer(chat.settings["config"], chat.task)
-        return {"answer": gold_answer, "privileged": chat.task["privileged"]}
+        task = self._open(chat_id).task
+        return {"answer": task.environment.gold_answer(task.task), "privileged": task.task.privileged}
 
     def serve(self, run: int, checkpoint: str) -> None:
         """Serve a checkpoint and its base model to OpenAI clients until the model process ends.
@@ -264,29 +273,32 @@ class ChatService:
 
     def actions(self, chat_id: int, after: int | None = None) -> list[str] | None:
         """Return the valid actions after a person's last attempt; None if the environment has no state."""
-        chat, _, turns = self._open_person(chat_id, after)
-        return interactive_task.valid_actions(chat.settings.config, chat.row.task or {}, turns)
+        chat, leaf = self._open_person(chat_id, after)
+        return chat.task.valid_actions(chat.turns(leaf))
 
     def act(self, chat_id: int, action: str, after: int | None = None) -> list[ChatMessage]:
         """Verify a person's action and return the new messages: an empty hint on the last attempt, and the attempt."""
         check_text(action, "action")
-        chat, leaf, turns = self._open_person(chat_id, after)
-        turn = interactive_task.taken_action(chat.settings.config, chat.row.task or {}, turns, action)
+        chat, leaf = self._open_person(chat_id, after)
+        turn = chat.task.taken_action(chat.turns(leaf), action)
         slot, added = ResponseSlot(PERSON, leaf.id), []
-        if turns:
+        if turn.index:
             detail = {"hint": Hint(text="", teacher="contentless").model_dump(mode="json"), "by": "environment"}
             added = chats.add(self.db, chat.id, [slot.new_message(chat.id, "teacher", detail=detail)])
             slot.parent = added[0].id
-        detail = {"turn": turn.model_dump(mode="json")}
+        return [*added, self._add_attempt(chat, slot, turn, {})]
+
+    def _open_person(self, chat_id: int, after: int | None) -> tuple[_OpenChat, ChatMessage]:
+        """Return a task, and the message before the person's next attempt (without `after` the prompt)."""
+        chat = self._open(chat_id, "play")
+        return chat, next(iter(chat.messages.values())) if after is None else chat.open_attempt(after, PERSON)
+
+    def _add_attempt(self, chat: _OpenChat, slot: ResponseSlot, turn: types.Turn, detail: JsonObject) -> ChatMessage:
+        """Add a person's attempt; it may end the dialogue."""
+        detail = {**detail, "turn": turn.model_dump(mode="json")}
         (attempt,) = chats.add(self.db, chat.id, [slot.new_message(chat.id, content=turn.attempt, detail=detail)])
         stop = stop_reason(turn, chat.settings.max_turns)
-        return [*added, attempt if stop is None else self._end(attempt, stop)]
-
-    def _open_person(self, chat_id: int, after: int | None) -> tuple[_OpenChat, ChatMessage, list[types.Turn]]:
-        """Return a task, the message before the person's next attempt (without `after` the prompt), and the turns."""
-        chat = self._open(chat_id, "play")
-        leaf = next(iter(chat.messages.values())) if after is None else chat.open_attempt(after, PERSON)
-        return chat, leaf, tree.turns(tree.chain(chat.messages, leaf))
+        return attempt if stop is None else self._end(attempt, stop)
 
     # -- branches ----------------------------------------------------------------------------------------------
     def regenerate(self, chat_id: int, message_id: int) -> Turn:
@@ -320,16 +332,12 @@ class ChatService:
 
     def _edit_response(self, chat: _OpenChat, old: ChatMessage, text: str) -> ChatMessage:
         detail: JsonObject = {"edited": True, "of": old.id}
-        stop = None
-        if chat.row.mode == "play" and old.parent is not None and chat.row.task is not None:
-            before = tree.turns(tree.chain(chat.messages, chat.messages[old.parent]))
-            task = Task.model_validate(chat.row.task)
-            turn = interactive_task.written_attempt(chat.settings.config, task, before, text)
-            detail["turn"] = turn.model_dump(mode="json")
-            stop = stop_reason(turn, chat.settings.max_turns)
-        message = ResponseSlot(old.checkpoint, old.parent).new_message(chat.id, content=text, detail=detail)
-        (message,) = chats.add(self.db, chat.id, [message])
-        return message if stop is None else self._end(message, stop)
+        slot = ResponseSlot(old.checkpoint, old.parent)
+        if chat.row.mode == "play":
+            turn = chat.task.written_attempt(chat.turns(chat.message(old.parent or 0)), text)
+            return self._add_attempt(chat, slot, turn, detail)
+        (message,) = chats.add(self.db, chat.id, [slot.new_message(chat.id, content=text, detail=detail)])
+        return message
 
     def finish(self, chat_id: int, message_id: int) -> ChatMessage:
         """End an unsolved interactive task at its last message, and record the dialogue."""
@@ -344,15 +352,13 @@ class ChatService:
         """Record the dialogue that ends at `leaf`; returns its run and event, or the error."""
         try:
             chat = self._open(leaf.chat_id)
-            messages = tree.chain(chat.messages, leaf)
-            event = interactive_task.dialogue_event(
+            event = chat.task.dialogue_event(
                 leaf,
-                chat.settings,
-                Task.model_validate(chat.row.task),
-                tree.turns(messages),
+                chat.turns(leaf),
                 StopReason(stop),
                 index=sum(m.checkpoint == leaf.checkpoint and "recorded" in m.detail for m in chat.messages.values()),
-                edited=any(m.detail.get("edited") for m in messages),
+                seed=chat.settings.sampling.seed,
+                edited=any(m.detail.get("edited") for m in tree.chain(chat.messages, leaf)),
             )
             run = dialogue_log.record(self.db, self.workspace, event)
         except RL2FError as error:

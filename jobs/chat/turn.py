@@ -51,6 +51,8 @@ class ResponseSlot:
     """Seconds from then to the first token."""
     seconds: float = 0.0
     """Seconds from then to the last token."""
+    flushed: float = field(default_factory=time.monotonic)
+    """Time of the last write to the database."""
     is_finished: bool = False
 
     def new_message(
@@ -90,7 +92,6 @@ class Turn:
         self._status, self._error, self._ended = "", None, False
         self._messages: dict[int | None, JsonObject] = {}
         self._lock = threading.Lock()
-        self._flushed = time.monotonic()
         self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -136,9 +137,7 @@ class Turn:
         try:
             asyncio.run(self._respond_all())
         except RL2FError as error:
-            value = None if error.value is None else str(error.value)[:200]
-            known = list(error.known or ())
-            self._change(error={"what": error.what, "value": value, "known": known, "fix": error.fix})
+            self._change(error=ApiError.of(error).details())
 
     def stop(self) -> None:
         """Stop the responses; they keep their text."""
@@ -191,7 +190,9 @@ class Turn:
                 self._change()
             if choice["finish_reason"] is not None:
                 self._finish(slot, "done", STOP_REASONS[choice["finish_reason"]])
-        self._flush()
+            elif slot.text and time.monotonic() - slot.flushed >= FLUSH_INTERVAL_SECONDS:
+                slot.flushed = time.monotonic()
+                chats.write(self.db, self._message(slot).id or 0, content=slot.text)
 
     def _message(self, slot: ResponseSlot) -> ChatMessage:
         """Return the response's row, created with its first text."""
@@ -203,13 +204,6 @@ class Turn:
         (message,) = chats.add(self.db, self.chat, [message])
         self._show(message)
         return message
-
-    def _flush(self) -> None:
-        if time.monotonic() - self._flushed >= FLUSH_INTERVAL_SECONDS:
-            self._flushed = time.monotonic()
-            for slot in self.slots:
-                if slot.message is not None and slot.message.id is not None and not slot.is_finished:
-                    chats.write(self.db, slot.message.id, content=slot.text)
 
     def _finish(self, slot: ResponseSlot, status: str, stop: str | None = None) -> None:
         """Complete a response, or end a dialogue without one."""

@@ -91,21 +91,22 @@ def labeled_examples(workspace: Workspace, db: Database, runs: Sequence[int]) ->
 
 
 def _examples(record: ExportRecord, finder: MentionFinder) -> Iterator[tuple[HintKey, Example]]:
-    from jobs.export.datasets.label_choice import decide
+    from jobs.export.export_records import written
+    from jobs.export.label_choice import decide
 
     task = record.event.task
     if is_test(task_hash(task.environment, task.public, task.privileged)):
         return
     attempts: list[str] = []
     hints: list[str] = []
-    for step in record.steps:
-        attempts.append(step.turn.attempt)
-        leak = decide(step, "human").leaks
-        if leak is not None and step.written:
-            query = LeakQuery(task, step.written, tuple(attempts), tuple(hints))
-            key = HintKey(int(record.run), record.event.id, step.turn.index)
+    for turn in record.turns:
+        attempts.append(turn.attempt)
+        leak = decide(turn, record.labels.get(turn.index, ()), "human").leaks
+        if leak is not None and (text := written(turn)):
+            query = LeakQuery(task, text, tuple(attempts), tuple(hints))
+            key = HintKey(int(record.run), record.event.id, turn.index)
             yield key, example_of(finder, query, leak, record.task_key, LABELS, 1.0)
-        hints.append(step.hint or "")
+        hints.append(turn.hint.text if turn.hint is not None else "")
 
 
 # -- blind random draws ------------------------------------------------------------------------------------------------

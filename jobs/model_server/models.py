@@ -108,15 +108,8 @@ class ModelLoader:
 
     def state(self) -> JsonObject:
         """Return what is in memory."""
-        backend, source = self.backend, self._source
-        return {
-            "model": source and source.base,
-            "device": backend and str(backend.device),
-            "adapters": sorted(self._adapters),
-            "loads": self.loads,
-            "adapter_loads": self.adapter_loads,
-            "context_limit": backend and backend.max_model_len,
-        }
+        loads = {"loads": self.loads, "adapter_loads": self.adapter_loads}
+        return {"model": self._source and self._source.base, "adapters": sorted(self._adapters), **loads}
 
     def is_loaded(self, source: ModelSource) -> bool:
         """Return whether the base model of a source is in memory, with weights that `source` can use."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from jobs.model_server.limits import ServerLimits
 from jobs.model_server.models import ModelLoader
 from jobs.model_server.protocol import ApiError, ModelSource
-from jobs.model_server.tasks import InteractiveTask
+from jobs.model_server.tasks import TaskTurn
 from jobs.model_server.text_stream import TextStream
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.device import free_cached, use_idle_cores
@@ -69,7 +69,7 @@ class ChoiceSequence:
     emit: Callable[[Event], object]
     """Called from the scheduler's thread."""
     streams: bool = False
-    task: InteractiveTask | None = None
+    task: TaskTurn | None = None
     """Gives the prompt, and verifies the text."""
     is_cancelled: bool = False
     is_waiting: bool = False

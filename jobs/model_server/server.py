@@ -51,7 +51,7 @@ from jobs.model_server.protocol import (
 )
 from jobs.model_server.responses import ResponseBuilder
 from jobs.model_server.scheduler import ChoiceSequence, Event, Output, Scheduler
-from jobs.model_server.tasks import InteractiveTask
+from jobs.model_server.tasks import TaskTurn
 from jobs.model_server.text_stream import TextStream
 from rl2f_core.dialogue.rollout.request import turn_seed
 from rl2f_core.errors import ModelError, RL2FError
@@ -328,7 +328,7 @@ class ModelServer:
         key = request.prompt_cache_key if isinstance(request, ChatRequest) and is_studio else ""
         task = None
         if isinstance(request, TaskRequest):
-            task, seed = InteractiveTask(request, emit), turn_seed(seed, len(request.turns))
+            task, seed = TaskTurn(request, emit), turn_seed(seed, len(request.turns))
         sequences = [
             ChoiceSequence(
                 model=request.model,

@@ -20,7 +20,7 @@ from rl2f_core.models.backends.base import Backend, Generation
 from rl2f_core.types import FinishReason, JsonObject, StopReason, Task, Turn
 
 
-class InteractiveTask:
+class TaskTurn:
     """The next turn of a dialogue on a task, optionally with a person as the teacher.
 
     Args:

@@ -69,18 +69,14 @@ def _lora_shape(adapters: Mapping[str, Path]) -> tuple[int, list[str]]:
     return max(ranks), sorted(targets)
 
 
-def server_environment(outer: Mapping[str, str], api_key: str | None) -> dict[str, str]:
-    """Return the environment of vLLM: offline, without usage statistics, with the API key."""
-    env = {name: value for name, value in outer.items() if name != "VLLM_API_KEY"}
-    env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
-    return env | ({"VLLM_API_KEY": api_key} if api_key is not None else {})
-
-
 def run(options: JsonObject, api_key: str | None) -> int:
-    """Run `vllm serve` until it ends or Ctrl-C stops it; return its exit code."""
+    """Run `vllm serve`, offline and without usage statistics, until Ctrl-C; return its exit code."""
     require_vllm()
     command = [sys.executable, "-P", str(SERVER_MAIN), str(os.getpid()), *command_line(options)]
-    process = subprocess.Popen(command, env=server_environment(os.environ, api_key), start_new_session=True)
+    env = {name: value for name, value in os.environ.items() if name != "VLLM_API_KEY"}
+    env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+    env |= {"VLLM_API_KEY": api_key} if api_key is not None else {}
+    process = subprocess.Popen(command, env=env, start_new_session=True)
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -215,7 +215,9 @@ class LeakGuard:
 def _fallback(hint: Hint, feedback: Feedback, request: FeedbackRequest) -> ScreenedHint:
     """Return the contentless hint after a teacher error, or the end of the dialogue."""
     text = "" if feedback.ends_dialogue else request.fallback_hint
-    hint = hint.model_copy(update={"text": text, "source_task": None, "error": feedback.error})
+    message = hint.feedback if hint.is_replaced else text
+    update = {"text": text, "feedback": message, "source_task": None, "error": feedback.error}
+    hint = hint.model_copy(update=update)
     return ScreenedHint(hint, fail=feedback.ends_dialogue, error=feedback.error)
 
 

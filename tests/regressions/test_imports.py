@@ -142,7 +142,7 @@ class Imported:
         """Return the rows of the export `messages`."""
         renderer = TaskRenderer.of(RunDir(self.folder).config())
         records = [from_event(event, "1", "run", renderer) for event in self.events]
-        return [row for record in records for row in messages(record, [None] * len(record.steps))]
+        return [row for record in records for row in messages(record, [None] * len(record.turns))]
 
 
 def imported(workspace: Workspace, path: Path, name: str, rows: Iterable[object], *options: str) -> Imported:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,9 @@ def test_an_older_database_becomes_private(tmp_path: Path, empty_database: bytes
 # -- databases and run folders of other versions and machines --------------------------------------------------------
 def older_database(path: Path, revision: str) -> None:
     """Create a database as an earlier version did, with run 3, a note and the audit entry of the deleted run 7."""
+    script = Path(__file__).resolve().parents[1] / "jobs" / "db" / "old" / "schema_1.sql"
+    with sqlite3.connect(path) as first:
+        first.executescript(script.read_text("utf-8"))
     db = Database(f"sqlite:///{path}")
     with db._writer.begin() as connection:
         config = schema._config()

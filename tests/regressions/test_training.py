@@ -15,7 +15,7 @@ import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM
 
-from jobs.chat.interactive_task import dialogue_event
+from jobs.chat.interactive_task import InteractiveTask
 from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.model import LoraConfig
@@ -109,13 +109,10 @@ def test_a_mixture_charges_the_end_reward_of_its_part() -> None:
 def test_an_interactive_task_that_a_person_ends_pays_the_end_reward() -> None:
     engine = explorer(max_turns=2)
     task = engine.environment.task("test", 0)
-    settings: Any = SimpleNamespace(
-        config={"environment": {"type": "auto_explore"}, "reward": {"preset": "environment"}},
-        sampling=SimpleNamespace(seed=0),
-    )
+    played = InteractiveTask({"environment": {"type": "auto_explore"}, "reward": {"preset": "environment"}}, task)
     turns = episode(engine, turns=()).turns[:1]
     leaf: Any = SimpleNamespace(chat_id=1, id=2, checkpoint="base")
-    event = dialogue_event(leaf, settings, task, turns, StopReason.EXHAUSTED, index=0, edited=False)
+    event = played.dialogue_event(leaf, turns, StopReason.EXHAUSTED, index=0, seed=0, edited=False)
     assert total(event.dialogue) == -16
 
 

@@ -45,7 +45,8 @@ def report(
     from app.common.known_values import check_environment
     from app.endpoints.leaks.detector_cards import configured_detectors, detector_cards
     from jobs.db.queries import runs
-    from jobs.export.datasets.resolve_sources import open_workspace
+    from jobs.export.resolve_sources import open_workspace
+    from jobs.ingest.ingester import ingest_pending
     from jobs.labels import report_queries as store
     from jobs.labels.report_queries import Scope
     from rl2f_core.run.directory import RunDir
@@ -54,7 +55,8 @@ def report(
         raise ConfigError("Access to the test set is logged under a name.", fix="Add --user NAME.")
     scope = Scope(run, environment, source, test)
     with open_workspace(workspace, read_only=not test) as (folder, db):
-        db.migrate()
+        if test and db.migrate():
+            ingest_pending(db, folder)
         check_environment(db, environment)
         result = store.read(db, scope, group_by)
         if test:

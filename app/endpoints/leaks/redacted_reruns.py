@@ -57,7 +57,7 @@ def rerun_result(row: Run, config: ForkRun, view: DialogueView, folder: RunDir) 
     report, checkpoint = read_report(folder.path), next(iter(config.checkpoints))
     result = next((hint for hint in report.hints if hint.checkpoint == checkpoint), None) if report else None
     masked = result.hints_by_arm.get("redacted") if result else None
-    after = view.turns[config.turn + 1].row if config.turn + 1 < len(view.turns) else None
+    after = view.turns[config.turn + 1 : config.turn + 2]
     return {
         **columns(row, ForkStatus),
         "run": row.id or 0,
@@ -65,7 +65,7 @@ def rerun_result(row: Run, config: ForkRun, view: DialogueView, folder: RunDir) 
         "checkpoint": checkpoint,
         "hint": masked.text if masked and masked.error is None else None,
         "error": masked.error if masked else None,
-        "stored": after.correct if after else None,
+        "stored": after[0].verdict.correct if after else None,
         "same_seed": result.same_seed if result else {},
         "solved": {arm: rate.model_dump(mode="json") for arm, rate in result.arms.items()} if result else {},
         "samples": config.samples,

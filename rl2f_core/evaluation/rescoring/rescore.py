@@ -161,7 +161,7 @@ class LeakRescorer:
     def _scored(self, line: _Line, reports: dict[int, LeakReport]) -> Scored:
         turns = line.dialogue.turns
         was = {t.index: t.hint.leak.leaked for t in turns if t.hint is not None and t.hint.leak is not None}
-        replaced = {t.index for t in turns if t.hint is not None and t.hint.feedback is not None}
+        replaced = {t.index for t in turns if t.hint is not None and t.hint.is_replaced}
         leaked = {k: report.leaked and k not in replaced for k, report in reports.items()}
         changed = False
         for turn in turns:
@@ -195,9 +195,8 @@ def _queries(line: _Line) -> Iterator[tuple[int, LeakQuery]]:
         hint = turn.hint
         if hint is None:
             continue
-        message = hint.feedback if hint.feedback is not None or hint.error is not None else hint.text
-        if message is not None:
-            yield turn.index, LeakQuery(line.task, message, attempts, hints)
+        if not hint.is_fallback:
+            yield turn.index, LeakQuery(line.task, hint.feedback, attempts, hints)
         hints += (join_reply(turn.verdict.observation, hint.text),)
 
 

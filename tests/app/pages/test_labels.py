@@ -208,7 +208,15 @@ def cascade(name: str, recall: float, **more: Any) -> dict[str, Any]:
         "by_kind": {"digit_swap": score, "not: strategy": near_miss}, "by_register": {"terse": score},
         "by_environment": {"maze": score},
     }  # fmt: skip
-    values = {"hints": 80, "available": 90, "usd_per_1000_hints": 1.5, "hints_per_second": 2.5, "report": report}
+    values = {
+        "hints": 80,
+        "available": 90,
+        "judged": 20,
+        "needs_model": True,
+        "usd_per_1000_hints": 1.5,
+        "hints_per_second": 2.5,
+        "report": report,
+    }
     return {"detectors": name, "benchmark": "handwritten", "split": "test", **values, **more}
 
 

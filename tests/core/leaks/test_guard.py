@@ -65,7 +65,7 @@ def test_report_covers_raw_message_and_names_action(action):
     (answer,) = read(guard(action), "It is 1,024!", resample=Spy("Too low."))
     assert answer.hint.leak is not None and answer.hint.leak.action == action
     assert answer.hint.leak.detector == "mentions" and answer.hint.leak.span == (6, 11)
-    assert answer.hint.feedback == (None if action == "flag" else "It is 1,024!")
+    assert answer.hint.feedback == "It is 1,024!" and answer.hint.is_replaced == (action != "flag")
 
 
 def test_flag_keeps_message():

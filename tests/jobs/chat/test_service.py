@@ -326,8 +326,8 @@ def test_an_interactive_task_with_the_scripted_teacher_is_recorded(talk: Talk) -
             end.detail["ended"],
         )
         attempts = [m.content for m in tree.chain(tree.by_id(messages), end) if m.role == "assistant"]
-        assert [t.row.attempt for t in view.turns] == attempts
-        assert all(t.row.tokens for t in view.turns) and view.turns[0].row.teacher in ("scripted", None)
+        assert [turn.attempt for turn in view.turns] == attempts
+        assert all(turn.token_ids and (not turn.hint or turn.hint.teacher == "scripted") for turn in view.turns)
     hints = [m for m in messages if m.role == "teacher"]
     assert hints and all(m.detail["hint"]["leak"]["leaked"] is False for m in hints)
 
@@ -428,7 +428,7 @@ def test_tasks_of_two_configurations_have_different_ids(talk: Talk) -> None:
     tasks = set()
     for chat in (plain, other):
         noted = talk.service.finish(chat, number(talk.last(chat))).detail["recorded"]
-        tasks.add(dialogues.get(talk.db, noted["run"], noted["event"]).task.task)
+        tasks.add(dialogues.get(talk.db, noted["run"], noted["event"]).event.task.id)
     assert len(tasks) == 2 and all(task.startswith("guess_number/test/0~") for task in tasks)
 
 

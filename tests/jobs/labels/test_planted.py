@@ -70,7 +70,7 @@ def test_planted_hints_are_in_no_queue_of_labels(db: Database, workspace: Worksp
 
 
 def test_the_type_of_a_finding_is_stored_with_it(db: Database, workspace: Workspace, run: int) -> None:
-    (finding,) = dialogues.get(db, run, "dialogue:train:d/0").turns[0].findings
+    finding = dialogues.get(db, run, "dialogue:train:d/0").findings[0]["run"]
     assert (finding.detector, finding.leak_type) == ("exact", "exact")
 
 

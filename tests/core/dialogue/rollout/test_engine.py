@@ -260,7 +260,7 @@ def test_there_is_no_penalty_after_a_clean_hint_of_the_leak_action(action: str) 
     )
     dialogue = play_one(engine).dialogue
     assert [turn.reward for turn in dialogue.turns] == [0.0, 0.0, 1.0]
-    assert [(t.hint.read_leak, t.hint.prevented_leak) for t in dialogue.turns if t.hint] == [(False, True)] * 2
+    assert [(t.hint.read_leak, t.hint.is_replaced) for t in dialogue.turns if t.hint] == [(False, True)] * 2
 
 
 def test_seeds_are_fixed_by_request_and_turn() -> None:

@@ -152,7 +152,7 @@ def test_a_leaking_hint_is_replaced_by_the_observation_alone() -> None:
 
     engine.environment.hint = hint  # type: ignore[attr-defined]
     turn = run(engine).dialogue.turns[0]
-    assert turn.hint is not None and turn.hint.prevented_leak and turn.reply == "You are at 4."
+    assert turn.hint is not None and turn.hint.is_replaced and turn.reply == "You are at 4."
 
 
 class Reading(LeakDetector):

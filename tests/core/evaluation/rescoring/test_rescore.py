@@ -173,7 +173,7 @@ def test_model_detectors_get_batches(tmp_path: Path) -> None:
         run, detectors=parse_detectors("likelihood:dialogue_context=none,llm_judge"), models=ModelPool(oracle)
     )
     assert (tally.hints, tally.flagged, dict(tally.flagged_by)) == (6, 3, {"likelihood": 3})
-    assert len(oracle.scored) == 1 and len(oracle.seen) == 3
+    assert len(oracle.scored) == 1 and len(oracle.seen) == 1  # the three hints that are left are equal
 
 
 def test_failed_judge_leaves_hints_unchecked(tmp_path: Path) -> None:
