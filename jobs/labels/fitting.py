@@ -91,8 +91,8 @@ def labeled_examples(workspace: Workspace, db: Database, runs: Sequence[int]) ->
 
 
 def _examples(record: ExportRecord, finder: MentionFinder) -> Iterator[tuple[HintKey, Example]]:
-    from jobs.export.export_records import written
-    from jobs.export.label_choice import decide
+    from jobs.export.datasets.export_records import written
+    from jobs.export.datasets.label_choice import decide
 
     task = record.event.task
     if is_test(task_hash(task.environment, task.public, task.privileged)):

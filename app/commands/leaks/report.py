@@ -45,7 +45,7 @@ def report(
     from app.common.known_values import check_environment
     from app.endpoints.leaks.detector_cards import configured_detectors, detector_cards
     from jobs.db.queries import runs
-    from jobs.export.resolve_sources import open_workspace
+    from jobs.export.datasets.resolve_sources import open_workspace
     from jobs.ingest.ingester import ingest_pending
     from jobs.labels import report_queries as store
     from jobs.labels.report_queries import Scope

@@ -17,16 +17,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from jobs.export.card import card
-from jobs.export.controls import CONTROL_TEACHERS, is_control
-from jobs.export.export_records import ExportRecord, written
-from jobs.export.formats import FORMATS, FormatName
-from jobs.export.label_choice import LEAK, decide
-from jobs.export.pairs import PairFinder, scratch_is_full
-from jobs.export.row_builders import Decisions, messages, prompt_completion, stepwise, unpaired
-from jobs.export.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
-from jobs.export.sources import Source
-from jobs.export.writers import FormatWriter
+from jobs.export.datasets.card import card
+from jobs.export.datasets.controls import CONTROL_TEACHERS, is_control
+from jobs.export.datasets.export_records import ExportRecord, written
+from jobs.export.datasets.formats import FORMATS, FormatName
+from jobs.export.datasets.label_choice import LEAK, decide
+from jobs.export.datasets.pairs import PairFinder, scratch_is_full
+from jobs.export.datasets.row_builders import Decisions, messages, prompt_completion, stepwise, unpaired
+from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
+from jobs.export.datasets.sources import Source
+from jobs.export.datasets.writers import FormatWriter
 from jobs.export.publish import new_folder
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.errors import DataError, DiskFullError

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from jobs.export.controls import CONTROL_TEACHERS, is_false
-from jobs.export.export_records import written
+from jobs.export.datasets.controls import CONTROL_TEACHERS, is_false
+from jobs.export.datasets.export_records import written
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT
 from rl2f_core.types import Hint, Turn
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jobs.export.export_records import ExportRecord
+from jobs.export.datasets.export_records import ExportRecord
 from rl2f_core.common.file_io import read_json
 from rl2f_core.config.leaks import describe_detector
 from rl2f_core.errors import RL2FError

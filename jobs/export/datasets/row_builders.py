@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from jobs.export.export_records import SYSTEM_ROLES, ExportRecord, labels_json, written
-from jobs.export.label_choice import Decision
+from jobs.export.datasets.export_records import SYSTEM_ROLES, ExportRecord, labels_json, written
+from jobs.export.datasets.label_choice import Decision
 from rl2f_core.types import JsonObject, Message, Turn
 
 TEACHER = (

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 
-from jobs.export.export_records import ExportRecord, TaskRenderer, from_event
-from jobs.export.rescoring import Rescoring, newest_rescoring
-from jobs.export.settings import Exclusion, ExportFilter
+from jobs.export.datasets.export_records import ExportRecord, TaskRenderer, from_event
+from jobs.export.datasets.rescoring import Rescoring, newest_rescoring
+from jobs.export.datasets.settings import Exclusion, ExportFilter
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.leaks import describe_detector
 from rl2f_core.config.loading import parse_config
