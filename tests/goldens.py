@@ -74,16 +74,13 @@ SMALL = ["model.name=tiny-random", "model.device=cpu", "model.dtype=float32", "p
          "preflight.num_tasks=1", "preflight.samples_per_task=2", "evaluation.num_tasks=2"]
 TRAIN_ONLY = "evaluation.checkpoints=[]"
 
-
 def stages(count: int) -> list[str]:
     return [f"stages.{i}.{size}" for i in range(count) for size in ("steps=1", "tasks_per_step=2")]
-
 
 def parity(*methods: str) -> list[str]:
     shared = "tasks_per_step: 2, group_size: 4, steps: 2, learning_rate: 3.0e-3"
     rows = ", ".join(f"{{name: {name}, method: {{type: {name}}}, {shared}}}" for name in methods)
     return ["environment={type: parity}", "teacher=contentless", "reward={preset: binary}", f"stages=[{rows}]", TRAIN_ONLY]
-
 
 RUNS: dict[str, tuple[str, list[str]]] = {
     "dialogue": ("methods:dialogue-secret_code", [*stages(7), "teacher={type: leaky, rate: 0.6}", "leak_detection.action=redact",
@@ -100,7 +97,6 @@ PRESETS: dict[str, tuple[str, list[str]]] = {
     **{name: (name, [*stages(2), TRAIN_ONLY]) for name in ("ppo", "reinforce_pp", "rl2f_self", "sdpo")},
     **{name: (name, [*stages(3), TRAIN_ONLY]) for name in ("rltf_fm", "rltf_sd")},
 }
-
 
 class Recorder:
     """Runs the product of the checkout `code`, and writes masked items below `out`."""
@@ -157,7 +153,6 @@ class Recorder:
             self.text(f"{item}.txt", f"$ rl2f {' '.join(words)}\n{done.stdout}---\n{done.stderr}---\nexit code {done.returncode}\n")
         return done
 
-
 def collect_help(rec: Recorder, _: Path) -> None:
     pending: list[list[str]] = [[]]
     while pending:
@@ -166,7 +161,6 @@ def collect_help(rec: Recorder, _: Path) -> None:
         listed = text.partition("\nCommands:\n")[2]
         pending += [[*words, name] for name in re.findall(r"^  ([a-z][\w-]*)", listed, re.MULTILINE)]
 
-
 def train(rec: Recorder, part: str, runs: dict[str, tuple[str, list[str]]]) -> None:
     for name, (preset, changes) in runs.items():
         overrides = [word for change in (*SMALL, *changes) for word in ("--set", change)]
@@ -174,9 +168,7 @@ def train(rec: Recorder, part: str, runs: dict[str, tuple[str, list[str]]]) -> N
         rec.text(f"{part}/{name}/exit", f"{done.returncode}\n{done.stderr[-2000:] if done.returncode else ''}")
         rec.folder(f"{part}/{name}", SPACE / "runs" / f"run-{name}", skip=VOLATILE)
 
-
 VOLATILE = r"^(state|retained|log|lock|heartbeat|progress|worker)|\.(png|html|lock|log)$"
-
 
 def collect_runs(rec: Recorder, inputs: Path) -> None:
     train(rec, "runs", RUNS)
@@ -196,7 +188,6 @@ def collect_runs(rec: Recorder, inputs: Path) -> None:
         shutil.rmtree(inputs, ignore_errors=True)
         shutil.copytree(SPACE / "runs", inputs / "runs")
         shutil.copytree(rec.code / "data/example_runs/quickstart", inputs / "runs" / "quickstart")
-
 
 def collect_exports(rec: Recorder, inputs: Path) -> None:
     shutil.copytree(inputs / "workspace", SPACE)
@@ -223,7 +214,6 @@ def collect_exports(rec: Recorder, inputs: Path) -> None:
         rec.rl2f("models", "export", f"{run}@rl2f@1", "--format", name, "--out", WORK / f"model-{name}", item=f"exports/{name}.output")
         rec.folder(f"exports/model-{name}", WORK / f"model-{name}")
 
-
 def collect_commands(rec: Recorder, inputs: Path) -> None:
     shutil.copytree(inputs / "workspace", SPACE)
     runs, space, csv = SPACE / "runs", ("--workspace", SPACE), rec.code / "data/own_questions/sample.csv"
@@ -246,7 +236,6 @@ def collect_commands(rec: Recorder, inputs: Path) -> None:
     ]):
         item = f"commands/{number:02}-{'-'.join(str(word) for word in words[:2] if '/' not in str(word))}"
         rec.rl2f(*words, item=item, stdin="\n".join(map(json.dumps, rows)) if words[1:2] == ["check"] else verify)
-
 
 class Server:
     """A server process of the product."""
@@ -280,7 +269,6 @@ class Server:
         with contextlib.suppress(ValueError):
             return status, json.loads(text)
         return status, text
-
 
 class Client:
     """Calls the endpoints of a studio by name and records each response in the folder `part`."""

@@ -112,7 +112,7 @@ def test_sampling_frames_of_labels_contain_no_demonstrations(
 ) -> None:
     db, run = mixed
     with db.read() as session:
-        query = "SELECT count(*) FROM turn t JOIN dialogue d ON d.id = t.dialogue_id WHERE hint != '' AND policy != ?"
+        query = "SELECT count(*) FROM turns WHERE hint != '' AND policy != ?"
         hints = session.connection().exec_driver_sql(query, (DEMONSTRATION,)).scalar()
     assert count(db, run) == hints and hints > 0
 

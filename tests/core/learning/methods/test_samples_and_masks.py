@@ -164,7 +164,7 @@ def test_rl_weight_on_a_token_that_the_policy_did_not_sample_is_refused():
 
 @pytest.mark.parametrize("name", ["rl_weights", "kl_weights"])
 def test_a_token_has_one_temperature_so_cross_entropy_excludes_the_other_terms(name: str):
-    with pytest.raises(ValueError, match="ce_weights beside rl_weights or kl_weights"):
+    with pytest.raises(ValueError, match="ce_weights and rl_weights or kl_weights"):
         sample(policy_mask=[True] * 3, ce_weights=[0.0, 1.0, 1.0], **{name: [0.0, 0.0, 1.0]})
 
 
