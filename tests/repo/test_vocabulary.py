@@ -252,6 +252,12 @@ def test_no_command_has_a_retired_option() -> None:
     assert [option for option in retired if f"`{option.strip()}" in text] == []
 
 
+def test_the_configuration_reference_has_no_python_types() -> None:
+    text = (ROOT / "data/configs/REFERENCE.md").read_text("utf-8")
+    assert re.findall(r"Annotated|FieldInfo|Literal|NoneType|typing\.|rl2f_core\.", text) == []
+    assert re.findall(r"^## .*\[.*", text, re.MULTILINE) == []
+
+
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_guide_uses_a_retired_word(path: Path) -> None:
     assert GUIDE_WORDS.findall(path.read_text("utf-8")) == []
