@@ -69,7 +69,7 @@ check: setup ## Lint, format, types, import rules, and that all tests can be col
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-rest
 
 check-types: # Gradio writes stubs beside components, which may be of an earlier version
-	@rm -f app/components/*.pyi
+	@rm -f app/components/*.pyi app/components/*/*.pyi
 	$(BIN)/mypy
 
 check-rest:

@@ -27,13 +27,13 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from rl2f_core.evaluation.counterfactual.report import CounterfactualReport  # noqa: E402
+from rl2f_core.common.stats.intervals import Interval, correct_family  # noqa: E402
 from rl2f_core.evaluation.across_seeds import SeedRow, SeedSummary, join_runs, merge_seeds, seeds_chart  # noqa: E402
 from rl2f_core.evaluation.chart_data import Chart, training_chart  # noqa: E402
+from rl2f_core.evaluation.counterfactual.report import CounterfactualReport  # noqa: E402
 from rl2f_core.evaluation.figure_files import chart_digest, to_png  # noqa: E402
 from rl2f_core.evaluation.formatting import interval_text, markdown_rows, number, verdict_text  # noqa: E402
 from rl2f_core.evaluation.report import EvaluationReport  # noqa: E402
-from rl2f_core.common.stats.intervals import Interval, correct_family  # noqa: E402
 
 FOLDER = Path("data/results")
 OTHER_PAGES = ("README.md", "data/configs/README.md", "rl2f_core/leaks/README.md", "tests/benchmarks/README.md")

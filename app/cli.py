@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands.server import audit, reindex, serve, serve_model, token
 from app.commands import call, config, doctor, fork, levels, replay, report, reproduce, train, verify
 from app.commands.files import data, export, import_run, models, results, static_pages
 from app.commands.leaks import rescore as leaks
+from app.commands.server import audit, reindex, serve, serve_model, token
 from app.commands.settings import add_command
 
 

@@ -29,9 +29,9 @@ from app.plots.run_folder import plot_options, step_metrics
 from app.static_pages.folder import write_pages
 from jobs.db.engine import Database
 from jobs.export.datasets import exporter
-from jobs.export.model.exporter import export_model
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource
+from jobs.export.model.exporter import export_model
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.evaluation import EvaluationConfig
@@ -45,8 +45,8 @@ from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute, removed_if_not_started
-from rl2f_core.run.signals import InterruptHandler
 from rl2f_core.run.kinds.eval import eval_config
+from rl2f_core.run.signals import InterruptHandler
 from rl2f_core.types import DEMONSTRATION, JsonObject
 
 __all__ = ["Experiment", "queue_experiment", "run_experiment"]
@@ -298,7 +298,7 @@ def _turn_rows(event: DialogueEvent) -> Sequence[JsonObject]:
             "parsed": turn.verdict.parsed,
             "correct": turn.verdict.correct,
             "score": turn.verdict.score,
-            "reward": turn.reward if turn.has_reward else None,
+            "reward": turn.known_reward,
             "advantage": turn.advantage,
             "hint": turn.hint.text if turn.hint else None,
             "teacher": turn.hint.teacher if turn.hint else None,

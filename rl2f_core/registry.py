@@ -1,7 +1,7 @@
-"""Registry of components: environment, teacher, leak_detector, backend, llm, method, tracker, run_kind.
+"""Registry of components by category and name; it knows none of them.
 
 A component is a class with a nested pydantic `Config`; the one-value `Literal` of its field `type` is the name. A run
-kind has a `config_class` with the field `kind` instead. `discover()` imports the packages below and all plugins: those
+kind has a `config_class` with the field `kind` instead. `discover()` imports `PACKAGES` and all plugins: those
 in `RL2F_PLUGINS` (module names or `.py` paths, separated by `os.pathsep`) and in the entry-point group `rl2f.plugins`.
 """
 
@@ -9,36 +9,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import os
 import pkgutil
 import sys
+from collections import defaultdict
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
+from typing import Any, TypeVar, get_args
 
 from rl2f_core.errors import ConfigError, FieldValueError, UnknownNameError
 
-if TYPE_CHECKING:
-    from rl2f_core.models.backends.base import Backend
-    from rl2f_core.environments.base import Environment
-    from rl2f_core.leaks.base import LeakDetector
-    from rl2f_core.models.llms.base import ChatModel
-    from rl2f_core.learning.methods.base import Method
-    from rl2f_core.run.kinds.base import Kind
-    from rl2f_core.dialogue.teachers.base import Teacher
-    from rl2f_core.run.tracking.base import Tracker
-
-PACKAGES = {
-    "environment": "rl2f_core.environments",
-    "teacher": "rl2f_core.dialogue.teachers",
-    "leak_detector": "rl2f_core.leaks",
-    "backend": "rl2f_core.models.backends",
-    "llm": "rl2f_core.models.llms",
-    "method": "rl2f_core.learning.methods",
-    "tracker": "rl2f_core.run.tracking",
-    "run_kind": "rl2f_core.run.kinds",
-}
-_components: dict[str, dict[str, type]] = {category: {} for category in PACKAGES}
+PACKAGES: dict[str, tuple[str, ...]] = {}
+"""Packages of each category, whose modules are all imported; `rl2f_core/__init__.py` declares them."""
+_components: defaultdict[str, dict[str, type]] = defaultdict(dict)
 _discovered: set[str] = set()
 T = TypeVar("T", bound=type)
 
@@ -47,8 +31,8 @@ def register(category: str):
     """Register a component class under its `Config.type`."""
 
     def add(cls: T) -> T:
-        if category not in _components:
-            raise UnknownNameError("Unknown category of components.", value=category, known=sorted(_components))
+        if category not in PACKAGES:
+            raise UnknownNameError("Unknown category of components.", value=category, known=sorted(PACKAGES))
         holder, key = ("config_class", "kind") if category == "run_kind" else ("Config", "type")
         config = getattr(cls, holder, None)
         field = getattr(config, "model_fields", {}).get(key)
@@ -67,24 +51,6 @@ def register(category: str):
     return add
 
 
-@overload
-def get(category: Literal["environment"], name: str) -> type[Environment]: ...
-@overload
-def get(category: Literal["teacher"], name: str) -> type[Teacher]: ...
-@overload
-def get(category: Literal["leak_detector"], name: str) -> type[LeakDetector]: ...
-@overload
-def get(category: Literal["backend"], name: str) -> type[Backend]: ...
-@overload
-def get(category: Literal["llm"], name: str) -> type[ChatModel]: ...
-@overload
-def get(category: Literal["method"], name: str) -> type[Method]: ...
-@overload
-def get(category: Literal["tracker"], name: str) -> type[Tracker]: ...
-@overload
-def get(category: Literal["run_kind"], name: str) -> type[Kind[Any]]: ...
-@overload
-def get(category: str, name: str) -> type[Any]: ...
 def get(category: str, name: str) -> type[Any]:
     """Return the class registered under `name`. Raises `UnknownNameError` listing the known names."""
     discover()
@@ -116,7 +82,7 @@ def names(category: str) -> list[str]:
 
 def discover() -> None:
     """Import all component modules and plugins once."""
-    for package in PACKAGES.values():
+    for package in itertools.chain(*PACKAGES.values()):
         if package not in _discovered:
             _discovered.add(package)
             path = importlib.import_module(package).__path__

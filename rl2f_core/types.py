@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 from typing_extensions import TypedDict
 
 Split = Literal["train", "validation", "test"]
@@ -135,7 +135,7 @@ class LeakReport(FrozenModel):
     leak_type: LeakType | None = None
     """How the hint reveals the answer; None if there is no leak, or if the detector cannot say."""
     span: tuple[int, int] | None = None
-    """Character span [start, end) in the teacher's feedback."""
+    """Character span [start, end) in the hint's `feedback`."""
     evidence: str = ""
     """The quoted text or the reason."""
     answer_fraction: float = 0.0
@@ -185,15 +185,16 @@ class Usage(FrozenModel):
 
 
 class Hint(FrozenModel):
-    """A teacher's message as the student reads it."""
+    """A teacher's message, and what the student reads of it."""
 
     text: str
+    """What the student reads: the feedback, a leak action's replacement of it, or a fallback after an error."""
     teacher: str
     """Registered name of the teacher."""
     leak: LeakReport | None = None
-    """Leak report on `feedback or text`; None if no detector ran."""
-    feedback: str | None = None
-    """The teacher's raw message, if a leak action changed it."""
+    """Leak report on `feedback`; None if no detector ran."""
+    feedback: str = Field(default_factory=lambda data: data["text"])
+    """The teacher's message, before leak screening. In files null if the student reads it; see `is_fallback`."""
     source_task: str | None = None
     """Another task that the hint was written for (control `shuffled`)."""
     prompt_template: str | None = None
@@ -201,19 +202,33 @@ class Hint(FrozenModel):
     usage: Usage | None = None
     """Cost of a model teacher's messages, rejected ones included; None without a model."""
     planted: str | None = None
-    """Kind of the leak that teacher `leaky` wrote as `feedback or text`. Never in a prompt or a detector's input."""
+    """Kind of the leak that teacher `leaky` wrote as `feedback`. Never in a prompt or a detector's input."""
     error: str | None = None
     """Why the teacher has no message; `text` is then a fallback or empty. Never in a student prompt."""
+
+    @field_validator("feedback", mode="before")
+    @classmethod
+    def _read_feedback(cls, value: object, info: ValidationInfo) -> object:
+        return info.data.get("text") if value is None else value
+
+    @field_serializer("feedback")
+    def _write_feedback(self, value: str) -> str | None:
+        return value if self.is_replaced else None
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a leak action replaced the teacher's message."""
+        return self.feedback != self.text
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether an error left no message of the teacher; `feedback` is then `text`."""
+        return self.error is not None and not self.is_replaced
 
     @property
     def read_leak(self) -> bool:
         """Whether the student read a leak; False if a leak action replaced the teacher's message."""
-        return self.leak is not None and self.leak.leaked and self.feedback is None
-
-    @property
-    def prevented_leak(self) -> bool:
-        """Whether a leak action replaced a leaking message."""
-        return self.leak is not None and self.leak.leaked and self.feedback is not None
+        return self.leak is not None and self.leak.leaked and not self.is_replaced
 
 
 class FinishReason(StrEnum):
@@ -314,15 +329,14 @@ class Turn(FrozenModel):
         return sum(term.value for term in self.rewards)
 
     @property
-    def has_reward(self) -> bool:
-        """Whether a reward term counts; otherwise the reward is unknown."""
-        return any(term.weight for term in self.rewards)
+    def known_reward(self) -> float | None:
+        """The reward; None if it is unknown, because no reward term counts."""
+        return self.reward if any(term.weight for term in self.rewards) else None
 
     @property
     def reply(self) -> str:
         """The message that the student reads after the attempt: the observation, if any, and the hint, if any."""
-        hint = self.hint.text if self.hint is not None else ""
-        return join_reply(self.verdict.observation, hint)
+        return join_reply(self.verdict.observation, self.hint.text if self.hint is not None else "")
 
 
 class Dialogue(FrozenModel):
@@ -351,7 +365,8 @@ class Dialogue(FrozenModel):
     @property
     def reward(self) -> float | None:
         """Sum of all reward terms; None if it is unknown for every turn."""
-        return sum(turn.reward for turn in self.turns) if any(turn.has_reward for turn in self.turns) else None
+        known = [turn.known_reward for turn in self.turns if turn.known_reward is not None]
+        return sum(known) if known else None
 
     @property
     def solved_at(self) -> int | None:
@@ -444,7 +459,7 @@ class TrainingSample:
     dialogue: str = ""
     """Id of its dialogue. All samples of a dialogue are in the same update."""
     policy_loss: PolicyLoss = "ppo"
-    """How the rl loss term uses ρ = π / π_old (`training.losses.objective`): `ppo` min(ρA, clip(ρ)A);
+    """How the rl loss term uses ρ = π / π_old (`learner.losses`): `ppo` min(ρA, clip(ρ)A);
     `importance_sampling` ρA; `cispo` sg(clip ρ)·A·log π; `awr` ρA with π_old scored on this sample before the update,
     so that ρ starts at 1."""
     min_logprob: float | None = None
@@ -464,9 +479,7 @@ class TrainingSample:
         if n and (self.rl_weights[0] or self.ce_weights[0] or self.kl_weights[0]):
             raise ValueError("TrainingSample: the first token cannot have weight, because no position predicts it.")
         if any(c and (w or k) for c, w, k in zip(self.ce_weights, self.rl_weights, self.kl_weights, strict=True)):
-            raise ValueError(
-                "TrainingSample: a token has ce_weights beside rl_weights or kl_weights, at two temperatures."
-            )
+            raise ValueError("TrainingSample: a token has ce_weights and rl_weights or kl_weights: two temperatures.")
         if any(w and not s for w, s in zip(self.rl_weights, self.policy_mask, strict=True)):
             raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
         if self.policy_loss not in POLICY_LOSSES:

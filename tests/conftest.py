@@ -13,18 +13,22 @@ import pytest
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
+    from jobs.model_server.process import ModelProcess
     from jobs.workspace import Workspace
 
 USER_HOME = os.environ.get("RL2F_HOME")
 TESTS = Path(__file__).parent
-BROWSER, CHAT = TESTS / "browser", TESTS / "jobs" / "chat"
+BROWSER = TESTS / "browser"
+WITH_MODEL = [TESTS / "jobs" / "chat", TESTS / "jobs" / "model_server", TESTS / "app" / "endpoints" / "test_chat.py"]
+"""Files and folders whose tests share one model process."""
 
 gc.disable()  # until the tests are collected: the objects of imported modules are never garbage
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run each file in one process, which shares its fixtures; a folder that shares a server as well."""
-    path = next((folder for folder in (BROWSER, CHAT) if folder in item.path.parents), item.path)
+    """Run each file in one process, which shares its fixtures, and so all files that share a server."""
+    shared = next((folder for folder in (BROWSER, *WITH_MODEL) if folder in (item.path, *item.path.parents)), item.path)
+    path = WITH_MODEL[0] if shared in WITH_MODEL else shared
     group = str(path.relative_to(TESTS)) if path.is_relative_to(TESTS) else path.name
     item.add_marker(pytest.mark.xdist_group(group))
 
@@ -97,6 +101,16 @@ def smollm2(rl2f_home: Path) -> Path:
         return get_model("smollm2-135m").path
     finally:
         os.environ["RL2F_HOME"] = str(rl2f_home)
+
+
+@pytest.fixture(scope="session")
+def model_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelProcess]:
+    """The model process of all tests that do not change its limits; it restarts after its end."""
+    from jobs.model_server.process import ModelProcess
+
+    process = ModelProcess(tmp_path_factory.mktemp("log") / "chat.log")
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="session")

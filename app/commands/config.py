@@ -12,10 +12,10 @@ import yaml
 from app.commands.completion import complete_config
 from app.commands.options import Sets
 from rl2f_core import registry
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config import matrix
 from rl2f_core.config.loading import dump_yaml, find_config, load_config
 from rl2f_core.errors import ConfigError
-from rl2f_core.common.text.yaml_loader import load_yaml
 
 app = typer.Typer(no_args_is_help=True, help="Inspect run configurations.", rich_markup_mode=None)
 Config = Annotated[Path, typer.Argument(help="YAML file or preset.", autocompletion=complete_config)]

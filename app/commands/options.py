@@ -59,11 +59,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def migrated(root: Path | None) -> Iterator[tuple[Workspace, Database]]:
     """Open a workspace, created if necessary, and its database with the newest schema."""
     from jobs.db.engine import Database
+    from jobs.ingest.ingester import ingest_pending
     from jobs.workspace import Workspace
 
     workspace = Workspace(root).create()
     with closing(Database(workspace.database_url())) as db:
-        db.migrate()
+        if db.migrate():
+            ingest_pending(db, workspace)
         yield workspace, db
 
 

@@ -148,7 +148,7 @@ def _show_turn(turn: Turn) -> None:
     facts = [f"turn {turn.index + 1}", f"{sign} {word}"]
     if turn.verdict.parsed is not None:
         facts.append(f"parsed {turn.verdict.parsed}")
-    if turn.has_reward:
+    if turn.known_reward is not None:
         facts.append(f"reward {turn.reward:.2f}{_format_terms(turn)}")
     if turn.advantage is not None:
         facts.append(f"advantage {turn.advantage:+.2f}")
@@ -187,7 +187,7 @@ def _format_terms(turn: Turn) -> str:
 def _show_hint(hint: Hint) -> None:
     label = "hint" if hint.source_task is None else f"hint for {hint.source_task}"
     _print_block(f"{label} ({hint.teacher})", hint.text, "cyan")
-    if hint.feedback is not None and hint.feedback != hint.text:
+    if hint.is_replaced:
         _print_block("feedback", hint.feedback, "dim")
     if hint.error is not None:
         _print_block("teacher error", hint.error, "red")

@@ -9,8 +9,8 @@ import typer
 
 from app.commands.options import Root, Runs, find_run
 from app.common import console
-from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.errors import DataError, rl2f_command
 
 if TYPE_CHECKING:
     from rl2f_core.evaluation.report import EvaluationReport

@@ -17,6 +17,7 @@ from app.common.console import err, out
 from app.common.terminal_progress import TerminalProgress
 from rl2f_core.config.loading import apply_override, load_config, parse_config
 from rl2f_core.config.run import BaseRun
+from rl2f_core.errors import ConfigError, RL2FError, rl2f_command
 from rl2f_core.models.process_group import (
     ProcessGroup,
     current_group,
@@ -25,7 +26,6 @@ from rl2f_core.models.process_group import (
     launched_world_size,
     shutdown_distributed,
 )
-from rl2f_core.errors import ConfigError, RL2FError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute, removed_if_not_started

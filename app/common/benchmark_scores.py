@@ -40,7 +40,7 @@ def figures() -> JsonObject:
     from rl2f_core.leaks.benchmark import score
     from rl2f_core.models.store.store import cache_dir
 
-    root = Path(score.__file__).resolve().parents[1]
+    root = Path(score.__file__).resolve().parents[2]
     code = [path for name in CODE for path in (root / name).rglob("*.py")]
     key = hash_files([*LEAK_BENCHMARK.glob("*.jsonl"), *code, Path(__file__)])
     cached = cache_dir() / "leak-benchmark" / f"{key}.json"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from jobs.chat.limits import ChatLimits
 from jobs.db.engine import Database
 from jobs.db.errors import StoreReadOnlyError
+from jobs.model_server.limits import STUDIO_LIMITS, ServerLimits
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 
@@ -30,7 +30,7 @@ class Context:
     """Sentence that names that server."""
     scheduler: Scheduler | None = None
     """None in a read-only server, and in tests."""
-    chat_limits: ChatLimits = field(default_factory=ChatLimits)
+    chat_limits: ServerLimits = STUDIO_LIMITS
 
     def require_writable(self) -> None:
         """Raise `StoreReadOnlyError` if this server must not change the workspace."""

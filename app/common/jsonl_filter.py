@@ -13,9 +13,9 @@ import typer
 from pydantic import ValidationError
 
 from rl2f_core import registry
+from rl2f_core.common.file_io import RepeatedKeyError, unique_keys
 from rl2f_core.config.loading import format_validation_error
 from rl2f_core.errors import ConfigError, DataError, RL2FError
-from rl2f_core.common.file_io import RepeatedKeyError, unique_keys
 from rl2f_core.types import JsonObject
 
 

@@ -19,7 +19,7 @@ class Component(gr.HTML):
     """
 
     MODULE: ClassVar[str]
-    """File name of the module."""
+    """Path of the module in this folder."""
 
     def __init__(self, value: object = None, **options: Any) -> None:
         script = load_module(self.MODULE)

@@ -18,4 +18,4 @@ class LabelCard(View):
     MODULE = "label_card.js"
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(view=module_url("view.js"), selection=module_url("selection.js"), **options)
+        super().__init__(view=module_url("view.js"), selection=module_url("browser/selection.js"), **options)

@@ -19,7 +19,7 @@ def plotly_url() -> str:
 
 @lru_cache
 def module_url(name: str) -> str:
-    """Return the address of a module, with a version that changes with its content."""
+    """Return the address of a module, such as `browser/keys.js`, with a version that changes with its content."""
     digest = hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:10]
     return f"{URL}/{name}?v={digest}"
 

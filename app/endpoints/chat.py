@@ -15,10 +15,9 @@ from app.endpoints.endpoint import endpoint
 from app.endpoints.types import ShortText
 from jobs.chat import tree
 from jobs.chat.chat_export import lines
-from jobs.chat.checkpoints import ChatSettings, known_models, run_choices
-from jobs.chat.model_process.protocol import MAX_CHECKPOINTS, MAX_TEXT, ChatSampling
-from jobs.chat.response_stream import ResponseStream
+from jobs.chat.checkpoints import MAX_CHECKPOINTS, MAX_TEXT, ChatSampling, ChatSettings, known_models, run_choices
 from jobs.chat.service import ChatService
+from jobs.chat.turn import Turn
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats
 from rl2f_core.types import JsonObject
@@ -150,6 +149,24 @@ class ChatMemory(TypedDict):
     """Base model in memory."""
     starts: int
     """Number of process starts."""
+    served: list[str] | None
+    """Names of the models that OpenAI clients can use."""
+    url: str | None
+    """Base URL of OpenAI clients, on this machine."""
+    requests: int | None
+    """Requests of OpenAI clients since the start."""
+    bytes: int | None
+    """Memory of the process."""
+
+
+class ServedModels(TypedDict):
+    """Models that OpenAI clients can use."""
+
+    url: str
+    """Base URL."""
+    api_key: str
+    models: list[str]
+    """Names of models, `RUN@CHECKPOINT` with the folder of the run."""
 
 
 class ChatEndpoints:
@@ -336,11 +353,11 @@ class ChatEndpoints:
     @endpoint("read")
     def follow_chat(self, chat: ChatId) -> Iterator[TurnUpdate]:
         """Stream the responses that are being sampled; without any, yield one update that has `ended`."""
-        stream = self._service.live(chat)
-        if stream is None:
+        turn = self._service.live(chat)
+        if turn is None:
             yield {"status": "", "messages": [], "error": None, "ended": True}
         else:
-            yield from _updates(stream)
+            yield from _updates(turn)
 
     @endpoint("run")
     def stop_responses(self, chat: ChatId) -> None:
@@ -406,39 +423,47 @@ class ChatEndpoints:
     def chat_memory(self) -> ChatMemory:
         """Return which model is in memory for chats."""
         state = self._service.process.state()
+        state["busy"] = state["running"] and self._service.is_busy
         return cast(ChatMemory, {name: state.get(name) for name in ChatMemory.__annotations__})
+
+    @property
+    def api_key(self) -> str | None:
+        """API key of the OpenAI clients of served checkpoints; None if the model process is not running."""
+        return self._service.process.api_key
+
+    @endpoint("run")
+    def serve_checkpoint(
+        self, run: Annotated[int, Field(ge=1, le=2**31 - 1)], checkpoint: Annotated[str, Field(max_length=100)]
+    ) -> ServedModels:
+        """Serve a checkpoint and its base model to OpenAI clients on this machine, beside the chats.
+
+        They stay served until `unload_chat_model`; while nobody sends requests, the model is unloaded.
+
+        Args:
+            run: A run.
+            checkpoint: One of its checkpoints, e.g. `rl2f@20`.
+        """
+        self._service.serve(run, checkpoint)
+        memory = self.chat_memory()
+        return {"url": memory["url"] or "", "api_key": self.api_key or "", "models": memory["served"] or []}
 
     @endpoint("run")
     def unload_chat_model(self) -> ChatMemory:
-        """End the model process, which frees its memory; the next message starts it again."""
+        """End the model process, which frees its memory and serves no checkpoint; the next message starts it again."""
         self._service.process.unload()
         return self.chat_memory()
 
 
-def _updates(stream: ResponseStream) -> Iterator[TurnUpdate]:
+def _updates(turn: Turn) -> Iterator[TurnUpdate]:
     """Yield the state of a turn at once and after each change, until it ends."""
-    shown, error, ended = -1, None, False
+    shown, ended = -1, False
     while not ended:
-        ended = stream.ended
-        events, position = stream.since(max(shown, 0))
-        error = next((event["error"] for event in events if event["type"] == "error"), error)
-        if position != shown or ended:
-            yield _update(stream, error, ended)
-        shown = position
+        if turn.version != shown:
+            shown, update = turn.version, cast(TurnUpdate, turn.state())
+            ended = update["ended"]
+            yield update
         if not ended:
             time.sleep(STREAM_INTERVAL_SECONDS)
-
-
-def _update(stream: ResponseStream, error: JsonObject | None, ended: bool) -> TurnUpdate:
-    state, _ = stream.follow()
-    texts = {event["message"]: event["text"] for event in state if event["type"] == "text"}
-    rows = [event["message"] for event in state if event["type"] == "message"]
-    return {
-        "status": next(event["text"] for event in state if event["type"] == "status"),
-        "messages": [cast(ChatMessageInfo, {**row, "content": texts.get(row["id"], row["content"])}) for row in rows],
-        "error": error,
-        "ended": ended,
-    }
 
 
 def _message(message: ChatMessage) -> ChatMessageInfo:

@@ -27,17 +27,17 @@ from app.endpoints.transcript import (
 )
 from app.endpoints.types import RunId
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue
+from jobs.db.models import DialogueRow as StoredRow
 from jobs.db.paging import LIMIT, Page, cursor_after
 from jobs.db.queries import dialogues, notes, runs
-from jobs.db.queries.dialogues import DialogueFilter, DialogueView, TurnView
+from jobs.db.queries.dialogues import DialogueFilter, DialogueView
 from jobs.labels import label_queries
 from jobs.labels.annotation_queue import HintKey
 from rl2f_core import registry
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Phase
-from rl2f_core.types import JsonObject
+from rl2f_core.types import JsonObject, Turn
 
 Text = Annotated[str, Field(max_length=1000)]
 EventId = Annotated[str, Field(min_length=1, max_length=1000, description="Id of a dialogue; permanent in its run.")]
@@ -257,7 +257,7 @@ class DialogueEndpoints:
             check_dialogue_filters(db, [chosen])
         return dialogue_row(rows[0]) if rows else None
 
-    def _adjacent(self, filter: DialogueFilter, origin: Dialogue, back: bool) -> list[Dialogue]:
+    def _adjacent(self, filter: DialogueFilter, origin: StoredRow, back: bool) -> list[StoredRow]:
         position: list[object] = [origin.id]
         if filter.order != "played":
             if origin.best_hint_value is None:
@@ -265,9 +265,9 @@ class DialogueEndpoints:
             position = [origin.best_hint_value, origin.id]
         return dialogues.page(self._context.db, filter, cursor_after(0, position), limit=1, newest_first=back).rows
 
-    def _adjacent_step(self, filter: DialogueFilter, origin: Dialogue, back: bool) -> list[Dialogue]:
+    def _adjacent_step(self, filter: DialogueFilter, origin: StoredRow, back: bool) -> list[StoredRow]:
         """Return the first dialogue of the next or previous step of the origin's run, in chronological order."""
-        found: Dialogue | None = None
+        found: StoredRow | None = None
         for row in self._walk(replace(filter, run=origin.run_id, order="played"), origin, back):
             if _step(row) == _step(origin):
                 continue
@@ -278,7 +278,7 @@ class DialogueEndpoints:
             found = row
         return [] if found is None else [found]
 
-    def _walk(self, filter: DialogueFilter, origin: Dialogue, back: bool) -> Iterator[Dialogue]:
+    def _walk(self, filter: DialogueFilter, origin: StoredRow, back: bool) -> Iterator[StoredRow]:
         """Yield the dialogues of a list after or before `origin`, at most `MAX_STEP_PAGES` pages."""
         cursor: str | None = cursor_after(0, [origin.id])
         for _ in range(MAX_STEP_PAGES):
@@ -350,7 +350,7 @@ class DialogueEndpoints:
         self._record_opened([view], annotator)
         return {**dialogue_detail(runs.get(db, run), view), "siblings": self._siblings(view.row)}
 
-    def _siblings(self, row: Dialogue) -> list[Sibling]:
+    def _siblings(self, row: StoredRow) -> list[Sibling]:
         same = DialogueFilter(
             run=row.run_id,
             phase=row.phase,
@@ -378,10 +378,10 @@ class DialogueEndpoints:
         if not annotator.strip():
             return
         hints = [
-            HintKey(view.row.run_id, view.row.event_id, turn.row.index)
+            HintKey(view.row.run_id, view.row.event_id, turn.index)
             for view in views
             for turn in view.turns
-            if turn.row.hint is not None
+            if turn.hint is not None
         ]
         record_opened(self._context, hints, label_queries.annotator_name(annotator))
 
@@ -391,9 +391,9 @@ class DialogueEndpoints:
         db = self._context.db
         view = dialogues.get(db, run, event_id)
         return {
-            "gold_answer": gold_answer(runs.get(db, run), view.task),
-            "privileged": view.task.privileged,
-            "details": [turn.row.verdict.get("detail", "") for turn in view.turns],
+            "gold_answer": gold_answer(runs.get(db, run), view.event.task),
+            "privileged": view.event.task.privileged,
+            "details": [turn.verdict.detail for turn in view.turns],
         }
 
     @endpoint("read")
@@ -406,17 +406,18 @@ class DialogueEndpoints:
             turn: 0-based attempt that the hint follows.
         """
         db = self._context.db
-        row, owner = _turn(dialogues.get(db, run, event_id), turn).row, runs.get(db, run)
-        if row.hint is None:
+        view, owner = dialogues.get(db, run, event_id), runs.get(db, run)
+        if _turn(view, turn).hint is None:
             raise NotFoundError("This attempt has no hint.", value=turn)
-        return teacher_prompt(RunDir(self._context.workspace.folder(owner.folder)), event_id, row)
+        return teacher_prompt(RunDir(self._context.workspace.folder(owner.folder)), view.event, turn)
 
     @endpoint("read")
     def dialogue_tokens(self, run: RunId, event_id: EventId, turn: TurnIndex) -> TurnTokens:
         """Return the student's tokens of a turn with their texts and log-probabilities."""
         db = self._context.db
         view, owner = dialogues.get(db, run, event_id), runs.get(db, run)
-        ids, logprobs = dialogues.tokens(_turn(view, turn).row.tokens)
+        found = _turn(view, turn)
+        ids, logprobs = found.token_ids, found.logprobs
         texts = token_texts(owner.model, ids)
         tokens: list[TokenRow] = [
             {"id": token, "text": texts[i] if texts else None, "logprob": logprobs[i] if logprobs else None}
@@ -447,18 +448,19 @@ def _filter(filter: DialogueFilters | None) -> DialogueFilter:
     return DialogueFilter(**(filter or {}))
 
 
-def _page(page: Page[Dialogue]) -> DialoguePage:
+def _page(page: Page[StoredRow]) -> DialoguePage:
     return columns(page, DialoguePage, rows=[dialogue_row(row) for row in page.rows])
 
 
-def _turn(view: DialogueView, turn: int) -> TurnView:
-    if turn >= len(view.turns):
-        known = [str(index) for index in range(len(view.turns))]
+def _turn(view: DialogueView, turn: int) -> Turn:
+    turns = view.turns
+    if turn >= len(turns):
+        known = [str(index) for index in range(len(turns))]
         raise NotFoundError("The dialogue has no such turn.", value=turn, known=known)
-    return view.turns[turn]
+    return turns[turn]
 
 
-def _step(row: Dialogue) -> tuple[str, str, int, str | None, str | None]:
+def _step(row: StoredRow) -> tuple[str, str, int, str | None, str | None]:
     return row.phase, row.stage, row.step, row.checkpoint, row.condition
 
 

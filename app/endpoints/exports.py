@@ -29,9 +29,9 @@ from jobs.db.queries.runs import RunFilter
 from jobs.export import catalog
 from jobs.export.datasets.exporter import refuse_excluded
 from jobs.export.datasets.formats import FORMATS
-from jobs.export.model.formats import check_format
 from jobs.export.datasets.resolve_sources import workspace_sources
 from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
+from jobs.export.model.formats import check_format
 from jobs.labels import label_queries
 from jobs.run_kinds.export import ExportRun, NamedExport
 from jobs.run_kinds.model_export import ModelExportRun

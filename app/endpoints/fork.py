@@ -18,16 +18,16 @@ from app.endpoints.leaks.redacted_reruns import RedactedRerun, rerun_result
 from app.endpoints.types import RunId
 from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, Run, RunSummary
+from jobs.db.models import DialogueRow, Run, RunSummary
 from jobs.db.queries import dialogues, hint_values, runs
 from jobs.labels.hint_counts import RUN
 from rl2f_core import registry
 from rl2f_core.config.loading import dump_yaml
+from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.evaluation.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint
 from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
-from rl2f_core.evaluation.counterfactual.fork_points import find_dialogue, fork_point_at
+from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
 from rl2f_core.evaluation.counterfactual.report import CounterfactualReport
-from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.evaluation.formatting import verdict_text
 from rl2f_core.models.store.conversion import conversion_name
 from rl2f_core.models.store.store import is_loadable
@@ -198,12 +198,12 @@ class ForkEndpoints(Endpoints):
         Args:
             text: The hint.
         """
+        from rl2f_core.dialogue.rollout.build import build_environment
         from rl2f_core.leaks.base import LeakQuery, run_cascade
         from rl2f_core.leaks.guard import make_detectors
-        from rl2f_core.dialogue.rollout.build import build_environment
 
         config = self._config(run, event_id, turn, ["base"], [Arm(hint="empty")])
-        origin = fork_point_at(find_dialogue(self._open(runs.get(self._context.db, run)), event_id), turn)
+        origin = fork_point_at(dialogues.get(self._context.db, run, event_id).event, turn)
         configured = config.leak_detection.detectors
         usable = [each for each in configured if not registry.get("leak_detector", each.type).requires_model]
         detectors = make_detectors(usable, build_environment(config.environment))
@@ -245,14 +245,14 @@ class ForkEndpoints(Endpoints):
             samples: Number of other seeds.
         """
         view, owner = dialogues.get(self._context.db, run, event_id), runs.get(self._context.db, run)
-        found = view.turns[turn] if turn < len(view.turns) else None
-        finding = next((each for each in found.findings if each.source == source), None) if found else None
-        if found is None or finding is None:
-            known = [f"turn {t.row.index}, source {f.source}" for t in view.turns for f in t.findings]
+        finding = view.findings.get(turn, {}).get(source)
+        if finding is None:
+            known = [f"turn {index}, source {name}" for index, found in sorted(view.findings.items()) for name in found]
             raise NotFoundError("No detector flagged this hint.", value=f"turn {turn}, source {source}", known=known)
         span = None
         if source != RUN:  # the event of the dialogue has no report of a rescore
-            span = (finding.start or 0, len(found.row.hint or "") if finding.end is None else finding.end)
+            hint = view.turns[turn].hint
+            span = finding.span or (0, len(hint.text) if hint else 0)
         arms = [Arm(hint=ORIGINAL_ARM), Arm(hint="redacted", span=span)]
         checkpoint = self._default_checkpoint(owner, view.row, self._checkpoints(owner))
         return self._queue(self._config(run, event_id, turn, [checkpoint], arms, samples=samples, turns=1), run)
@@ -364,7 +364,7 @@ class ForkEndpoints(Endpoints):
                     found[label] = _Checkpoint(name, folder, note)
         return found
 
-    def _default_checkpoint(self, owner: Run, row: Dialogue, known: dict[str, _Checkpoint]) -> str:
+    def _default_checkpoint(self, owner: Run, row: DialogueRow, known: dict[str, _Checkpoint]) -> str:
         """Return the label of the checkpoint that sampled a dialogue, or of the closest one."""
         try:
             saved = known_checkpoints(self._open(owner))

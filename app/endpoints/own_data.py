@@ -14,7 +14,8 @@ from app.endpoints.types import ShortText, check_file_name, validated
 from app.forms.own_data import store, stored_files
 from jobs.db.errors import NotFoundError
 from rl2f_core.config.loading import to_yaml
-from rl2f_core.environments.dataset.environment import CheckerName, Dataset
+from rl2f_core.environments.dataset.config import CheckerName
+from rl2f_core.environments.dataset.environment import Dataset
 from rl2f_core.environments.dataset.summary import read_header, suggest_checker, summarize
 from rl2f_core.errors import shorten
 from rl2f_core.types import FrozenModel, JsonObject

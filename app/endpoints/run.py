@@ -26,8 +26,8 @@ from jobs.db.models import Log, Note, Run, RunRef, RunStatus, RunSummary, Stage
 from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
-from rl2f_core.errors import DataError
 from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text
+from rl2f_core.errors import DataError
 from rl2f_core.types import FrozenModel, JsonObject
 
 RunAction = Literal["stop", "abort", "resume", "delete"]

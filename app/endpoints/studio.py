@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from app.endpoints.audit import AuditEndpoints
 from app.endpoints.chat import ChatEndpoints
 from app.endpoints.compare import CompareEndpoints
-from app.endpoints.leaks.detectors import DetectorEndpoints
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import Scope, endpoints_of
 from app.endpoints.exports import ExportEndpoints
-from app.endpoints.leaks.fitting import FittingEndpoints
 from app.endpoints.fork import ForkEndpoints
-from app.endpoints.leaks.labels import LabelEndpoints
 from app.endpoints.launch import LaunchEndpoints
+from app.endpoints.leaks.detectors import DetectorEndpoints
+from app.endpoints.leaks.fitting import FittingEndpoints
+from app.endpoints.leaks.labels import LabelEndpoints
 from app.endpoints.own_data import OwnDataEndpoints
 from app.endpoints.run import RunEndpoints
 from app.endpoints.runs import RunListEndpoints

@@ -18,16 +18,16 @@ from typing_extensions import TypedDict
 
 from app.common.context import Context
 from app.common.diff import Segment, changes
-from jobs.db.models import Dialogue, LeakFinding, Run, TaskRow, Turn
-from jobs.db.queries import dialogues
-from jobs.db.queries.dialogues import DialogueView, TurnView
+from jobs.db.models import DialogueRow as StoredRow
+from jobs.db.models import Run
+from jobs.db.queries.dialogues import DialogueView
 from jobs.labels import opened_hints
 from jobs.labels.annotation_queue import HintKey
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import RL2FError
-from rl2f_core.common.text.yaml_loader import load_yaml
-from rl2f_core.types import JsonObject, Task, join_reply
+from rl2f_core.types import JsonObject, LeakReport, Task, Turn
 
 T = TypeVar("T")
 MAX_BYTES_PER_CHARACTER = 4
@@ -229,73 +229,76 @@ def columns(row: object, kind: type[T], **computed: object) -> T:
     return cast(T, {name: getattr(row, "run_id" if name == "run" else name) for name in names} | computed)
 
 
-def dialogue_row(row: Dialogue) -> DialogueRow:
+def dialogue_row(row: StoredRow) -> DialogueRow:
     """Return a dialogue as a list row."""
     return columns(row, DialogueRow)
 
 
 def dialogue_detail(run: Run, view: DialogueView) -> DialogueDetail:
     """Return a whole dialogue."""
-    prompt = task_prompt(run, view.task)
-    previous = [None, *(turn.row for turn in view.turns)]
+    task, turns = view.event.task, view.turns
+    prompt = task_prompt(run, task)
     return columns(
         view.row,
         DialogueDetail,
         run_name=run.name,
-        task=view.task.task,
-        split=view.task.split,
+        task=task.id,
+        split=task.split,
         prompt=prompt,
-        turns=[
-            _turn(turn, last, prompt, outcome)
-            for turn, last, outcome in zip(view.turns, previous, view.row.outcomes, strict=False)
-        ],
+        turns=[_turn(view, turn, last, prompt) for turn, last in zip(turns, [None, *turns], strict=False)],
         notes=[columns(note, NoteRow) for note in view.notes],
     )
 
 
-def _turn(turn: TurnView, last: Turn | None, prompt: TaskPrompt, outcome: str) -> TurnDetail:
-    row = turn.row
+def _turn(view: DialogueView, turn: Turn, last: Turn | None, prompt: TaskPrompt) -> TurnDetail:
+    verdict = turn.verdict
     return columns(
-        row,
+        turn,
         TurnDetail,
-        reprompt=_reprompt(row, last, prompt),
-        changes=None if last is None else changes(last.attempt, row.attempt),
-        outcome=outcome,
-        score=row.verdict.get("score"),
-        distance=row.verdict.get("distance"),
-        observation=row.verdict.get("observation"),
-        done=bool(row.verdict.get("done")),
-        terms=[columns(term, TermRow) for term in turn.terms],
-        token_count=len(dialogues.tokens(row.tokens)[0]),
-        hint=_hint(turn),
+        reprompt=_reprompt(turn, last, prompt),
+        changes=None if last is None else changes(last.attempt, turn.attempt),
+        finish_reason=turn.finish_reason.value,
+        correct=verdict.correct,
+        parsed=verdict.parsed,
+        outcome=verdict.outcome,
+        score=verdict.score,
+        distance=verdict.distance,
+        observation=verdict.observation,
+        done=verdict.done,
+        actions=[choice.model_dump() for choice in turn.actions] or None,
+        reward=turn.known_reward,
+        terms=[columns(term, TermRow) for term in turn.rewards],
+        token_count=len(turn.token_ids),
+        hint=_hint(view, turn),
     )
 
 
-def _reprompt(row: Turn, last: Turn | None, prompt: TaskPrompt) -> Reprompt | None:
-    if row.prompt_template is None or last is None:
+def _reprompt(turn: Turn, last: Turn | None, prompt: TaskPrompt) -> Reprompt | None:
+    if turn.prompt_template is None or last is None:
         return None
-    reply = join_reply(last.verdict.get("observation"), last.hint or "")
-    text = _reprompt_text(row.prompt_template, prompt, last.attempt, reply)
-    return {"prompt_template": row.prompt_template, "text": text}
+    text = _reprompt_text(turn.prompt_template, prompt, last.attempt, last.reply)
+    return {"prompt_template": turn.prompt_template, "text": text}
 
 
-def _hint(turn: TurnView) -> HintDetail | None:
-    row = turn.row
-    if row.hint is None:
+def _hint(view: DialogueView, turn: Turn) -> HintDetail | None:
+    hint = turn.hint
+    if hint is None:
         return None
-    return columns(
-        row,
-        HintDetail,
-        **findings(turn),
-        feedback=feedback(row),
-        labels=[columns(label, LabelRow) for label in turn.labels],
-        hint_values=[columns(value, HintValueRow) for value in turn.hint_values],
-    )
-
-
-def feedback(turn: Turn) -> str:
-    """Return the teacher's message after an attempt; empty without a hint."""
-    return (turn.hint or "") if turn.feedback is None else turn.feedback
+    return {
+        **findings(view, turn),
+        "feedback": hint.feedback,
+        "hint": hint.text,
+        "teacher": hint.teacher,
+        "source_task": hint.source_task,
+        "hint_prompt_template": hint.prompt_template,
+        "usage": None if hint.usage is None else hint.usage.model_dump(),
+        "hint_error": hint.error,
+        "hint_bits": turn.hint_bits,
+        "bits_left": turn.bits_left,
+        "determines_answer": turn.determines_answer,
+        "labels": [columns(label, LabelRow) for label in view.labels[turn.index]],
+        "hint_values": [columns(value, HintValueRow) for value in view.hint_values[turn.index]],
+    }
 
 
 def record_opened(context: Context, hints: Iterable[HintKey], annotator: str) -> None:
@@ -304,15 +307,21 @@ def record_opened(context: Context, hints: Iterable[HintKey], annotator: str) ->
         opened_hints.record(context.db, hints, annotator)
 
 
-def findings(turn: TurnView) -> Findings:
+def findings(view: DialogueView, turn: Turn) -> Findings:
     """Return the detector findings of a hint."""
-    return columns(turn.row, Findings, findings=[_finding(turn, finding) for finding in turn.findings])
+    leak = turn.hint.leak if turn.hint else None
+    return {
+        "planted": turn.hint.planted if turn.hint else None,
+        "leak_checked": leak is not None and leak.is_complete,
+        "leak_found": leak is not None and leak.leaked,
+        "findings": [_finding(source, report) for source, report in view.findings.get(turn.index, {}).items()],
+    }
 
 
-def _finding(turn: TurnView, finding: LeakFinding) -> FindingRow:
-    score = turn.scores.get(finding.source)
-    probability, threshold = (score.probability, score.threshold) if score else (None, None)
-    return columns(finding, FindingRow, probability=probability, threshold=threshold)
+def _finding(source: str, report: LeakReport) -> FindingRow:
+    start, end = report.span or (None, None)
+    scored = {"probability": report.leak_probability, "threshold": report.leak_threshold}
+    return columns(report, FindingRow, source=source, start=start, end=end, **scored)
 
 
 # -- task ------------------------------------------------------------------------------------------------------------
@@ -338,7 +347,7 @@ def _system(yaml_text: str, environment: Environment) -> str:
     return environment.system_prompt()
 
 
-def task_prompt(run: Run, task: TaskRow) -> TaskPrompt:
+def task_prompt(run: Run, task: Task) -> TaskPrompt:
     """Return the text and the system message of a task."""
     environment = _environment(run.config)
     try:
@@ -350,22 +359,13 @@ def task_prompt(run: Run, task: TaskRow) -> TaskPrompt:
     return {"text": json.dumps(task.public, ensure_ascii=False, indent=2), "system": "", "rendered": False}
 
 
-def gold_answer(run: Run, task: TaskRow) -> str | None:
+def gold_answer(run: Run, task: Task) -> str | None:
     """Return the gold answer in the environment's format; None if the environment is not available."""
     environment = _environment(run.config)
     try:
         if environment is None or not environment.owns_environment(task.environment):
             return None
-        return environment.gold_answer(
-            Task(
-                id=task.task,
-                environment=task.environment,
-                split=cast(Any, task.split),
-                level=task.level,
-                public=task.public,
-                privileged=task.privileged,
-            )
-        )
+        return environment.gold_answer(task)
     except _TASK_ERRORS:
         return None
 

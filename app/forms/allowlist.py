@@ -22,14 +22,14 @@ from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.workspace import Workspace
-from rl2f_core.environments.dataset.environment import SAMPLE
+from rl2f_core.common import prompt_templates
+from rl2f_core.common.file_io import checked_path
+from rl2f_core.environments.dataset.config import SAMPLE
 from rl2f_core.environments.math import sources
 from rl2f_core.errors import DataError, RL2FError, shorten_repr
-from rl2f_core.common.file_io import checked_path
 from rl2f_core.leaks.mentions.model import read_weights
 from rl2f_core.models.llms.openai_api import LOOPBACK
 from rl2f_core.models.store.store import built_in, cache_dir, list_models
-from rl2f_core.common import prompt_templates
 from rl2f_core.types import FrozenModel
 
 ENDPOINTS = "RL2F_ENDPOINTS"

@@ -9,10 +9,10 @@ import zlib
 from pathlib import Path
 
 from jobs.workspace import Workspace
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.environments.data_files import SUFFIXES
 from rl2f_core.environments.dataset.summary import read_header
 from rl2f_core.errors import DataError
-from rl2f_core.common.file_io import write_atomically
 
 MAX_FILE_BYTES = 20 * 2**20
 """Maximum size of an uploaded file."""

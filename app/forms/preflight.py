@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from jobs.db.models import ENDED, Run
 from rl2f_core.common.file_io import checked_path
-from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
 from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
 from rl2f_core.learning.training.preflight import PreflightReport
 from rl2f_core.types import FrozenModel, JsonObject
 

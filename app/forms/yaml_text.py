@@ -16,8 +16,8 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from rl2f_core.config.loading import to_yaml
 from rl2f_core.common.text.yaml_loader import Loader, with_loader
+from rl2f_core.config.loading import to_yaml
 
 MAX_CHARACTERS = 200_000
 MAX_VALUES = 20_000

@@ -1,4 +1,6 @@
-"""Pages of the studio, one module each; `app.web.page_registry` finds them.
+"""Pages of the studio; `app.web.page_registry` finds them.
+
+A page is a module, or a folder with the module `page` and its parts. The module has:
 
     PATH: str                       "" for the first page, else the word after the slash
     TITLE: str                      name in the navigation
@@ -6,5 +8,5 @@
     IN_NAVIGATION: bool = True      False for pages that are opened from another page
     build(studio) -> None           called once inside of the page's Gradio route
 
-Modules whose name begins with an underscore are parts of pages.
+Modules whose name begins with an underscore are shared by all pages.
 """

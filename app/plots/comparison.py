@@ -11,10 +11,10 @@ from app.plots.evaluation import Outcomes, cell, difference, effect_difference, 
 from app.plots.metric_info import metric_info
 from app.plots.run_charts import Chart
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
+from rl2f_core.common.stats.intervals import Interval, correct_families, t_interval
 from rl2f_core.evaluation.across_seeds import SeedSummary
 from rl2f_core.evaluation.formatting import number, verdict_text
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot, figure
-from rl2f_core.common.stats.intervals import Interval, correct_families, t_interval
 from rl2f_core.types import FrozenModel, JsonObject
 
 MISSING = "–"

@@ -13,17 +13,21 @@ from pathlib import Path
 from app.plots.metric_info import chart_info, metric_info
 from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import solved_by_task
+from rl2f_core.common.file_io import checked_path
+from rl2f_core.common.stats.intervals import Interval, correct_families, wilson_clustered
+from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison, is_above_baseline
+from rl2f_core.dialogue.metrics.dialogues import (
+    OUTCOMES,
+    compared_with,
+    paired_effect_difference,
+    solve_rate_difference,
+)
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.benchmarks import benchmark_scores
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
 from rl2f_core.evaluation.formatting import count_text, interval_text, number, verdict_text
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
 from rl2f_core.evaluation.plotting import Plot, figure
 from rl2f_core.evaluation.report import EvaluationReport, findings
-from rl2f_core.common.file_io import checked_path
-from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison, is_above_baseline
-from rl2f_core.dialogue.metrics.dialogues import OUTCOMES, compared_with, paired_effect_difference, solve_rate_difference
-from rl2f_core.common.stats.intervals import Interval, correct_families, wilson_clustered
 from rl2f_core.types import ConstantBaseline, JsonObject
 
 Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
@@ -135,7 +139,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
         findings=findings(report),
         constant_baseline=report.constant_baseline,
         parts=[from_report(part) for part in report.parts],
-        benchmarks=benchmark_scores(report),
+        benchmarks=report.benchmark_scores(),
     )
 
 

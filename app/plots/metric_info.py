@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rl2f_core.evaluation.plotting import Format
 from rl2f_core.dialogue.metrics.dialogues import OUTCOMES
+from rl2f_core.evaluation.plotting import Format
 
 
 @dataclass(frozen=True, slots=True)

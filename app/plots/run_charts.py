@@ -13,9 +13,9 @@ from typing import Literal
 
 from app.plots.metric_info import METRIC_GROUPS, METRICS, chart_info, group_info, metric_info
 from app.plots.series import Look, MetricRow, StepMetrics, XKind, axis, column, line, names_of, turns_of
+from rl2f_core.common.stats.intervals import effective_number
 from rl2f_core.errors import UnknownNameError
 from rl2f_core.evaluation.plotting import SERIES, Line, Number, Plot, figure
-from rl2f_core.common.stats.intervals import effective_number
 from rl2f_core.types import JsonObject
 
 Sizes = Mapping[tuple[str, int], Mapping[int, float]]

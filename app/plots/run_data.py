@@ -18,8 +18,8 @@ from jobs.db.errors import UnknownRunError
 from jobs.db.models import Metric, Run
 from jobs.db.queries import metrics, outcomes, runs
 from rl2f_core import registry
-from rl2f_core.errors import DataError, UnknownNameError
 from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.errors import DataError, UnknownNameError
 from rl2f_core.types import JsonObject
 
 T = TypeVar("T")

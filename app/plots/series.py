@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from rl2f_core.evaluation.plotting import Line, Mark, Number
 from rl2f_core.common.stats.intervals import wilson
+from rl2f_core.evaluation.plotting import Line, Mark, Number
 
 XKind = Literal["step", "tokens", "time"]
 T = TypeVar("T")

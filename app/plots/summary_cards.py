@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from app.plots.evaluation import Evaluation
 from app.plots.series import MetricRow, newest, turns_of
-from rl2f_core.evaluation.formatting import interval_text, number, verdict_text
 from rl2f_core.common.stats.intervals import wilson
+from rl2f_core.evaluation.formatting import interval_text, number, verdict_text
 from rl2f_core.types import JsonObject
 
 NEWEST_STEPS = 10

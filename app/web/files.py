@@ -17,7 +17,7 @@ from jobs.export import catalog
 
 CACHED = {"Cache-Control": "public, max-age=31536000, immutable"}
 """Addresses contain a version, so browsers keep what they have for a year."""
-_MODULE = re.compile(r"[a-z_]+\.js")
+_MODULE = re.compile(r"(?:[a-z_]+/)?[a-z_]+\.js")
 
 
 @cache
@@ -47,7 +47,7 @@ def router(context: Context) -> APIRouter:
         headers["Content-Encoding"] = "gzip"
         return Response(compressed_plotly_script(), media_type="text/javascript", headers=headers)
 
-    @api.get(URL + "/{name}")
+    @api.get(URL + "/{name:path}")
     def component_module(name: str) -> FileResponse:
         """Return a JavaScript module."""
         if not _MODULE.fullmatch(name) or not (FOLDER / name).is_file():

@@ -1,4 +1,4 @@
-"""Discovery of pages: each module of `app.pages` without an underscore is one."""
+"""Discovery of pages: each module of `app.pages` without an underscore, and `page` of each package."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def describe_page(module: ModuleType) -> PageInfo:
 
 def pages() -> list[PageInfo]:
     """Return all pages in the order of the navigation; it imports Gradio."""
-    names = [info.name for info in pkgutil.iter_modules(app.pages.__path__) if not info.name.startswith("_")]
-    modules = [importlib.import_module(f"app.pages.{name}") for name in names]
+    found = [info for info in pkgutil.iter_modules(app.pages.__path__) if not info.name.startswith("_")]
+    names = [f"app.pages.{info.name}.page" if info.ispkg else f"app.pages.{info.name}" for info in found]
+    modules = [importlib.import_module(name) for name in names]
     return [describe_page(m) for m in sorted(modules, key=lambda m: (getattr(m, "ORDER", 100), m.TITLE))]

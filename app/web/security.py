@@ -9,7 +9,7 @@
   MCP always needs a token.
 - Request bodies are limited, and `call_limits` limits the calls of a token. Unused routes of Gradio return 404.
 - Beyond loopback every route requires the password (HTTP Basic, compared in constant time) or a token.
-- Wrong passwords and tokens delay the next attempts (`failure_limit`). Browsers with the cookie and programs with a
+- Wrong passwords and tokens delay the next attempts (`jobs.http_access`). Browsers with the cookie and programs with a
   valid token are not delayed, so that nobody can exclude them; a token cannot be guessed.
 """
 
@@ -19,7 +19,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import ipaddress
 import json
 import math
 import os
@@ -38,15 +37,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.common.http_status import STATUS
 from app.forms.own_data import MAX_FILE_BYTES
 from app.web.call_limits import CallLimits
-from app.web.failure_limit import FailureLimit
 from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
 from jobs.db.server_models import ApiToken
-from rl2f_core.errors import DataError, RL2FError
+from jobs.http_access import LOOPBACK, FailureLimit, host_name, is_loopback
 from rl2f_core.common.file_io import checked_path
+from rl2f_core.errors import DataError, RL2FError
 from rl2f_core.types import JsonObject
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LENGTH_HEADERS = (b"content-length", b"transfer-encoding")
 MIN_SECRET_CHARACTERS = 12
@@ -70,16 +68,6 @@ COOKIE_ROUTES = re.compile(r"^/(config|gradio_api|exports/[^/]+)(/|$)")
 
 class ServerError(RL2FError, RuntimeError):
     """The web server cannot start with these options."""
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a name or address."""
-    if host.lower() in LOOPBACK:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_binding(host: str, password: str | None) -> None:
@@ -130,14 +118,6 @@ def own_names(host: str) -> set[str]:
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
         names |= {a.address.partition("%")[0].lower() for each in psutil.net_if_addrs().values() for a in each}
     return names
-
-
-def host_name(value: str) -> str:
-    """Return the name in a Host header, without port and brackets."""
-    value = value.strip().lower()
-    if value.startswith("["):
-        return value[1:].partition("]")[0]
-    return value.partition(":")[0]
 
 
 class Security:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from jobs.chat import tree
 from jobs.db.models import Chat, ChatMessage
+from rl2f_core.config.run import BaseRun
+from rl2f_core.dialogue.rollout.build import build_environment
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import JsonObject, Message, join_reply
 
@@ -44,9 +46,6 @@ def _text(known: tree.Messages, message: ChatMessage) -> str:
 def _system(chat: Chat) -> str:
     if chat.mode == "chat":
         return str(chat.settings.get("system", ""))
-    from rl2f_core.config.run import BaseRun
-    from rl2f_core.dialogue.rollout.build import build_environment
-
     return build_environment(BaseRun.model_validate(chat.settings["config"]).environment).system_prompt()
 
 

@@ -6,17 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from jobs.chat.model_process.protocol import (
-    CHECKPOINT_REF,
-    MAX_CHECKPOINTS,
-    MAX_TEXT,
-    ChatSampling,
-    ModelSource,
-    Strict,
-)
 from jobs.db.queries import runs
+from jobs.model_server.protocol import ModelSource
 from rl2f_core.errors import ConfigError, RL2FError, RunError, UnknownNameError
 from rl2f_core.models.store.conversion import conversion_name
 from rl2f_core.models.store.store import is_loadable, list_models
@@ -28,8 +21,33 @@ if TYPE_CHECKING:
     from jobs.db.models import Checkpoint, Run
     from jobs.workspace import Workspace
 
+MAX_TEXT = 20_000
+"""Maximum characters of one message."""
+MAX_CHECKPOINTS = 4
+"""The base model and three checkpoints."""
+CHECKPOINT_REF = r"base|[1-9][0-9]{0,11}:[A-Za-z0-9][A-Za-z0-9_-]{0,63}@[0-9]{1,9}"
+"""`base` or `RUN:stage@step`."""
 RUNS_SHOWN = 100
 """Maximum number of listed runs, newest first; the URL can name older ones."""
+
+
+class Strict(BaseModel):
+    """Base of settings: unknown keys, NaN and infinity are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ChatSampling(Strict):
+    """Sampling settings of all checkpoints."""
+
+    max_new_tokens: int = Field(256, ge=1, le=4096)
+    """Tokens of one answer."""
+    temperature: float = Field(0.7, ge=0, le=10)
+    """0 selects the most likely token."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """The same for all checkpoints."""
 
 
 class ChatSettings(Strict):

@@ -7,8 +7,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import IntegrityError
-
 from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.ingest.ingester import ingest
@@ -28,17 +26,11 @@ def chat_run(db: Database, workspace: Workspace) -> Run:
     run = runs.find(db, folder=FOLDER)
     if run is None:
         now = time.time()
-        run = Run(
+        new = Run(
             name="Chat", kind=KIND, detail="Dialogues of interactive tasks.", folder=FOLDER, status="succeeded",
             origin="app", device="none", created=now, started=now, ended=now,
         )  # fmt: skip
-        try:
-            run = runs.add(db, run)
-        except IntegrityError:  # another process added it meanwhile: the directory's name is unique
-            existing = runs.find(db, folder=FOLDER)
-            if existing is None:
-                raise
-            run = existing
+        run = runs.add(db, new)
     folder = workspace.folder(FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "meta.json").exists():

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import re
 import threading
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.chat import dialogue_log, interactive_task, tree
-from jobs.chat.checkpoints import ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
-from jobs.chat.limits import ChatLimits
-from jobs.chat.model_process.client import ModelProcess
-from jobs.chat.model_process.protocol import (
-    MAX_TEXT,
-    ChatCompletionRequest,
-    HintRequest,
-    InputMessage,
-    ModelRequest,
-    TaskTurnRequest,
-)
-from jobs.chat.response_stream import ResponseStream
-from jobs.chat.stream_writer import ResponseSlot, StreamWriter
+from jobs.chat import dialogue_log, tree
+from jobs.chat.checkpoints import MAX_TEXT, ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
+from jobs.chat.interactive_task import InteractiveTask, make_task, shared_fields
+from jobs.chat.turn import ResponseSlot, Turn
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats, runs
+from jobs.model_server.limits import STUDIO_LIMITS, ServerLimits
+from jobs.model_server.models import base_name
+from jobs.model_server.process import ModelProcess
+from rl2f_core import types
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.presets import preset
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
 from rl2f_core.dialogue.rollout.dialogue_builder import stop_reason
 from rl2f_core.dialogue.rollout.engine import derive_seed, turn_seed
-from rl2f_core.common.text.yaml_loader import load_yaml
-from rl2f_core.types import PERSON, Hint, JsonObject, StopReason, Task, Turn
+from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
+from rl2f_core.types import PERSON, Hint, JsonObject, StopReason, Task
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -57,6 +49,17 @@ class _OpenChat:
     def id(self) -> int:
         assert self.row.id is not None
         return self.row.id
+
+    @property
+    def task(self) -> InteractiveTask:
+        """The interactive task; raises `RunError` if the chat is a conversation."""
+        if self.row.task is None:
+            raise RunError("This chat is no interactive task.", fix="Reload the page.")
+        return InteractiveTask(self.settings.config, Task.model_validate(self.row.task))
+
+    def turns(self, leaf: ChatMessage) -> list[types.Turn]:
+        """Return the turns of an interactive task until a message."""
+        return tree.turns(tree.chain(self.messages, leaf))
 
     def seed(self, alternative: int) -> int:
         """Return the chat's seed, or a derived one for the n-th alternative of a response."""
@@ -86,11 +89,11 @@ class _OpenChat:
 class ChatService:
     """All chats of a workspace and their model process."""
 
-    def __init__(self, db: Database, workspace: Workspace, limits: ChatLimits | None = None) -> None:
+    def __init__(self, db: Database, workspace: Workspace, limits: ServerLimits = STUDIO_LIMITS) -> None:
         self.db = db
         self.workspace = workspace
         self.process = ModelProcess(workspace.root / "chat.log", limits)
-        self._live: dict[int, ResponseStream] = {}
+        self._live: dict[int, Turn] = {}
         self._lock = threading.Lock()
         self._is_recovered = False
 
@@ -112,12 +115,12 @@ class ChatService:
         rollout = config.rollout
         index = random.randrange(10_000) if data.get("index") is None else data["index"]
         sampling = rollout.model_dump(include={"max_new_tokens", "temperature", "top_p"}) | (data.get("sampling") or {})
-        shared = interactive_task.shared_fields(config)
+        shared = shared_fields(config)
         settings = parse_settings(
             {"max_turns": rollout.max_turns, **data, "index": index, "sampling": sampling, "config": shared}
         )
         self._resolve(settings)
-        task, problem = interactive_task.make_task(settings.config, settings.split, settings.index)
+        task, problem = make_task(settings.config, settings.split, settings.index)
         dumped = settings.model_dump(mode="json")
         return chats.create(self.db, f"Play {task.id}", "play", dumped, task.model_dump(mode="json"), problem)
 
@@ -157,36 +160,45 @@ class ChatService:
         """Close the responses that an earlier server left unfinished; only the first call has an effect."""
         with self._lock:
             is_first, self._is_recovered = not self._is_recovered, True
-            live = list(self._live)
         if is_first and not self.db.read_only:
-            chats.close_abandoned(self.db, live)
+            chats.close_abandoned(self.db, list(self._live))
             dialogue_log.restore(self.db, self.workspace)
 
     def answer(self, chat_id: int) -> JsonObject:
         """Return the gold answer and the privileged data of an interactive task."""
-        chat = chats.get(self.db, chat_id)
-        if chat.task is None:
-            raise RunError("This chat is no interactive task.", fix="Reload the page.")
-        gold_answer = interactive_task.gold_answer(chat.settings["config"], chat.task)
-        return {"answer": gold_answer, "privileged": chat.task["privileged"]}
+        task = self._open(chat_id).task
+        return {"answer": task.environment.gold_answer(task.task), "privileged": task.task.privileged}
+
+    def serve(self, run: int, checkpoint: str) -> None:
+        """Serve a checkpoint and its base model to OpenAI clients until the model process ends.
+
+        Raises the errors of `resolve_checkpoints`, and `ApiError` if the process cannot start.
+        """
+        row, name = runs.get(self.db, run), f"{run}:{checkpoint}"
+        sources = self._resolve(parse_settings({"model": row.model, "checkpoints": ["base", name]}))
+        base, adapter = sources["base"][1], sources[name][1]
+        self.process.serve({f"{row.folder}@{checkpoint}": adapter, base_name(base): base})
 
     # -- turns -------------------------------------------------------------------------------------------------
     def close(self) -> None:
         """End the model process."""
         self.process.close()
 
-    def live(self, chat_id: int) -> ResponseStream | None:
-        """Return the stream of the current turn."""
-        with self._lock:
-            return self._live.get(chat_id)
+    @property
+    def is_busy(self) -> bool:
+        """Responses are being generated."""
+        return bool(self._live)
+
+    def live(self, chat_id: int) -> Turn | None:
+        """Return the current turn."""
+        return self._live.get(chat_id)
 
     def stop(self, chat_id: int) -> None:
         """Stop the responses of the current turn after their current token."""
-        turn = self.live(chat_id)
-        if turn is not None:
-            self.process.stop(turn.id)
+        if (turn := self.live(chat_id)) is not None:
+            turn.stop()
 
-    def send(self, chat_id: int, text: str, parent: int | None, after: dict[str, int] | None = None) -> ResponseStream:
+    def send(self, chat_id: int, text: str, parent: int | None, after: dict[str, int] | None = None) -> Turn:
         """Add a user message and start the responses of all checkpoints.
 
         Args:
@@ -197,7 +209,6 @@ class ChatService:
         """
         check_text(text, "message")
         chat = self._open(chat_id, "chat")
-        sources = self._resolve(chat.settings)
         history = {} if parent is None else _continued_responses(chat, parent, after or {})
         checkpoints = [
             c
@@ -208,42 +219,21 @@ class ChatService:
             raise RunError("There is no response to continue.", fix="Regenerate a failed response first.")
         detail = {"after": history} if history else {}
         user = ChatMessage(chat_id=chat_id, parent=parent, role="user", content=text, detail=detail, time=time.time())
-        with self._turn(chat_id) as turn:
-            (user,) = chats.add(self.db, chat_id, [user])
-            turn.emit({"type": "message", "message": tree.to_json(user)})
-            if not chat.messages:
-                chats.change(self.db, chat_id, title=" ".join(text.split())[:60])
-            chat.messages |= tree.by_id([user])
-            self._respond(turn, chat, sources, user, checkpoints)
-        return turn
+        return self._respond(chat, user, checkpoints)
 
-    def _respond(
-        self,
-        turn: ResponseStream,
-        chat: _OpenChat,
-        sources: ResolvedCheckpoints,
-        user: ChatMessage,
-        checkpoints: Sequence[str],
-    ) -> None:
-        """Start the responses of these checkpoints to a user message."""
-        settings = chat.settings
-        system = [InputMessage(role="system", content=settings.system)] if settings.system else []
-        requests, slots = [], []
+    def _respond(self, chat: _OpenChat, user: ChatMessage, checkpoints: Sequence[str]) -> Turn:
+        """Start the responses of these checkpoints to a user message, which may be new."""
+        settings, sources, slots = chat.settings, self._resolve(chat.settings), []
+        system = [{"role": "system", "content": settings.system}] if settings.system else []
         for checkpoint in checkpoints:
             conversation = tree.conversation(chat.messages, user, checkpoint)
             alternative = len(tree.responses(chat.messages, user.id or 0, checkpoint))
             seed = turn_seed(chat.seed(alternative), len(conversation) // 2)
-            messages = (*system, *(_input_message(m, settings.model) for m in conversation))
-            fields = _shared_fields(chat, sources, checkpoint, seed)
-            requests.append(ChatCompletionRequest(**fields, messages=messages))
-            slots.append(ResponseSlot(checkpoint, user.id, {"seed": seed, "model": settings.model}))
-        added = chats.add(self.db, chat.id, [slot.new_message(chat.id) for slot in slots])
-        for slot, message in zip(slots, added, strict=True):
-            slot.message = message
-            turn.emit({"type": "message", "message": tree.to_json(message)})
-        self._start(turn, requests, slots)
+            messages = [*system, *({"role": m.role, "content": m.content} for m in conversation)]
+            slots.append(_new_slot(chat, sources, checkpoint, user.id, seed, {"messages": messages}))
+        return self._start(chat, slots, user)
 
-    def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> ResponseStream:
+    def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> Turn:
         """Start the next attempt of each checkpoint after a hint on its last one; without `after` the first attempts.
 
         Args:
@@ -252,13 +242,13 @@ class ChatService:
             by: `scripted` or `person`.
             text: The person's hint.
         """
-        hint: HintRequest | None = None
+        hint: JsonObject = {}
         if after:
             if by not in ("scripted", "person"):
                 raise ConfigError("There is no such teacher.", value=by, known=["scripted", "person"])
             if by == "person":
                 check_text(text, "hint")
-            hint = HintRequest.model_validate({"by": by, "text": text if by == "person" else ""})
+            hint = {"hint_by": by, "hint": text if by == "person" else ""}
         chat = self._open(chat_id, "play")
         leaves = {checkpoint: chat.open_attempt(number, checkpoint) for checkpoint, number in after.items()}
         if not after:
@@ -267,77 +257,63 @@ class ChatService:
             leaves = {c: problem for c in checkpoints if not tree.responses(chat.messages, problem.id or 0, c)}
         if not leaves:
             raise RunError("The task has attempts already.", fix="Give a hint, or regenerate an attempt.")
-        with self._turn(chat_id) as turn:
-            self._play(turn, chat, leaves, hint)
-        return turn
+        return self._play(chat, leaves, hint)
 
-    def _play(
-        self,
-        turn: ResponseStream,
-        chat: _OpenChat,
-        leaves: Mapping[str, ChatMessage],
-        hint: HintRequest | None,
-        alternative: int = 0,
-    ) -> None:
-        settings, sources, seed = chat.settings, self._resolve(chat.settings), chat.seed(alternative)
-        requests, slots = [], []
+    def _play(self, chat: _OpenChat, leaves: Mapping[str, ChatMessage], hint: JsonObject, alternative: int = 0) -> Turn:
+        settings, sources, slots = chat.settings, self._resolve(chat.settings), []
         for checkpoint, leaf in leaves.items():
-            request = TaskTurnRequest(
-                **_shared_fields(chat, sources, checkpoint, seed),
-                config=settings.config,
-                task=chat.row.task or {},
-                turns=tuple(t.model_dump(mode="json") for t in tree.turns(tree.chain(chat.messages, leaf))),
-                hint=hint,
-                max_turns=settings.max_turns,
-            )
-            requests.append(request)
-            detail = {"seed": seed, "model": settings.model}
-            slots.append(ResponseSlot(checkpoint, leaf.id, detail, hint_by=hint.by if hint else ""))
-        self._start(turn, requests, slots)
+            messages = tree.chain(chat.messages, leaf)
+            is_same = all(m.detail.get("model", settings.model) == settings.model for m in messages)
+            foreign = set() if is_same else {"token_ids", "logprobs"}  # of another tokenizer
+            turns = [turn.model_dump(mode="json", exclude=foreign) for turn in tree.turns(messages)]
+            body = {"config": settings.config, "task": chat.row.task, "turns": turns, "max_turns": settings.max_turns}
+            seed = chat.seed(alternative)
+            slots.append(_new_slot(chat, sources, checkpoint, leaf.id, seed, {**body, **hint}))
+        return self._start(chat, slots)
 
     def actions(self, chat_id: int, after: int | None = None) -> list[str] | None:
         """Return the valid actions after a person's last attempt; None if the environment has no state."""
-        chat, _, turns = self._open_person(chat_id, after)
-        return interactive_task.valid_actions(chat.settings.config, chat.row.task or {}, turns)
+        chat, leaf = self._open_person(chat_id, after)
+        return chat.task.valid_actions(chat.turns(leaf))
 
     def act(self, chat_id: int, action: str, after: int | None = None) -> list[ChatMessage]:
         """Verify a person's action and return the new messages: an empty hint on the last attempt, and the attempt."""
         check_text(action, "action")
-        chat, leaf, turns = self._open_person(chat_id, after)
-        turn = interactive_task.taken_action(chat.settings.config, chat.row.task or {}, turns, action)
+        chat, leaf = self._open_person(chat_id, after)
+        turn = chat.task.taken_action(chat.turns(leaf), action)
         slot, added = ResponseSlot(PERSON, leaf.id), []
-        if turns:
+        if turn.index:
             detail = {"hint": Hint(text="", teacher="contentless").model_dump(mode="json"), "by": "environment"}
             added = chats.add(self.db, chat.id, [slot.new_message(chat.id, "teacher", detail=detail)])
             slot.parent = added[0].id
-        detail = {"turn": turn.model_dump(mode="json")}
+        return [*added, self._add_attempt(chat, slot, turn, {})]
+
+    def _open_person(self, chat_id: int, after: int | None) -> tuple[_OpenChat, ChatMessage]:
+        """Return a task, and the message before the person's next attempt (without `after` the prompt)."""
+        chat = self._open(chat_id, "play")
+        return chat, next(iter(chat.messages.values())) if after is None else chat.open_attempt(after, PERSON)
+
+    def _add_attempt(self, chat: _OpenChat, slot: ResponseSlot, turn: types.Turn, detail: JsonObject) -> ChatMessage:
+        """Add a person's attempt; it may end the dialogue."""
+        detail = {**detail, "turn": turn.model_dump(mode="json")}
         (attempt,) = chats.add(self.db, chat.id, [slot.new_message(chat.id, content=turn.attempt, detail=detail)])
         stop = stop_reason(turn, chat.settings.max_turns)
-        return [*added, attempt if stop is None else self._end(attempt, stop)]
-
-    def _open_person(self, chat_id: int, after: int | None) -> tuple[_OpenChat, ChatMessage, list[Turn]]:
-        """Return a task, the message before the person's next attempt (without `after` the prompt), and the turns."""
-        chat = self._open(chat_id, "play")
-        leaf = next(iter(chat.messages.values())) if after is None else chat.open_attempt(after, PERSON)
-        return chat, leaf, tree.turns(tree.chain(chat.messages, leaf))
+        return attempt if stop is None else self._end(attempt, stop)
 
     # -- branches ----------------------------------------------------------------------------------------------
-    def regenerate(self, chat_id: int, message_id: int) -> ResponseStream:
+    def regenerate(self, chat_id: int, message_id: int) -> Turn:
         """Sample an alternative response or attempt with another seed."""
         chat = self._open(chat_id)
         old = chat.message(message_id, "assistant")
         parent = chat.message(old.parent or 0)
         checkpoint = old.checkpoint
         chat.settings = parse_settings({**chat.row.settings, "checkpoints": [checkpoint]})
-        with self._turn(chat_id) as turn:
-            if chat.row.mode == "chat":
-                self._respond(turn, chat, self._resolve(chat.settings), parent, [checkpoint])
-            else:
-                alternative = len(tree.responses(chat.messages, parent.id or 0, checkpoint))
-                self._play(turn, chat, {checkpoint: parent}, None, alternative)
-        return turn
+        if chat.row.mode == "chat":
+            return self._respond(chat, parent, [checkpoint])
+        alternative = len(tree.responses(chat.messages, parent.id or 0, checkpoint))
+        return self._play(chat, {checkpoint: parent}, {}, alternative)
 
-    def edit(self, chat_id: int, message_id: int, text: str) -> ResponseStream | ChatMessage:
+    def edit(self, chat_id: int, message_id: int, text: str) -> Turn | ChatMessage:
         """Add an edited copy of a message.
 
         Starts new responses to a user message or hint, and verifies an attempt. Returns the new message if nothing is
@@ -356,16 +332,12 @@ class ChatService:
 
     def _edit_response(self, chat: _OpenChat, old: ChatMessage, text: str) -> ChatMessage:
         detail: JsonObject = {"edited": True, "of": old.id}
-        stop = None
-        if chat.row.mode == "play" and old.parent is not None and chat.row.task is not None:
-            before = tree.turns(tree.chain(chat.messages, chat.messages[old.parent]))
-            task = Task.model_validate(chat.row.task)
-            turn = interactive_task.written_attempt(chat.settings.config, task, before, text)
-            detail["turn"] = turn.model_dump(mode="json")
-            stop = stop_reason(turn, chat.settings.max_turns)
-        message = ResponseSlot(old.checkpoint, old.parent).new_message(chat.id, content=text, detail=detail)
-        (message,) = chats.add(self.db, chat.id, [message])
-        return message if stop is None else self._end(message, stop)
+        slot = ResponseSlot(old.checkpoint, old.parent)
+        if chat.row.mode == "play":
+            turn = chat.task.written_attempt(chat.turns(chat.message(old.parent or 0)), text)
+            return self._add_attempt(chat, slot, turn, detail)
+        (message,) = chats.add(self.db, chat.id, [slot.new_message(chat.id, content=text, detail=detail)])
+        return message
 
     def finish(self, chat_id: int, message_id: int) -> ChatMessage:
         """End an unsolved interactive task at its last message, and record the dialogue."""
@@ -380,15 +352,13 @@ class ChatService:
         """Record the dialogue that ends at `leaf`; returns its run and event, or the error."""
         try:
             chat = self._open(leaf.chat_id)
-            messages = tree.chain(chat.messages, leaf)
-            event = interactive_task.dialogue_event(
+            event = chat.task.dialogue_event(
                 leaf,
-                chat.settings,
-                Task.model_validate(chat.row.task),
-                tree.turns(messages),
+                chat.turns(leaf),
                 StopReason(stop),
                 index=sum(m.checkpoint == leaf.checkpoint and "recorded" in m.detail for m in chat.messages.values()),
-                edited=any(m.detail.get("edited") for m in messages),
+                seed=chat.settings.sampling.seed,
+                edited=any(m.detail.get("edited") for m in tree.chain(chat.messages, leaf)),
             )
             run = dialogue_log.record(self.db, self.workspace, event)
         except RL2FError as error:
@@ -403,35 +373,29 @@ class ChatService:
             raise RunError(f"This chat is {what}.", fix="Reload the page.")
         return _OpenChat(chat, tree.by_id(messages), parse_settings(chat.settings))
 
-    @contextlib.contextmanager
-    def _turn(self, chat_id: int) -> Iterator[ResponseStream]:
-        """Lock the chat for one turn; an error at the start of the turn unlocks it."""
-        turn = ResponseStream(uuid.uuid4().hex, chat_id)
-        with self._lock:
-            if chat_id in self._live:
-                raise RunError("A response is being written in this chat.", fix="Wait for it, or stop it.")
-            self._live[chat_id] = turn
-        try:
-            yield turn
-        except BaseException:
-            self._unlock(turn)
-            raise
-
-    def _start(self, turn: ResponseStream, requests: Sequence[ModelRequest], slots: list[ResponseSlot]) -> None:
-        writer = StreamWriter(self.db, turn, slots, self._record)
+    def _start(self, chat: _OpenChat, slots: list[ResponseSlot], user: ChatMessage | None = None) -> Turn:
+        """Start a turn of a chat, which is locked until its end; responses to a user message get their rows first."""
+        turn = Turn(self.db, self.process, chat.id, slots, self._record)
+        if self._live.setdefault(chat.id, turn) is not turn:
+            raise RunError("A response is being written in this chat.", fix="Wait for it, or stop it.")
 
         def work() -> None:
             try:
-                writer.run(self.process.stream(requests, turn.id))
+                turn.run()
             finally:
-                self._unlock(turn)
+                del self._live[chat.id]
+                turn.end()
 
-        threading.Thread(target=work, name=f"chat-{turn.chat}", daemon=True).start()
-
-    def _unlock(self, turn: ResponseStream) -> None:
-        with self._lock:
-            if self._live.get(turn.chat) is turn:
-                del self._live[turn.chat]
+        try:
+            if user is not None:
+                turn.add_messages(user)
+            if not chat.messages and user is not None:
+                chats.change(self.db, chat.id, title=" ".join(user.content.split())[:60])
+        except BaseException:
+            del self._live[chat.id]
+            raise
+        threading.Thread(target=work, name=f"chat-{chat.id}", daemon=True).start()
+        return turn
 
 
 def check_text(text: str, what: str) -> None:
@@ -464,25 +428,20 @@ def _continued_responses(chat: _OpenChat, parent: int, after: Mapping[str, int])
     return history
 
 
-def _input_message(message: ChatMessage, model: str) -> InputMessage:
-    """Return a message for a request, with its tokens if the same model sampled it."""
-    return InputMessage(
-        role="user" if message.role == "user" else "assistant",
-        content=message.content,
-        token_ids=message.detail.get("token_ids", ()) if message.detail.get("model") == model else (),
-    )
-
-
-def _shared_fields(chat: _OpenChat, sources: ResolvedCheckpoints, checkpoint: str, seed: int) -> JsonObject:
-    """Return the fields that chat and task requests share."""
+def _new_slot(
+    chat: _OpenChat, sources: ResolvedCheckpoints, checkpoint: str, parent: int | None, seed: int, body: JsonObject
+) -> ResponseSlot:
+    """Return the slot of a checkpoint with its request: `body` and the fields that all requests share."""
     model, source = sources[checkpoint]
     sampling = chat.settings.sampling
-    return {
+    shared = {
         "model": model,
-        "source": source,
+        "source": source.model_dump(),
         "max_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": seed,
         "prompt_cache_key": f"chat-{chat.id}-{checkpoint}",
+        "return_token_ids": True,
     }
+    return ResponseSlot(checkpoint, parent, {**shared, **body}, {"seed": seed, "model": chat.settings.model})

@@ -124,8 +124,8 @@ class Database:
             connection.execute("PRAGMA journal_size_limit = 67108864")
             _enable_wal(connection, self.timeout, self.name)
 
-    def migrate(self) -> None:
-        """Bring the schema to the newest revision in one transaction.
+    def migrate(self) -> bool:
+        """Bring the schema to the newest revision in one transaction; return whether it was an older one.
 
         Raises `StoreVersionError` if the database has a newer revision, or an older one and is only read.
         """
@@ -133,14 +133,14 @@ class Database:
             if self.read_only:
                 with self._reader.connect() as connection:
                     schema.check_readable(connection, self.name)
-                return
+                return False
             with self._writer.connect() as connection:
                 cursor = connection.connection.cursor()
                 if self.sqlite:  # a revision may rebuild a table that others reference; `upgrade` checks the references
                     cursor.execute("PRAGMA foreign_keys = OFF")
                 try:
                     with connection.begin():
-                        schema.upgrade(connection, self.name)
+                        return schema.upgrade(connection, self.name)
                 finally:
                     if self.sqlite:
                         cursor.execute("PRAGMA foreign_keys = ON")

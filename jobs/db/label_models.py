@@ -1,4 +1,4 @@
-"""Tables beside the labels: hint counts, leak probabilities, opened findings, accesses to the test set."""
+"""Tables beside the labels: hint counts, opened findings, accesses to the test set."""
 
 from __future__ import annotations
 
@@ -28,25 +28,11 @@ class HintCount(SQLModel, table=True):
     detector: str = Field(primary_key=True)
     n: int = 0
     known: int = 0
-    """Hints with `Turn.hint_bits`."""
+    """Hints with `TurnRow.hint_bits`."""
     bits: float = 0.0
-    """Sum of their `Turn.hint_bits`."""
+    """Sum of their `TurnRow.hint_bits`."""
     determining: int = 0
-    """Hints with `Turn.determines_answer`."""
-
-
-class LeakScore(SQLModel, table=True):
-    """Probability of a leak of one hint by `mentions`, at run time or in a rescore run."""
-
-    run_id: int = Field(foreign_key="run.id", primary_key=True)
-    """The run that scored the hint: its own, or a rescore run."""
-    target: str = Field(primary_key=True)
-    """Run directory of the hint's run."""
-    event_id: str = Field(primary_key=True)
-    turn: int = Field(primary_key=True)
-    probability: float
-    threshold: float
-    """Probability from which the detector flags the hint."""
+    """Hints with `TurnRow.determines_answer`."""
 
 
 class OpenedHint(SQLModel, table=True):

@@ -2,7 +2,8 @@
 
 The ingester writes what the event files contain, and `rl2f reindex` rebuilds it. What people enter (labels, notes,
 tags, chats, schedules) refers to a run and a dialogue's event id, not to row ids, so that a rebuild keeps it.
-Times are seconds since 1970, UTC.
+A dialogue is stored as JSON (`RecordRow`), which `rl2f_core.types.Dialogue` reads; the columns of dialogues and turns
+are what a filter, an order or a statistic reads. Times are seconds since 1970, UTC.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import ConfigDict
-from sqlalchemy import JSON, BigInteger, Column, Index, LargeBinary, Table, Text, UniqueConstraint, text
+from sqlalchemy import JSON, BigInteger, Column, Index, Table, Text, UniqueConstraint, text
 from sqlmodel import AutoString, Field, SQLModel
 
 from rl2f_core.types import JsonObject
@@ -19,7 +20,7 @@ RunStatus = Literal["queued", "starting", "running", "stopping", "succeeded", "f
 ACTIVE: tuple[RunStatus, ...] = ("queued", "starting", "running", "stopping")
 ENDED: tuple[RunStatus, ...] = ("succeeded", "failed", "stopped", "interrupted")
 FULL_TEXT = "dialogue_text"
-"""SQLite's full-text table of dialogues; its row ids are the dialogues' ids."""
+"""Table with the texts of dialogues (SQLite: full-text index); its row ids are the dialogues' ids."""
 
 
 def table_of(model: type[SQLModel]) -> Table:
@@ -42,10 +43,6 @@ def _json() -> Any:
 
 def _text() -> Any:
     return Field(default="", sa_column=Column(Text, nullable=False))
-
-
-def _nullable_text() -> Any:
-    return Field(default=None, sa_column=Column(Text))
 
 
 def _long() -> Any:
@@ -209,9 +206,10 @@ class TaskRow(SQLModel, table=True):
     """`jobs.labels.holdout.task_hash`, equal in all runs."""
 
 
-class Dialogue(SQLModel, table=True):
-    """One dialogue. `run_id, event_id` identifies it permanently; a rebuild may change `id`."""
+class DialogueRow(SQLModel, table=True):
+    """What lists of dialogues filter, sort and show. `run_id, event_id` is permanent; a rebuild may change `id`."""
 
+    __tablename__ = "dialogue"
     __table_args__ = (
         UniqueConstraint("run_id", "event_id"),
         Index("ix_dialogue_run_step", "run_id", "step", "id"),
@@ -243,6 +241,7 @@ class Dialogue(SQLModel, table=True):
     step: int
     checkpoint: str | None = None
     condition: str | None = None
+    """`rl2f_core.run.events.DialogueEvent.setting`."""
     group: str
     index: int
     stop_reason: str
@@ -268,76 +267,42 @@ class Dialogue(SQLModel, table=True):
     time: float
 
 
-class Turn(SQLModel, table=True):
-    """An attempt and the hint after it."""
+class RecordRow(SQLModel, table=True):
+    """The JSON of a dialogue (`rl2f_core.types.Dialogue`), apart from its row, so that lists read few pages."""
 
+    __tablename__ = "record"
+    dialogue_id: int = Field(primary_key=True, foreign_key="dialogue.id")
+    content: str = _text()
+
+
+class TurnRow(SQLModel, table=True):
+    """What labels and statistics read of a turn; the view `turns` adds texts of the record."""
+
+    __tablename__ = "turn"
     __table_args__ = (UniqueConstraint("dialogue_id", "index"), _planted_index())
     id: int | None = Field(default=None, primary_key=True)
     dialogue_id: int = Field(foreign_key="dialogue.id")
     index: int
-    attempt: str = _text()
-    finish_reason: str
     correct: bool | None = None
     """None without a verdict."""
-    parsed: str | None = None
-    verdict: JsonObject = _json()
-    """`rl2f_core.types.Verdict`."""
     reward: float | None = None
-    advantage: float | None = None
-    hint: str | None = _nullable_text()
-    feedback: str | None = _nullable_text()
-    """The teacher's message, if a leak action changed it."""
+    """None if it is unknown."""
     teacher: str | None = None
-    source_task: str | None = None
-    hint_prompt_template: str | None = None
-    """`name@version` of the prompt template of a model teacher."""
-    prompt_template: str | None = None
-    """`name@version` of the reprompt template of the attempt; None without reprompt."""
-    usage: JsonObject | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
-    """Cost of a model teacher's message (`rl2f_core.types.Usage`)."""
-    hint_error: str | None = _nullable_text()
-    """Teacher error; the hint is then a fallback or empty."""
+    """None without a hint."""
+    is_eligible: bool = False
+    """The hint counts in queues and estimates: `jobs.labels.hint_counts.is_eligible`."""
+    leak_checked: bool = False
+    leak_found: bool = False
+    leak_read: bool = False
+    """The student read the leak."""
+    detector: str | None = None
+    """Detector of the leak."""
+    leak_distance: float | None = None
+    """Distance of the leak probability to the threshold."""
     planted: str | None = None
     """Kind of the leak that teacher `leaky` planted; private ground truth, see `rl2f_core.types.Hint`."""
     hint_bits: float | None = None
-    bits_left: float | None = None
     determines_answer: bool = False
-    bits_used: float | None = None
-    """See `rl2f_core.types.Turn` for these four."""
-    actions: list[JsonObject] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
-    """Labeled actions of the prompt (`rl2f_core.types.ActionChoice`); None without `prompting: enumerate`."""
-    reflection: str | None = _nullable_text()
-    """The reflector's text in the prompt; None without a reflector."""
-    leak_checked: bool = False
-    leak_found: bool = False
-    tokens: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
-    """Little-endian: uint32 n, then n int32 token ids, then n float32 log-probabilities (omitted if unknown)."""
-
-
-class RewardTerm(SQLModel, table=True):
-    """A named term of a turn's reward."""
-
-    __table_args__ = ({"sqlite_with_rowid": False},)
-    turn_id: int = Field(foreign_key="turn.id", primary_key=True)
-    name: str = Field(primary_key=True)
-    score: float
-    weight: float
-
-
-class LeakFinding(SQLModel, table=True):
-    """A leak that a detector found in a hint, at run time (`source` = run) or in a rescore (its run id)."""
-
-    turn_id: int = Field(foreign_key="turn.id", primary_key=True)
-    source: str = Field(default="run", primary_key=True)
-    detector: str | None = None
-    leak_type: str | None = None
-    """`rl2f_core.types.LeakType`; None if the detector cannot tell."""
-    start: int | None = None
-    end: int | None = None
-    """Character span [start, end) in the teacher's feedback."""
-    answer_fraction: float = 0.0
-    evidence: str = _text()
-    action: str | None = None
 
 
 class HintValue(SQLModel, table=True):
@@ -368,7 +333,7 @@ class HintValue(SQLModel, table=True):
 
 
 class RescoreSummary(SQLModel, table=True):
-    """The result of a rescore run, also if its target is not in the database; `RescoredRun` is derived from it."""
+    """The result of a rescore run, also if its target is not in the database."""
 
     run_id: int = Field(foreign_key="run.id", primary_key=True)
     target: str = Field(index=True)
@@ -379,21 +344,22 @@ class RescoreSummary(SQLModel, table=True):
     time: float
 
 
-class RescoreFinding(SQLModel, table=True):
-    """A hint flagged by a rescore run, by the dialogue's event id; `LeakFinding` is derived from it."""
+class RescoredHint(SQLModel, table=True):
+    """What a rescore run reports on a hint that it flags, or that has a leak probability.
 
+    It refers to the target's run directory and event, so that the two runs can be ingested in any order.
+    """
+
+    __table_args__ = (Index("ix_rescoredhint_target", "target", "event_id", "turn"),)
     run_id: int = Field(foreign_key="run.id", primary_key=True)
     event_id: str = Field(primary_key=True)
     turn: int = Field(primary_key=True)
     target: str
-    """Run directory of the rescored run."""
+    leak_found: bool
     detector: str | None = None
-    leak_type: str | None = None
-    """`rl2f_core.types.LeakType`; None if the detector cannot tell."""
-    start: int | None = None
-    end: int | None = None
-    answer_fraction: float = 0.0
-    evidence: str = _text()
+    leak_distance: float | None = None
+    report: str = _text()
+    """JSON of `rl2f_core.types.LeakReport`."""
 
 
 class LeakLabel(SQLModel, table=True):
@@ -418,17 +384,6 @@ class LeakLabel(SQLModel, table=True):
     """The annotator had not opened the findings before (`OpenedHint`)."""
     sampling_frame: str | None = None
     """Text of `jobs.labels.sampling.SamplingFrame`; None if the hint was chosen by hand."""
-    time: float
-
-
-class RescoredRun(SQLModel, table=True):
-    """A rescore of all hints of an earlier run; its findings have the rescore's run id as `source`."""
-
-    run_id: int = Field(foreign_key="run.id", primary_key=True)
-    target_run_id: int = Field(foreign_key="run.id", primary_key=True)
-    detectors: str = _text()
-    checked: int = 0
-    flagged: int = 0
     time: float
 
 

@@ -1,6 +1,7 @@
-"""Upgrade a database to the newest schema revision.
+"""Create the schema of an empty database from the models; upgrade an older one to the newest revision.
 
-The revisions are in `migrations/versions/`. Alembic stores a database's revision in its table `alembic_version`.
+The revisions are in `migrations/versions/`. Alembic stores a database's revision in its table `alembic_version`. A
+revision that changes tables of `EVENT_TABLES` calls `rebuild_event_tables`, since the run folders have their content.
 """
 
 from __future__ import annotations
@@ -23,7 +24,24 @@ VERSIONS = SCRIPTS / "versions"
 TABLE_MODULES = (models, label_models, audit_models, server_models)
 """Modules with tables; their import adds the tables to `MODELS`."""
 MODELS = models.SQLModel.metadata
+EVENT_TABLES = tuple(
+    models.table_of(model)
+    for model in (
+        models.TaskRow,
+        models.DialogueRow,
+        models.RecordRow,
+        models.TurnRow,
+        models.RescoredHint,
+        models.RescoreSummary,
+        label_models.HintCount,
+    )
+)
+"""Tables of dialogues, which the ingester fills from the run folders."""
+NUMBERED = ("run", "note", "chat", "chatmessage", "scheduledrun", "apitoken")
+"""Tables that never use the id of a deleted row again."""
 _POSTGRES_LOCK_ID = 7245
+for _name in NUMBERED:
+    MODELS.tables[_name].dialect_options["sqlite"]["autoincrement"] = True
 
 
 def _is_compared(_: sa.schema.SchemaItem, name: str | None, kind: str, reflected: bool, __: object) -> bool:
@@ -72,22 +90,68 @@ def current_revision(connection: sa.Connection) -> str | None:
     return revision
 
 
-def upgrade(connection: sa.Connection, name: str) -> None:
-    """Run all missing revisions in the connection's transaction, which holds the write lock on SQLite.
+def upgrade(connection: sa.Connection, name: str) -> bool:
+    """Create the schema, or run all missing revisions; return whether the schema was an older one.
+
+    Both happen in the connection's transaction, which holds the write lock on SQLite.
 
     Raises `StoreVersionError` if the database is newer than this program.
     """
     if connection.dialect.name == "postgresql":  # serialize servers that start at the same time
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK_ID})")
-    if _known_revision(connection, name) == head_revision():
-        return
+    revision = _known_revision(connection, name)
+    if revision == head_revision():
+        return False
     config = _config()
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    if revision is None:
+        MODELS.create_all(connection)
+        _create_texts_and_view(connection)
+        connection.execute(sa.insert(models.table_of(models.Setting)).values(name="store.version", value="0"))
+        command.stamp(config, "head")
+    else:
+        command.upgrade(config, "head")
     if connection.dialect.name == "sqlite":
         broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
         if broken:
             raise StoreError("The schema upgrade left rows that reference missing rows.", value=broken[:3])
+    return revision is not None
+
+
+def rebuild_event_tables(connection: sa.Connection) -> None:
+    """Replace the tables of dialogues by empty ones of the models, so that the events of all runs are read again."""
+    connection.exec_driver_sql("DROP VIEW IF EXISTS turns")
+    for name in (models.FULL_TEXT, *(table.name for table in reversed(EVENT_TABLES))):
+        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
+    MODELS.create_all(connection, tables=EVENT_TABLES)
+    _create_texts_and_view(connection)
+    connection.exec_driver_sql("UPDATE run SET events_offset = 0, invalid_lines = 0, version = version + 1")
+
+
+def _create_texts_and_view(connection: sa.Connection) -> None:
+    """Create the table of texts, and the view `turns` for people who open the database with SQL."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    kind = "VIRTUAL TABLE" if is_sqlite else "TABLE"
+    columns = (
+        " USING fts5(task, attempts, hints, tokenize = 'unicode61 remove_diacritics 2')"
+        if is_sqlite
+        else " (rowid INTEGER PRIMARY KEY, task TEXT, attempts TEXT, hints TEXT)"
+    )
+    connection.exec_driver_sql(f"CREATE {kind} {models.FULL_TEXT}{columns}")
+
+    def text(path: str) -> str:
+        if is_sqlite:
+            return f"""json_extract(record.content, '$.turns[' || turn."index" || '].{path}')"""
+        return f"""record.content::json #>> ARRAY['turns', turn."index"::text, '{"', '".join(path.split("."))}']"""
+
+    connection.exec_driver_sql(
+        'CREATE VIEW turns AS SELECT dialogue.run_id, dialogue.event_id, turn."index" AS turn, dialogue.phase, '
+        "dialogue.stage, dialogue.step, dialogue.policy, turn.correct, turn.reward, turn.teacher, "
+        "turn.leak_checked AS checked, turn.leak_found AS leaked, turn.detector, turn.planted, turn.hint_bits, "
+        f"{text('attempt')} AS attempt, {text('verdict.parsed')} AS parsed, {text('hint.text')} AS hint, "
+        f"COALESCE({text('hint.feedback')}, {text('hint.text')}) AS feedback "
+        "FROM turn JOIN dialogue ON dialogue.id = turn.dialogue_id JOIN record ON record.dialogue_id = dialogue.id"
+    )
 
 
 def check_readable(connection: sa.Connection, name: str) -> None:
@@ -97,7 +161,7 @@ def check_readable(connection: sa.Connection, name: str) -> None:
         raise StoreVersionError(
             f"The database has version {revision or 0}, and this program reads version {head}.",
             value=name,
-            fix="Start a server with write access: it upgrades the database.",
+            fix="Run `rl2f reindex`, or start a server: both upgrade the database.",
         )
 
 

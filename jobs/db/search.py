@@ -5,14 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sqlalchemy import ColumnElement, String, bindparam, cast, exists, literal_column, or_
-from sqlmodel import col
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    String,
+    Text,
+    and_,
+    bindparam,
+    column,
+    literal_column,
+    or_,
+    select,
+)
+from sqlalchemy import table as table_
 
-from jobs.db.models import FULL_TEXT, Dialogue, TaskRow, Turn
+from jobs.db.models import FULL_TEXT
 
+TEXTS = table_(FULL_TEXT, column("rowid", Integer), *(column(name, Text) for name in ("task", "attempts", "hints")))
+"""The texts of dialogues; `rowid` is the dialogue's id."""
 MAX_TERMS = 20
 """Number of terms of a search that are used."""
 MIN_PREFIX_CHARS = 3
+_NULL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+"""The escape of a null character after an even number of backslashes."""
 _TERM = re.compile(r'"([^"]*)"?|(\S+)')
 
 
@@ -21,6 +37,11 @@ def clean(value: str) -> str:
     if value.isascii() and "\0" not in value:
         return value
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def clean_json(text: str) -> str:
+    """Replace null characters in JSON text, see `clean`; a parsed JSON text has no lone surrogates."""
+    return _NULL.sub(r"\1\\ufffd", text) if r"\u0000" in text else text
 
 
 def split_terms(search: str) -> list[str]:
@@ -41,20 +62,21 @@ def fts_query(search: str) -> str:
     return " ".join(f'"{term}"' for term in terms) + ("*" if is_prefix else "")
 
 
-def matches(search: str) -> ColumnElement[bool]:
-    """Return the full-text condition of a search, for SQLite."""
-    return literal_column(FULL_TEXT, String).bool_op("MATCH")(bindparam("words", fts_query(search)))
+def matching_dialogues(search: str, *, has_index: bool) -> Select[int]:
+    """Select the ids of dialogues whose task, attempts or hints contain all terms of a search.
 
-
-def like_clause(search: str) -> list[ColumnElement[bool]]:
-    """Return one condition per term, for other databases: an attempt, a hint or the task contains it."""
-    conditions: list[ColumnElement[bool]] = []
-    for term in split_terms(search):
-        in_turn = or_(*(col(c).icontains(term, autoescape=True) for c in (Turn.attempt, Turn.hint)))
-        in_task = cast(TaskRow.public, String).icontains(term, autoescape=True)
-        matches_turn = exists().where(col(Turn.dialogue_id) == Dialogue.id, in_turn)
-        conditions.append(matches_turn | exists().where(col(TaskRow.id) == Dialogue.task_id, in_task))
-    return conditions
+    Args:
+        search: Words and quoted phrases.
+        has_index: The table of texts is SQLite's full-text index.
+    """
+    condition: ColumnElement[bool]
+    if has_index:
+        condition = literal_column(FULL_TEXT, String).bool_op("MATCH")(bindparam("words", fts_query(search)))
+    else:
+        texts = [TEXTS.c[name] for name in ("task", "attempts", "hints")]
+        terms = split_terms(search)
+        condition = and_(True, *(or_(*(text.icontains(term, autoescape=True) for text in texts)) for term in terms))
+    return select(TEXTS.c.rowid).where(condition)
 
 
 def join_leaves(value: object) -> str:

@@ -14,9 +14,9 @@ import psutil
 
 from jobs.executors.base import LaunchSpec, WorkerHandle
 from jobs.workspace import Workspace
-from rl2f_core.errors import RunError
 from rl2f_core.common.paths import ROOT
 from rl2f_core.common.processes import kill_group, reap, sigterm_blocked
+from rl2f_core.errors import RunError
 
 WORKER = (sys.executable, "-m", "jobs.worker")
 START_TOLERANCE_SECONDS = 1.0

@@ -20,14 +20,14 @@ from typing import TypeVar
 
 import yaml
 
+from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.paths import ROOT
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, DataError, RL2FError, RunError
-from rl2f_core.common.file_io import write_atomically
-from rl2f_core.common.paths import ROOT
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import CheckpointEvent, DialogueEvent, encode, read_events
-from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
 MAX_BYTES = 5_950_000

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from rl2f_core.errors import DiskFullError, RunError
 from rl2f_core.common.file_io import disk_is_full
+from rl2f_core.errors import DiskFullError, RunError
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.export.example_run import check_private, machine_paths
-from rl2f_core.config.loading import dump_yaml, parse_config
-from rl2f_core.errors import DataError, RunError, rl2f_command
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.paths import ROOT
+from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.errors import DataError, RunError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import MetricEvent, StatusEvent, read_events
-from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
 REPORT_FOLDERS = ("evaluation", "counterfactual")

@@ -8,28 +8,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import JSON, func, insert, select, text
+from pydantic import ValidationError
+from sqlalchemy import JSON, TableClause, func, insert, select, text
 from sqlmodel import Session, SQLModel, col
 
 from jobs.db.models import (
-    FULL_TEXT,
     Checkpoint,
-    Dialogue,
-    LeakFinding,
+    DialogueRow,
     LeakLabel,
     Log,
     Metric,
-    RewardTerm,
+    RecordRow,
     Run,
     Stage,
     TaskRow,
-    Turn,
+    TurnRow,
     table_of,
 )
 from jobs.db.queries import hint_values, rescores, runs
-from jobs.db.queries.dialogues import pack
 from jobs.db.queries.metrics import DEMONSTRATED, EVALUATION
-from jobs.db.search import clean, join_leaves
+from jobs.db.search import TEXTS, clean, clean_json, join_leaves
 from jobs.labels import hint_counts, holdout
 from rl2f_core.run.events import (
     CheckpointEvent,
@@ -41,8 +39,7 @@ from rl2f_core.run.events import (
     LogEvent,
     MetricEvent,
 )
-from rl2f_core.types import LeakReport
-from rl2f_core.types import Turn as CoreTurn
+from rl2f_core.types import Dialogue, LeakReport, Turn
 
 _INT32, _INT64 = 2**31, 2**63
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -54,15 +51,11 @@ class DialogueRows:
     """The rows of a dialogue event, without row ids."""
 
     dialogue: Row
+    record: str
+    """JSON of the dialogue."""
     task: Row
     turns: list[Row]
-    terms: list[list[Row]]
-    """Reward terms per turn."""
-    findings: list[Row | None]
-    """Leak finding per turn; None without a leak."""
-    reports: list[LeakReport | None]
-    """Leak report per turn; None if its hint was not checked."""
-    full_text: Row
+    texts: Row
 
 
 Prepared = DialogueRows | MetricEvent | CheckpointEvent | LogEvent | HintValueEvent | LeakEvent | LeakRescoreEvent
@@ -76,8 +69,7 @@ def event_to_rows(event: Event) -> Prepared | None:
     if isinstance(event, DialogueEvent):
         return _dialogue_rows(event)
     if isinstance(event, LeakEvent):
-        for number in (event.turn, *(event.report.span or ())):
-            _check_range(number, _INT32, "turn or span")
+        _check_range(event.turn, _INT32, "turn")
     elif isinstance(event, MetricEvent | CheckpointEvent):
         _check_range(event.step, _INT32, "step")
     elif isinstance(event, HintValueEvent):
@@ -102,10 +94,11 @@ def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
     _check_range(dialogue.seed, _INT64, "seed")
     if [turn.index for turn in dialogue.turns] != list(range(len(dialogue.turns))):
         raise ValueError("the turns are not numbered from 0")
-    turns = [_turn_row(turn) for turn in dialogue.turns]
-    terms = [[{"name": t.name, "score": t.score, "weight": t.weight} for t in turn.rewards] for turn in dialogue.turns]
-    if any(len({term["name"] for term in named}) < len(named) for named in terms):
-        raise ValueError("two reward terms of a turn have the same name")
+    if any(turn.logprobs and len(turn.logprobs) != len(turn.token_ids) for turn in dialogue.turns):
+        raise ValueError("a turn has another number of tokens than of log-probabilities")
+    record = dialogue.model_dump_json(exclude_defaults=True)
+    if not math.isfinite(event.time) or not _is_readable(record, dialogue):
+        raise ValueError("a number is not finite")
     task_row = {
         "task": task.id,
         "environment": task.environment,
@@ -115,22 +108,27 @@ def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
         "privileged": _encode(task.privileged),
         "task_hash": holdout.task_hash(task.environment, task.public, task.privileged),
     }
-    full_text = {
+    hints = (turn.hint.text for turn in dialogue.turns if turn.hint is not None)
+    texts = {
         "task": clean(join_leaves(task.public)),
-        "attempts": "\n".join(row["attempt"] for row in turns),
-        "hints": "\n".join(row["hint"] for row in turns if row["hint"]),
+        "attempts": clean("\n".join(turn.attempt for turn in dialogue.turns)),
+        "hints": clean("\n".join(filter(None, hints))),
     }
-    findings = [_finding(turn) for turn in dialogue.turns]
-    reports = [turn.hint.leak if turn.hint else None for turn in dialogue.turns]
-    return DialogueRows(_dialogue_row(event, turns), task_row, turns, terms, findings, reports, full_text)
+    turns = [_turn_row(turn, dialogue.policy) for turn in dialogue.turns]
+    return DialogueRows(_dialogue_row(event, turns), clean_json(record), task_row, turns, texts)
+
+
+def _is_readable(record: str, dialogue: Dialogue) -> bool:
+    """Whether the JSON gives the dialogue again; JSON has null for a number that is not finite."""
+    try:
+        return Dialogue.model_validate_json(record) == dialogue
+    except ValidationError:
+        return False
 
 
 def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
     dialogue = event.dialogue
     advantages = [turn.advantage for turn in dialogue.turns if turn.advantage is not None]
-    bits = [x for turn in dialogue.turns for x in (turn.hint_bits, turn.bits_left, turn.bits_used) if x is not None]
-    if not all(map(math.isfinite, [dialogue.reward or 0.0, event.time, *advantages, *bits])):
-        raise ValueError("a reward, an advantage, bits or the time is not a finite number")
     checked = any(row["leak_checked"] for row in turns)
     return {
         "event_id": event.id,
@@ -145,7 +143,7 @@ def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
         "group": dialogue.group,
         "index": dialogue.index,
         "stop_reason": dialogue.stop_reason.value,
-        "error": _clean(dialogue.error),
+        "error": None if dialogue.error is None else clean(dialogue.error),
         "policy": dialogue.policy,
         "seed": dialogue.seed,
         "solved_at": dialogue.solved_at,
@@ -158,59 +156,23 @@ def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
     }
 
 
-def _clean(value: str | None) -> str | None:
-    return None if value is None else clean(value)
-
-
-def _turn_row(turn: CoreTurn) -> Row:
+def _turn_row(turn: Turn, policy: str) -> Row:
     hint = turn.hint
-    leak = hint.leak if hint else None
+    leak = (hint.leak if hint else None) or LeakReport(leaked=False, error="no detector checked it")
     return {
         "index": turn.index,
-        "attempt": clean(turn.attempt),
-        "finish_reason": turn.finish_reason.value,
         "correct": turn.verdict.correct,
-        "parsed": _clean(turn.verdict.parsed),
-        "verdict": turn.verdict.model_dump_json(),
-        "reward": turn.reward if turn.has_reward else None,
-        "advantage": turn.advantage,
-        "hint": clean(hint.text) if hint else None,
-        "feedback": _clean(hint.feedback) if hint else None,
+        "reward": turn.known_reward,
         "teacher": hint.teacher if hint else None,
-        "source_task": hint.source_task if hint else None,
-        "hint_prompt_template": hint.prompt_template if hint else None,
-        "prompt_template": turn.prompt_template,
-        "usage": hint.usage.model_dump_json() if hint and hint.usage is not None else None,
-        "hint_error": _clean(hint.error) if hint else None,
+        "is_eligible": hint_counts.is_eligible(hint, policy),
+        "leak_checked": leak.is_complete,
+        "leak_found": leak.leaked,
+        "leak_read": hint is not None and hint.read_leak,
+        "detector": leak.detector if leak.leaked else None,
+        "leak_distance": rescores.leak_distance(leak),
         "planted": hint.planted if hint else None,
         "hint_bits": turn.hint_bits,
-        "bits_left": turn.bits_left,
         "determines_answer": turn.determines_answer,
-        "bits_used": turn.bits_used,
-        "actions": json.dumps([c.model_dump() for c in turn.actions]) if turn.actions else None,
-        "reflection": _clean(turn.reflection),
-        "leak_checked": leak is not None and leak.is_complete,
-        "leak_found": leak is not None and leak.leaked,
-        "tokens": pack(turn.token_ids, turn.logprobs) if turn.token_ids else None,
-    }
-
-
-def _finding(turn: CoreTurn) -> Row | None:
-    leak = turn.hint.leak if turn.hint else None
-    if leak is None or not leak.leaked:
-        return None
-    start, end = leak.span or (None, None)
-    for offset in (start or 0, end or 0):
-        _check_range(offset, _INT32, "span")
-    return {
-        "source": "run",
-        "detector": leak.detector,
-        "leak_type": leak.leak_type,
-        "start": start,
-        "end": end,
-        "answer_fraction": leak.answer_fraction,
-        "evidence": clean(leak.evidence),
-        "action": leak.action,
     }
 
 
@@ -246,42 +208,34 @@ def _insert_dialogues(session: Session, run: Run, items: list[DialogueRows]) -> 
     new: dict[str, DialogueRows] = {}
     for item in items:
         new.setdefault(item.dialogue["event_id"], item)
-    stored = (col(Dialogue.run_id) == run.id, col(Dialogue.event_id).in_(new))
-    for event_id in session.scalars(select(col(Dialogue.event_id)).where(*stored)):
+    stored = (col(DialogueRow.run_id) == run.id, col(DialogueRow.event_id).in_(new))
+    for event_id in session.scalars(select(col(DialogueRow.event_id)).where(*stored)):
         del new[event_id]
     if not new:
         return
     task_ids = _task_ids(session, run, [item.task for item in new.values()])
     label_counts = _label_counts(session, run)
-    ids = _new_ids(session, Dialogue, len(new))
-    turn_ids = iter(_new_ids(session, Turn, sum(len(item.turns) for item in new.values())))
-    dialogues, turns, terms, findings, texts = [], [], [], [], []
+    ids = _new_ids(session, DialogueRow, len(new))
+    turn_ids = iter(_new_ids(session, TurnRow, sum(len(item.turns) for item in new.values())))
+    dialogues, records, turns, texts = [], [], [], []
     for row_id, (event_id, item) in zip(ids, new.items(), strict=True):
         more = {"id": row_id, "run_id": run.id, "task_id": task_ids[item.task["task"]]}
         dialogues.append({**item.dialogue, **more, "label_count": label_counts.get(event_id, 0)})
-        texts.append({**item.full_text, "id": row_id})
-        for row, named, finding in zip(item.turns, item.terms, item.findings, strict=True):
-            turn_id = next(turn_ids)
-            turns.append({**row, "id": turn_id, "dialogue_id": row_id})
-            terms += [{**term, "turn_id": turn_id} for term in named]
-            findings += [{**finding, "turn_id": turn_id}] if finding else []
-    for model, rows in ((Dialogue, dialogues), (Turn, turns), (RewardTerm, terms), (LeakFinding, findings)):
-        _insert_rows(session, model, rows)
-    scored = [(event, k, r) for event, item in new.items() for k, r in enumerate(item.reports) if r is not None]
-    rescores.add_scores(session, _id(run), [(run.folder, *each) for each in scored])
-    hint_counts.add(session, _id(run), [(i.dialogue, i.task, i.turns, i.findings) for i in new.values()])
-    if session.get_bind().dialect.name == "sqlite":
-        into = f"INSERT INTO {FULL_TEXT} (rowid, task, attempts, hints) VALUES (:id, :task, :attempts, :hints)"
-        session.connection().exec_driver_sql(into, texts)
+        records.append({"dialogue_id": row_id, "content": item.record})
+        turns += [{**row, "id": next(turn_ids), "dialogue_id": row_id} for row in item.turns]
+        texts.append({**item.texts, "rowid": row_id})
+    for table, rows in ((table_of(DialogueRow), dialogues), (table_of(RecordRow), records), (table_of(TurnRow), turns),
+                        (TEXTS, texts)):  # fmt: skip
+        _insert_rows(session, table, rows)
+    hint_counts.add(session, _id(run), [(item.dialogue, item.task, item.turns) for item in new.values()])
     hint_values.apply_to_new(session, run, list(new))
-    rescores.attach(session, run, list(new))
 
 
-def _insert_rows(session: Session, model: type[SQLModel], rows: list[Row]) -> None:
+def _insert_rows(session: Session, table: TableClause, rows: list[Row]) -> None:
     """Insert rows with equal keys and JSON as text. On SQLite, bypass SQLAlchemy, which halves the time."""
     if not rows:
         return
-    table, names = table_of(model), list(rows[0])
+    names = list(rows[0])
     if session.get_bind().dialect.name != "sqlite":
         for name in (name for name in names if isinstance(table.c[name].type, JSON)):
             for row in rows:
@@ -300,7 +254,7 @@ def _task_ids(session: Session, run: Run, rows: list[Row]) -> dict[str, int]:
     ids = {task: row_id for task, row_id in session.execute(query) if row_id is not None}
     missing = [task for task in new if task not in ids]
     new_ids = dict(zip(missing, _new_ids(session, TaskRow, len(missing)), strict=True))
-    _insert_rows(session, TaskRow, [{**new[task], "id": i, "run_id": run.id} for task, i in new_ids.items()])
+    _insert_rows(session, table_of(TaskRow), [{**new[task], "id": i, "run_id": run.id} for task, i in new_ids.items()])
     return ids | new_ids
 
 
@@ -351,7 +305,7 @@ def _insert_metrics(session: Session, run: Run, events: list[MetricEvent]) -> No
             run.reward = values.get("reward", run.reward)
         row = {"run_id": run.id, "stage": event.stage, "step": event.step, "number": -1 if evaluation else number}
         rows.append({**row, "time": event.time, "tokens": tokens, "values": _encode(values)})
-    _insert_rows(session, Metric, rows)
+    _insert_rows(session, table_of(Metric), rows)
     if stages:
         run.done = float(sum(stage.done for stage in stages.values()))
         run.total = float(sum(stage.steps for stage in stages.values()))

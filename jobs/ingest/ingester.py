@@ -6,6 +6,7 @@ and logged; an incomplete last line is read the next time. The status of a run i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -22,9 +23,9 @@ from jobs.db.models import Run
 from jobs.db.queries import run_queue, runs
 from jobs.ingest import event_rows
 from jobs.workspace import Workspace
+from rl2f_core.common.file_io import checked_path
 from rl2f_core.config.loading import load_config
 from rl2f_core.errors import DataError, RL2FError, RunError
-from rl2f_core.common.file_io import checked_path
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, StatusEvent, read_events
 
@@ -179,6 +180,17 @@ def _rebuild(db: Database, workspace: Workspace, run: Run) -> None:
         session.add_all(runs.planned_stages(row))
     while ingest(db, workspace, run):
         pass
+
+
+def ingest_pending(db: Database, workspace: Workspace) -> None:
+    """Ingest the events of ended runs that are not in the database, e.g. after an upgrade of its schema.
+
+    A server does the same in the background (`jobs.queue.queue.Queue.recover`).
+    """
+    for run in run_queue.ended(db):
+        with contextlib.suppress(DataError):  # `rl2f reindex` reports a file that cannot be read
+            while ingest(db, workspace, run):
+                pass
 
 
 def import_run(db: Database, workspace: Workspace, folder: str, origin: str = "imported") -> Run | None:

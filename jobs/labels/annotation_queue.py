@@ -18,8 +18,9 @@ from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlmodel import Session
 
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, Run, Turn, table_of
-from jobs.labels.hint_counts import RUN, in_scope, is_own, is_teacher_hint
+from jobs.db.models import DialogueRow, LeakLabel, RescoredHint, RescoreSummary, Run, TurnRow, table_of
+from jobs.db.queries import rescores
+from jobs.labels.hint_counts import RUN, in_scope, is_flagged_by, is_own
 from jobs.labels.informative import most_informative
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
@@ -40,12 +41,11 @@ _PRIME = 2**31 - 1
 _ID_BITS = 32
 """A rank below 2³¹ and a row id below 2³² fit into 63 bits."""
 _CHUNK = 500
-_dialogue = table_of(Dialogue)
-_turn = table_of(Turn)
+_dialogue = table_of(DialogueRow)
+_turn = table_of(TurnRow)
 _label = table_of(LeakLabel)
-_finding = table_of(LeakFinding)
-_rescored = table_of(RescoredRun)
-_rescored_count = select(func.count()).select_from(_rescored)
+_rescored = table_of(RescoredHint)
+_rescored_count = select(func.count()).select_from(table_of(RescoreSummary))
 _run_count = select(func.count()).select_from(table_of(Run))
 _samples: dict[tuple[object, ...], tuple[int, ...]] = {}
 _lock = threading.Lock()
@@ -191,25 +191,23 @@ def _sorted_ids(ranked: np.ndarray) -> list[int]:
 
 def _flagged_sample(session: Session, filter: QueueFilter, size: int) -> list[int]:
     """Sample flagged hints. Few hints are flagged, so all their row ids are read."""
-    flagged = _within(filter, _with_dialogue(select(_turn.c.id)).where(is_teacher_hint()))
+    flagged = _within(filter, _with_dialogue(select(_turn.c.id)).where(_turn.c.is_eligible))
     if filter.source == RUN:
         flagged = flagged.where(_dialogue.c.leak_state == 2, _turn.c.leak_found)
     else:
-        flagged = flagged.join(_finding, (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == filter.source))
+        flagged = flagged.join(_rescored, is_flagged_by(filter.source)).where(_is_checked_by(filter.source))
     ids = np.fromiter(session.scalars(flagged), dtype=np.int64)
     return _sorted_ids(_ranked(ids, filter.seed))[:size]
 
 
 def _unflagged_sample(session: Session, filter: QueueFilter, size: int) -> list[int]:
     """Sample unflagged hints by testing row ids in rank order."""
-    unflagged = _with_dialogue(select(_turn.c.id)).where(is_teacher_hint())
+    unflagged = _with_dialogue(select(_turn.c.id)).where(_turn.c.is_eligible)
     ends = [select(end(_turn.c.id)) for end in (func.min, func.max)]  # one query for both would read every row
     if filter.source == RUN:
         unflagged = unflagged.where(~_turn.c.leak_found)
     else:
-        flagged = exists().where(_finding.c.turn_id == _turn.c.id, _finding.c.source == filter.source)
-        targets = select(_rescored.c.target_run_id).where(_rescored.c.run_id == int(filter.source))
-        unflagged = unflagged.where(~flagged, func.coalesce(_dialogue.c.run_id, 0).in_(targets))
+        unflagged = unflagged.where(~exists().where(is_flagged_by(filter.source)), _is_checked_by(filter.source))
     # coalesce prevents the use of the run index, because few turns are tested
     unflagged = unflagged.where(in_scope(func.coalesce(_dialogue.c.run_id, 0), filter.run))
     if filter.run is not None:
@@ -235,6 +233,11 @@ def _unflagged_sample(session: Session, filter: QueueFilter, size: int) -> list[
     return turns[:size]
 
 
+def _is_checked_by(source: str) -> ColumnElement[bool]:
+    """Return the condition that a rescore run checked the run of the dialogue; it uses no index of runs."""
+    return func.coalesce(_dialogue.c.run_id, 0).in_(rescores.targets(int(source)))
+
+
 def _with_dialogue(statement: Select[T]) -> Select[T]:
     """Join turns with their dialogues."""
     return statement.join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
@@ -255,7 +258,7 @@ def _hints(filter: QueueFilter) -> Select[int]:
     statement = _within(filter, _with_dialogue(select(_turn.c.id)))
     if filter.selection == "flagged":
         statement = statement.where(_dialogue.c.leak_state == 2, _turn.c.leak_found)
-    return statement.where(is_teacher_hint())
+    return statement.where(_turn.c.is_eligible)
 
 
 def _is_label_of(annotator: str) -> ColumnElement[bool]:
@@ -330,7 +333,7 @@ def _turns(
     *conditions: ColumnElement[bool],
 ) -> list[int]:
     statement = _with_dialogue(select(_turn.c.id)).where(
-        is_teacher_hint(), _turn.c.dialogue_id.in_(dialogues), *conditions
+        _turn.c.is_eligible, _turn.c.dialogue_id.in_(dialogues), *conditions
     )
     if filter.selection == "flagged":
         statement = statement.where(_turn.c.leak_found)

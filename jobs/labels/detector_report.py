@@ -18,8 +18,8 @@ from jobs.labels.estimation import Estimates, Stratum, estimate
 from jobs.labels.hint_counts import RUN, STEPS_PER_BUCKET, DetectorVerdict, HintGroup, InformationRow
 from jobs.labels.planted_hints import PlantedCounts, PlantedGroup, PlantedHint, PlantedRow
 from jobs.labels.sampling import SamplingFrame
-from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.common.stats.intervals import Interval, wilson
+from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import FrozenModel
 
 GROUP_BY = ("detector", "teacher", "environment", "checkpoint", "condition", "run")

@@ -91,6 +91,7 @@ def labeled_examples(workspace: Workspace, db: Database, runs: Sequence[int]) ->
 
 
 def _examples(record: ExportRecord, finder: MentionFinder) -> Iterator[tuple[HintKey, Example]]:
+    from jobs.export.datasets.export_records import written
     from jobs.export.datasets.label_choice import decide
 
     task = record.event.task
@@ -98,14 +99,14 @@ def _examples(record: ExportRecord, finder: MentionFinder) -> Iterator[tuple[Hin
         return
     attempts: list[str] = []
     hints: list[str] = []
-    for step in record.steps:
-        attempts.append(step.turn.attempt)
-        leak = decide(step, "human").leaks
-        if leak is not None and step.written:
-            query = LeakQuery(task, step.written, tuple(attempts), tuple(hints))
-            key = HintKey(int(record.run), record.event.id, step.turn.index)
+    for turn in record.turns:
+        attempts.append(turn.attempt)
+        leak = decide(turn, record.labels.get(turn.index, ()), "human").leaks
+        if leak is not None and (text := written(turn)):
+            query = LeakQuery(task, text, tuple(attempts), tuple(hints))
+            key = HintKey(int(record.run), record.event.id, turn.index)
             yield key, example_of(finder, query, leak, record.task_key, LABELS, 1.0)
-        hints.append(step.hint or "")
+        hints.append(turn.hint.text if turn.hint is not None else "")
 
 
 # -- blind random draws ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Hint counts per group of the detector report, maintained by the ingester so that reads take milliseconds.
 
-`is_teacher_hint` excludes hints without text that could leak, those of demonstrations, and planted leaks. `in_scope`
+`is_eligible` excludes hints without text that could leak, those of demonstrations, and planted leaks. `in_scope`
 excludes forks, which continue one dialogue many times under chosen hints: their hints count only if their run is
 requested.
 """
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, case, func, select, text
+from sqlalchemy import ColumnElement, Select, case, func, select, text
 from sqlmodel import Session
 
 from jobs.db.label_models import HintCount
-from jobs.db.models import Dialogue, LeakFinding, Run, TaskRow, Turn, table_of
+from jobs.db.models import DialogueRow, RescoredHint, Run, TaskRow, TurnRow, table_of
 from jobs.labels import holdout
 from rl2f_core.run.events import OWN_CONDITIONS
-from rl2f_core.types import DEMONSTRATION, FrozenModel
+from rl2f_core.types import DEMONSTRATION, FrozenModel, Hint
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -32,11 +32,11 @@ COUNTERFACTUAL = ("fork", "hint_value")
 """Run kinds whose dialogues continue those of other runs."""
 STEPS_PER_BUCKET = 10
 _count = table_of(HintCount)
-_dialogue = table_of(Dialogue)
+_dialogue = table_of(DialogueRow)
 _run = table_of(Run)
-_turn = table_of(Turn)
+_turn = table_of(TurnRow)
 _task = table_of(TaskRow)
-_finding = table_of(LeakFinding)
+_rescored = table_of(RescoredHint)
 _GROUP = ("run_id", "environment", "teacher", "stage", "bucket", "checkpoint", "condition", "test")
 _KEY = (*_GROUP, "checked", "flagged", "detector")
 _SUMS = ("n", "known", "bits", "determining")
@@ -90,14 +90,13 @@ class DetectorVerdict:
     detector: str
 
 
-def is_teacher_hint() -> ColumnElement[bool]:
-    """Return the condition for turns, joined with their dialogues, with a hint of the teacher's own to a student.
+def is_eligible(hint: Hint | None, policy: str) -> bool:
+    """Whether a hint of a dialogue of `policy` is a teacher's own to a student, so that it counts in estimates.
 
     It is neither contentless, nor a fallback after a teacher error, nor planted, nor part of a demonstration.
     """
-    written = _turn.c.hint_error.is_(None) | _turn.c.feedback.is_not(None)
-    own = (func.coalesce(_turn.c.teacher, "") != CONTENTLESS) & _turn.c.planted.is_(None)
-    return _turn.c.hint.is_not(None) & own & written & (_dialogue.c.policy != DEMONSTRATION)
+    is_own = hint is not None and hint.teacher != CONTENTLESS and hint.planted is None and not hint.is_fallback
+    return is_own and policy != DEMONSTRATION
 
 
 def is_own(column: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -130,24 +129,19 @@ def group_columns() -> tuple[ColumnElement[Any], ...]:
     )
 
 
-def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[Row], Sequence[Row | None]]]) -> None:
-    """Count new hints. Each item has the rows of a dialogue, its task, its turns and their findings."""
+def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[Row]]]) -> None:
+    """Count new hints. Each item has the rows of a dialogue, of its task and of its turns."""
     sums: dict[tuple[object, ...], list[float]] = defaultdict(lambda: [0, 0, 0.0, 0])
-    for dialogue, task, turns, findings in items:
-        if dialogue["policy"] == DEMONSTRATION:
-            continue
+    for dialogue, task, turns in items:
         before = (run_id, dialogue["environment"])
         after = (dialogue["stage"], bucket(dialogue["step"]), dialogue["checkpoint"] or "", dialogue["condition"] or "",
                  holdout.is_test(task["task_hash"]))  # fmt: skip
-        for turn, finding in zip(turns, findings, strict=True):
-            if turn["hint"] is None or turn["teacher"] == CONTENTLESS or turn["planted"] is not None:
-                continue
-            if turn["hint_error"] is not None and turn["feedback"] is None:
-                continue
-            verdict = (turn["leak_checked"], turn["leak_found"], (finding or {}).get("detector") or "")
-            added = (1, turn["hint_bits"] is not None, turn["hint_bits"] or 0.0, turn["determines_answer"])
-            total = sums[(*before, turn["teacher"] or "", *after, *verdict)]
-            total[:] = [x + y for x, y in zip(total, added, strict=True)]
+        for turn in turns:
+            if turn["is_eligible"]:
+                verdict = (turn["leak_checked"], turn["leak_found"], turn["detector"] or "")
+                added = (1, turn["hint_bits"] is not None, turn["hint_bits"] or 0.0, turn["determines_answer"])
+                total = sums[(*before, turn["teacher"], *after, *verdict)]
+                total[:] = [x + y for x, y in zip(total, added, strict=True)]
     if sums:
         rows = [dict(zip((*_KEY, *_SUMS), (*key, *total), strict=True)) for key, total in sums.items()]
         session.connection().execute(_ADD, rows)
@@ -171,17 +165,9 @@ def count_rescored(
     db: Database, source: str, runs: Sequence[int], test: bool, run: int | None = None, environment: str = ""
 ) -> dict[tuple[HintGroup, DetectorVerdict, DetectorVerdict], int]:
     """Count the hints of `runs` that a rescore flagged, by group, run-time verdict and rescore verdict."""
-    first, last = _finding.alias("first"), _finding.alias("last")
-    columns = (
-        *group_columns(),
-        _turn.c.leak_checked,
-        _turn.c.leak_found,
-        func.coalesce(first.c.detector, ""),
-        func.coalesce(last.c.detector, ""),
-    )
-    flagged = _flagged(last, source, runs, test, run, environment)
-    at_run_time = (first.c.turn_id == _turn.c.id) & (first.c.source == RUN)
-    statement = flagged.outerjoin(first, at_run_time).with_only_columns(*columns)
+    runtime = (_turn.c.leak_checked, _turn.c.leak_found, func.coalesce(_turn.c.detector, ""))
+    columns = (*group_columns(), *runtime, func.coalesce(_rescored.c.detector, ""))
+    statement = _flagged(source, runs, test, run, environment).with_only_columns(*columns)
     with db.read() as session:
         counts = Counter(tuple(row) for row in session.execute(statement))
     return {
@@ -221,7 +207,7 @@ def information(
         if source == RUN:
             flagged = session.execute(select(*sums).where(*conditions, _count.c.flagged)).one()
         else:
-            rescored = _flagged(_finding, source, runs, test, run, environment).with_only_columns(
+            rescored = _flagged(source, runs, test, run, environment).with_only_columns(
                 func.count(),
                 func.count(_turn.c.hint_bits),
                 func.coalesce(func.sum(_turn.c.hint_bits), 0.0),
@@ -237,18 +223,38 @@ def information(
     return first, second
 
 
-def _flagged(
-    finding: FromClause, source: str, runs: Sequence[int], test: bool, run: int | None, environment: str
-) -> Select[Any]:
+def is_flagged_by(source: str) -> ColumnElement[bool]:
+    """Return the condition that a rescore run flagged the turn, joined with its dialogue, of a run that it checked."""
+    same_hint = (_rescored.c.event_id == _dialogue.c.event_id) & (_rescored.c.turn == _turn.c.index)
+    return (_rescored.c.run_id == int(source)) & _rescored.c.leak_found & same_hint
+
+
+def with_verdict(statement: Select[Any], source: str, runs: Sequence[int]) -> Select[Any]:
+    """Add the columns `checked`, `flagged` and `found_by` (detector) of a source to a query of turns and dialogues.
+
+    Args:
+        statement: The query.
+        source: `run`, or the id of a rescore run.
+        runs: The rescored runs; ignored for `run`.
+    """
+    columns: tuple[ColumnElement[Any], ...] = (_turn.c.leak_checked, _turn.c.leak_found, _turn.c.detector)
+    if source != RUN:
+        checked = _dialogue.c.run_id.in_(runs)
+        statement = statement.outerjoin(_rescored, is_flagged_by(source) & checked)
+        columns = (checked, _rescored.c.run_id.is_not(None), _rescored.c.detector)
+    labels = ("checked", "flagged", "found_by")
+    return statement.add_columns(*(column.label(name) for column, name in zip(columns, labels, strict=True)))
+
+
+def _flagged(source: str, runs: Sequence[int], test: bool, run: int | None, environment: str) -> Select[Any]:
     """Return the query of the hints that a rescore flagged; the caller replaces its column."""
     statement = (
         select(_turn.c.id)
-        .select_from(finding)
-        .join(_turn, _turn.c.id == finding.c.turn_id)
-        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+        .select_from(_dialogue)
+        .join(_turn, _turn.c.dialogue_id == _dialogue.c.id)
+        .join(_rescored, is_flagged_by(source))
         .join(_task, _task.c.id == _dialogue.c.task_id)
-        .where(finding.c.source == source, _dialogue.c.run_id.in_(runs))
-        .where(is_teacher_hint(), in_scope(_dialogue.c.run_id, run))
+        .where(_dialogue.c.run_id.in_(runs), _turn.c.is_eligible, in_scope(_dialogue.c.run_id, run))
         .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
     )
     return statement.where(_dialogue.c.environment == environment) if environment else statement

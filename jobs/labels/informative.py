@@ -7,19 +7,16 @@ sampling, Lewis and Gale 1994). The order depends on the findings, so these labe
 
 from __future__ import annotations
 
-from sqlalchemy import Select, String, case, cast, exists, func, or_, select
+from sqlalchemy import Select, case, exists, func, or_, select
 from sqlmodel import Session
 
-from jobs.db.label_models import LeakScore
-from jobs.db.models import Dialogue, LeakFinding, RescoredRun, Run, Turn, table_of
-from jobs.labels.hint_counts import is_teacher_hint
+from jobs.db.models import DialogueRow, RescoredHint, RescoreSummary, Run, TurnRow, table_of
 
-_dialogue = table_of(Dialogue)
-_turn = table_of(Turn)
+_dialogue = table_of(DialogueRow)
+_turn = table_of(TurnRow)
 _run = table_of(Run)
-_finding = table_of(LeakFinding)
-_rescored = table_of(RescoredRun)
-_score = table_of(LeakScore)
+_rescored = table_of(RescoredHint)
+_summary = table_of(RescoreSummary)
 FAR = 2.0
 """Distance of a hint without a leak probability; larger than any other."""
 
@@ -32,25 +29,21 @@ def most_informative(session: Session, hints: Select[int], size: int) -> list[in
         hints: Selects row ids of turns, joined with their dialogues.
         size: Maximum number of hints.
     """
-    found = (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == cast(_rescored.c.run_id, String))
-    of_run = _rescored.c.target_run_id == _dialogue.c.run_id
-    newly_flagged = exists().where(of_run, ~_turn.c.leak_found, found)
-    no_longer_flagged = _turn.c.leak_found & exists().where(of_run, ~exists().where(found).correlate(_turn, _rescored))
-    disagree = or_(newly_flagged, no_longer_flagged)
-    distance = (
-        select(func.min(func.abs(_score.c.probability - _score.c.threshold)))
-        .join(_run, _run.c.folder == _score.c.target)
-        .where(
-            _run.c.id == _dialogue.c.run_id,
-            _score.c.event_id == _dialogue.c.event_id,
-            _score.c.turn == _turn.c.index,
-        )
-        .correlate(_dialogue, _turn)
-        .scalar_subquery()
+    folder = select(_run.c.folder).where(_run.c.id == _dialogue.c.run_id).correlate(_dialogue).scalar_subquery()
+    same_hint = (_rescored.c.event_id == _dialogue.c.event_id) & (_rescored.c.turn == _turn.c.index)
+    reported = (_rescored.c.target == folder) & same_hint
+    flagged_again = exists().where(_rescored.c.run_id == _summary.c.run_id, reported, _rescored.c.leak_found)
+    newly_flagged = ~_turn.c.leak_found & exists().where(reported, _rescored.c.leak_found)
+    no_longer_flagged = _turn.c.leak_found & exists().where(
+        _summary.c.target == folder, ~flagged_again.correlate(_dialogue, _turn, _summary)
     )
+    disagree = or_(newly_flagged, no_longer_flagged)
+    rescored = select(func.min(_rescored.c.leak_distance)).where(reported).correlate(_dialogue, _turn).scalar_subquery()
+    own, other = func.coalesce(_turn.c.leak_distance, FAR), func.coalesce(rescored, FAR)
+    distance = case((own < other, own), else_=other)
     statement = (
-        hints.where(is_teacher_hint(), or_(disagree, distance.is_not(None)))
-        .order_by(case((disagree, 0), else_=1), func.coalesce(distance, FAR), _turn.c.id)
+        hints.where(_turn.c.is_eligible, or_(disagree, distance < FAR))
+        .order_by(case((disagree, 0), else_=1), distance, _turn.c.id)
         .limit(size)
     )
     return list(session.scalars(statement))

@@ -15,21 +15,22 @@ from sqlalchemy import func, select, update
 from sqlmodel import Session
 
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Dialogue, LeakLabel, Turn, table_of
+from jobs.db.models import DialogueRow, LeakLabel, RecordRow, TurnRow, table_of
 from jobs.db.server_models import Setting
 from jobs.labels import opened_hints
 from jobs.labels.agreement import LABELS
 from jobs.labels.annotation_queue import HintKey, QueueFilter, sample
 from rl2f_core.errors import ConfigError, DataError
-from rl2f_core.types import JsonObject
+from rl2f_core.types import Dialogue, JsonObject
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
 
 MAX_NAME, MAX_NOTE, MAX_UNDO = 60, 4_000, 100
 _CONTENT = ("label", "start", "end", "note", "blind", "sampling_frame", "time")
-_dialogue = table_of(Dialogue)
-_turn = table_of(Turn)
+_dialogue = table_of(DialogueRow)
+_turn = table_of(TurnRow)
+_record = table_of(RecordRow)
 _label = table_of(LeakLabel)
 
 
@@ -166,16 +167,18 @@ def labels_per_run(db: Database) -> dict[int, int]:
 def _hint(session: Session, run_id: int, event: str, turn: int) -> tuple[int, str]:
     """Return the turn's row id and the teacher's feedback."""
     statement = (
-        select(_turn.c.hint, _turn.c.feedback, _turn.c.id)
+        select(_turn.c.id, _record.c.content)
         .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
+        .join(_record, _record.c.dialogue_id == _dialogue.c.id)
         .where(_dialogue.c.run_id == run_id, _dialogue.c.event_id == event, _turn.c.index == turn)
     )
     row = session.execute(statement).first()
     if row is None:
         raise NotFoundError("Turn not found.", value=(run_id, event, turn), fix="Its run may have been deleted.")
-    if row.hint is None:
+    hint = Dialogue.model_validate_json(row.content).turns[turn].hint
+    if hint is None:
         raise DataError("This attempt has no hint to label.", value=(run_id, event, turn))
-    return row.id, row.hint if row.feedback is None else row.feedback
+    return row.id, hint.feedback
 
 
 def _check_span(start: int | None, end: int | None, hint: str) -> None:
@@ -191,11 +194,11 @@ def _stored(session: Session, run_id: int, event: str, turn: int, annotator: str
 
 
 def _update_count(session: Session, run_id: int, event: str) -> None:
-    """Update `Dialogue.label_count`."""
+    """Update `DialogueRow.label_count`."""
     session.flush()
     count = select(func.count(_label.c.turn.distinct())).where(_label.c.run_id == run_id, _label.c.event_id == event)
     where = (_dialogue.c.run_id == run_id, _dialogue.c.event_id == event)
-    session.execute(update(Dialogue).where(*where).values(label_count=count.scalar_subquery()))
+    session.execute(update(DialogueRow).where(*where).values(label_count=count.scalar_subquery()))
 
 
 def _changes(session: Session, annotator: str) -> list[JsonObject]:

@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
-from jobs.db.models import Dialogue, LeakFinding, TaskRow, Turn, table_of
+from jobs.db.models import DialogueRow, TaskRow, TurnRow, table_of
 from jobs.labels import holdout
-from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, group_columns, in_scope, is_own
+from jobs.labels.hint_counts import DetectorVerdict, HintGroup, group_columns, in_scope, is_own, with_verdict
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import DEMONSTRATION, FrozenModel
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
 
-_dialogue = table_of(Dialogue)
-_turn = table_of(Turn)
+_dialogue = table_of(DialogueRow)
+_turn = table_of(TurnRow)
 _task = table_of(TaskRow)
-_finding = table_of(LeakFinding)
 
 
 PlantedGroup = Literal["all", "detector", "kind", "checkpoint"]
@@ -70,17 +69,15 @@ def count_planted(
     with_controls: bool = True,
 ) -> PlantedCounts:
     """Count the planted hints that a source checked; the arguments are those of `hint_counts.information`."""
-    columns = (*group_columns(), _turn.c.planted, _finding.c.turn_id, func.coalesce(_finding.c.detector, ""))
-    statement = (
-        select(*columns)
+    statement: Select[Any] = (
+        select(*group_columns(), _turn.c.planted)
         .select_from(_turn)
         .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
         .join(_task, _task.c.id == _dialogue.c.task_id)
-        .outerjoin(_finding, (_finding.c.turn_id == _turn.c.id) & (_finding.c.source == source))
         .where(_turn.c.planted.is_not(None), _dialogue.c.policy != DEMONSTRATION, in_scope(_dialogue.c.run_id, run))
         .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
-        .where(_turn.c.leak_checked if source == RUN else _dialogue.c.run_id.in_(runs))
     )
+    statement = with_verdict(statement, source, runs)
     if environment:
         statement = statement.where(_dialogue.c.environment == environment)
     if not with_controls:
@@ -88,7 +85,7 @@ def count_planted(
     counts: Counter[PlantedHint] = Counter()
     with db.read() as session:
         for row in session.execute(statement):
-            kind, finding, detector = row[7:]
-            verdict = DetectorVerdict(True, finding is not None, detector)
-            counts[PlantedHint(HintGroup(*(*row[:7], test)), kind, verdict)] += 1
+            if row.checked:
+                verdict = DetectorVerdict(True, row.flagged, row.found_by or "")
+                counts[PlantedHint(HintGroup(*(*row[:7], test)), row.planted, verdict)] += 1
     return counts

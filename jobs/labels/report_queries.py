@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, Select, select
 
 from jobs.db.errors import NotFoundError
 from jobs.db.label_models import TestSetAccess
-from jobs.db.models import Dialogue, LeakFinding, LeakLabel, RescoredRun, TaskRow, Turn, table_of
+from jobs.db.models import DialogueRow, LeakLabel, RescoreSummary, Run, TaskRow, TurnRow, table_of
 from jobs.db.queries.runs import get_in_session
 from jobs.labels import detector_report, hint_counts, holdout, planted_hints
 from jobs.labels.detector_report import AnnotatorLabel, DetectorReport, LabeledHint, Population, StratumVerdict
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 
 UNNAMED = "unnamed"
 """Detector of a finding without detector name."""
-_dialogue = table_of(Dialogue)
-_turn = table_of(Turn)
+_dialogue = table_of(DialogueRow)
+_turn = table_of(TurnRow)
 _label = table_of(LeakLabel)
-_finding = table_of(LeakFinding)
 _task = table_of(TaskRow)
-_rescored = table_of(RescoredRun)
 
 
 @dataclass(frozen=True)
@@ -57,20 +55,19 @@ class Source:
     detectors: str
     """Description of the detectors."""
     runs: tuple[int, ...]
-    """The rescored runs; empty for all."""
+    """The rescored run; empty for all."""
     time: float | None = None
 
 
 def sources(db: Database) -> list[Source]:
     """Return the run-time findings and every rescore, the newest first."""
+    summary, run = table_of(RescoreSummary), table_of(Run)
+    columns = (summary.c.run_id, run.c.id, summary.c.detectors, summary.c.time)
+    rescores = select(*columns).join(run, run.c.folder == summary.c.target).order_by(summary.c.run_id.desc())
     with db.read() as session:
-        columns = (_rescored.c.run_id, _rescored.c.target_run_id, _rescored.c.detectors, _rescored.c.time)
-        rows = session.execute(select(*columns)).all()
-    rescores: dict[int, Source] = {}
-    for run, target, detectors, at in rows:
-        stored = rescores.get(run) or Source(str(run), detectors, (), at)
-        rescores[run] = replace(stored, runs=(*stored.runs, target), time=max(at, stored.time or at))
-    return [Source(RUN, "as each run was configured", ()), *(rescores[run] for run in sorted(rescores, reverse=True))]
+        rows = session.execute(rescores).all()
+    found = [Source(str(run_id), detectors, (target,), at) for run_id, target, detectors, at in rows]
+    return [Source(RUN, "as each run was configured", ()), *found]
 
 
 def source(db: Database, name: str) -> Source:
@@ -159,23 +156,20 @@ def population(db: Database, scope: Scope, scored: Source, frame_source: str = R
 
 def labeled_hints(db: Database, scope: Scope, scored: Source) -> list[LabeledHint]:
     """Return all labeled hints of the scope, the latest label last."""
-    first, last = _finding.alias("first"), _finding.alias("last")
-    statement = (
+    statement: Select[Any] = (
         select(
             _label.c.run_id, _label.c.event_id, _label.c.turn, _label.c.annotator, _label.c.label, _label.c.blind,
             _label.c.sampling_frame, _dialogue.c.environment, _dialogue.c.stage, _dialogue.c.step,
             _dialogue.c.checkpoint, _dialogue.c.condition, _task.c.task_hash, _turn.c.teacher, _turn.c.leak_checked,
-            _turn.c.leak_found, first.c.detector.label("runtime_detector"), last.c.turn_id.label("finding"),
-            last.c.detector.label("source_detector"),
+            _turn.c.leak_found, _turn.c.detector,
         )
         .join(_dialogue, (_dialogue.c.run_id == _label.c.run_id) & (_dialogue.c.event_id == _label.c.event_id))
         .join(_turn, (_turn.c.dialogue_id == _dialogue.c.id) & (_turn.c.index == _label.c.turn))
         .join(_task, _task.c.id == _dialogue.c.task_id)
-        .outerjoin(first, (first.c.turn_id == _turn.c.id) & (first.c.source == RUN))
-        .outerjoin(last, (last.c.turn_id == _turn.c.id) & (last.c.source == scored.name))
-        .where(hint_counts.is_teacher_hint(), hint_counts.in_scope(_label.c.run_id, scope.run))
+        .where(_turn.c.is_eligible, hint_counts.in_scope(_label.c.run_id, scope.run))
         .order_by(_label.c.time, _label.c.id)
     )  # fmt: skip
+    statement = hint_counts.with_verdict(statement, scored.name, scored.runs)
     if scope.environment:
         statement = statement.where(_dialogue.c.environment == scope.environment)
     hints: dict[tuple[int, str, int], list[Row[Any]]] = defaultdict(list)
@@ -183,10 +177,10 @@ def labeled_hints(db: Database, scope: Scope, scored: Source) -> list[LabeledHin
         for row in session.execute(statement):
             if holdout.is_test(row.task_hash) == scope.test:
                 hints[row.run_id, row.event_id, row.turn].append(row)
-    return [_labeled_hint(rows, scored) for rows in hints.values()]
+    return [_labeled_hint(rows) for rows in hints.values()]
 
 
-def _labeled_hint(rows: Sequence[Row[Any]], scored: Source) -> LabeledHint:
+def _labeled_hint(rows: Sequence[Row[Any]]) -> LabeledHint:
     """Build a hint from its rows, one per label."""
     row = rows[-1]
     labels = tuple(AnnotatorLabel(row.annotator, row.label, row.blind, row.sampling_frame) for row in rows)
@@ -194,9 +188,8 @@ def _labeled_hint(rows: Sequence[Row[Any]], scored: Source) -> LabeledHint:
         row.run_id, row.environment, row.teacher or "", row.stage, bucket(row.step), row.checkpoint or "",
         row.condition or "", holdout.is_test(row.task_hash),
     )  # fmt: skip
-    runtime = verdict = DetectorVerdict(row.leak_checked, row.leak_found, row.runtime_detector or "")
-    if scored.name != RUN:
-        verdict = DetectorVerdict(row.run_id in scored.runs, row.finding is not None, row.source_detector or "")
+    runtime = DetectorVerdict(row.leak_checked, row.leak_found, row.detector or "")
+    verdict = DetectorVerdict(row.checked, row.flagged, row.found_by or "")
     verdict = replace(verdict, detector=_detector(verdict) or "")
     return LabeledHint(row.run_id, row.event_id, row.turn, group, row.task_hash, runtime, verdict, labels)
 

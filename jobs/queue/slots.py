@@ -19,9 +19,9 @@ from pathlib import Path
 from jobs.db import settings
 from jobs.db.engine import Database
 from rl2f_core import registry
+from rl2f_core.common.file_io import read_json
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-from rl2f_core.common.file_io import read_json
 
 SLOT_FILE = "slot.json"
 """File in the run directory with the slot of its worker."""

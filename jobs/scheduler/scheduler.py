@@ -30,8 +30,8 @@ from jobs.queue.queue import Queue
 from jobs.scheduler import retention
 from jobs.scheduler.job_logger import JobLogger
 from jobs.workspace import Workspace
-from rl2f_core.errors import RL2FError, RunError
 from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.errors import RL2FError, RunError
 
 MISFIRE_GRACE_SECONDS = 60.0
 """Delay after which a scheduled run counts as missed."""

@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 
 from jobs.worker.progress import FileProgress
 from jobs.worker.status_files import LOCATION, SESSION, ExitRecord, stop_requested
-from rl2f_core.errors import RL2FError, RunError
 from rl2f_core.common.processes import unblock_sigterm
+from rl2f_core.errors import RL2FError, RunError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.execute import execute
 from rl2f_core.run.signals import InterruptHandler

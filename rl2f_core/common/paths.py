@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 """Directory that holds the packages and `data/`; on the Python path of every worker process."""
 _IN_WHEEL = ROOT / "rl2f_core" / "data"
 DATA = _IN_WHEEL if _IN_WHEEL.is_dir() else ROOT / "data"

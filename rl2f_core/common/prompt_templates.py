@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl2f_core.errors import ConfigError
 from rl2f_core.common.paths import PROMPTS
+from rl2f_core.errors import ConfigError
 from rl2f_core.types import Message
 
 if TYPE_CHECKING:

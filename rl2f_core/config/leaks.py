@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, JsonValue
 
 from rl2f_core.config.components import LeakDetectorConfig, by_name
 from rl2f_core.config.fields import BaseConfig, ComponentConfig
@@ -17,6 +19,12 @@ def _once(detectors: tuple[ComponentConfig, ...]) -> tuple[ComponentConfig, ...]
 
 Cascade = Annotated[tuple[LeakDetectorConfig, ...], AfterValidator(_once)]
 """Detectors, cheapest first; each checks the hints that those before it did not flag."""
+
+
+def describe_detector(config: Mapping[str, JsonValue]) -> str:
+    """Return the detector's name with the version or the file of its weights, such as `mentions 1`."""
+    weights = Path(str(config["path"])).stem if config.get("path") else config.get("version")
+    return f"{config['type']} {weights}" if weights else str(config["type"])
 
 
 class LeaksConfig(BaseConfig):

@@ -11,12 +11,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from rl2f_core import registry
+from rl2f_core.common.paths import CONFIGS
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, shorten_repr
-from rl2f_core.common.paths import CONFIGS
-from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.types import JsonObject
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)

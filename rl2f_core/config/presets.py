@@ -7,12 +7,12 @@ from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 
+from rl2f_core.common.paths import CONFIGS
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import parse_yaml, to_yaml
 from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-from rl2f_core.common.paths import CONFIGS
-from rl2f_core.common.text.yaml_loader import load_yaml
 
 
 @dataclass(frozen=True)

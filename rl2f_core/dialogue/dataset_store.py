@@ -19,10 +19,10 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.environments.base import Environment, distinct_tasks, extract_answer
 from rl2f_core.errors import ConfigError, DataError, shorten
-from rl2f_core.common.file_io import write_atomically
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import FrozenModel, JsonObject, Split, Task
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from rl2f_core.errors import DataError
 from rl2f_core.common.file_io import RepeatedKeyError, unique_keys
+from rl2f_core.errors import DataError
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet", ".jsonl.gz")
 """Endings of the files that can be read."""

@@ -8,14 +8,14 @@ from itertools import combinations
 
 import numpy as np
 
+from rl2f_core.common.stats.intervals import Interval, correct_families, wilson_clustered
+from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
+from rl2f_core.dialogue.metrics.dialogues import compared_with, contrast, ratio_interval
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
 from rl2f_core.evaluation.formatting import interval_text, markdown_table, number, verdict_text
 from rl2f_core.evaluation.problem_values import RATIOS, STORED_METRICS, stack
 from rl2f_core.evaluation.report import EvaluationReport
-from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
-from rl2f_core.dialogue.metrics.dialogues import compared_with, contrast, ratio_interval
-from rl2f_core.common.stats.intervals import Interval, correct_families, wilson_clustered
 from rl2f_core.types import ConstantBaseline, FrozenModel
 
 LEGEND = (

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rl2f_core.evaluation.benchmarks import benchmark_scores
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.evaluation.plotting import CONDITION_COLORS, DASHES, SERIES, Format, Line, Plot
 from rl2f_core.evaluation.report import EvaluationReport
-from rl2f_core.common.stats.intervals import Interval
 
 BANDED = ("hints", "contentless")
 """Conditions whose lines have an interval band."""
@@ -149,7 +148,7 @@ def benchmark_plot(scores: Mapping[str, Mapping[str, Interval]]) -> Plot:
 
 def benchmark_chart(report: EvaluationReport) -> Chart:
     """Plot the solve rates of a mixture by checkpoint and sub-environment; without plots for other reports."""
-    scores = benchmark_scores(report)
+    scores = report.benchmark_scores()
     title = f"Solved within {report.turns} turns, by checkpoint and benchmark"
     subtitle = f"{report.title}; in brackets 95\u00a0% intervals"
     return Chart("benchmarks", title, (benchmark_plot(scores),) if scores else (), subtitle)

@@ -13,12 +13,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rl2f_core import registry
-from rl2f_core.models.backends.base import Backend
-from rl2f_core.models.backends.model_pool import ModelPool
+from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.stats.intervals import t_interval
 from rl2f_core.config.run import BaseRun
 from rl2f_core.dialogue.dataset_store import DATASETS, manifest_of
-from rl2f_core.models.device import trim_memory
-from rl2f_core.models.process_group import current_group
+from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
+from rl2f_core.dialogue.metrics.dialogues import REFLECTION_CONDITIONS, Metrics
+from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text, teacher_costs
+from rl2f_core.dialogue.rollout.build import build_control, build_engine, load_reflector
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy, derive_seed
+from rl2f_core.dialogue.teachers.shuffled import RecordedHints
 from rl2f_core.environments.base import Environment, distinct_tasks, problem_key
 from rl2f_core.environments.capabilities import members, missing_part
 from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
@@ -27,17 +31,13 @@ from rl2f_core.evaluation.figure_files import write_figures
 from rl2f_core.evaluation.formatting import interval_text, missing_text, number
 from rl2f_core.evaluation.reference_policies import random_policy
 from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport, baseline_findings, build_report
-from rl2f_core.common.file_io import write_atomically
-from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
-from rl2f_core.dialogue.metrics.dialogues import REFLECTION_CONDITIONS, Metrics
-from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text, teacher_costs
-from rl2f_core.dialogue.rollout.build import build_control, build_engine, load_reflector
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy, derive_seed
+from rl2f_core.models.backends.base import Backend
+from rl2f_core.models.backends.model_pool import ModelPool
+from rl2f_core.models.device import trim_memory
+from rl2f_core.models.process_group import current_group
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, LogEvent, MetricEvent, read_events
-from rl2f_core.common.stats.intervals import t_interval
-from rl2f_core.dialogue.teachers.shuffled import RecordedHints
 from rl2f_core.types import ConstantBaseline, Dialogue, JsonObject, StopReason, Task, Turn
 
 STAGE = "evaluation"

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.evaluation.chart_data import Chart, accuracy_chart, benchmark_chart, effect_chart, training_chart
 from rl2f_core.evaluation.plotting import GREY, PALETTE, Plot, cell_text, figure, resolve_colors, shade
 from rl2f_core.evaluation.report import EvaluationReport, findings, tables
-from rl2f_core.common.file_io import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,23 +17,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from rl2f_core.environments.base import Environment
-from rl2f_core.environments.capabilities import Baselines
-from rl2f_core.evaluation.benchmarks import benchmark_tables
-from rl2f_core.evaluation.formatting import (
-    CONDITION_TEXTS,
-    MIN_PROBLEMS,
-    TOO_FEW,
-    Table,
-    count_text,
-    interval_text,
-    missing_text,
-    number,
-    render_markdown,
-    size_text,
-    verdict_text,
-)
-from rl2f_core.evaluation.problem_values import ProblemValues, problem_values
+from rl2f_core.common.stats.intervals import Interval, correct_families
 from rl2f_core.dialogue.metrics.constant_baseline import (
     compare_to_baseline,
     constant_baseline,
@@ -50,23 +34,26 @@ from rl2f_core.dialogue.metrics.dialogues import (
     hint_effect,
     tally_metrics,
 )
-from rl2f_core.common.stats.intervals import Interval, correct_families
+from rl2f_core.environments.base import Environment
+from rl2f_core.evaluation.formatting import (
+    CONDITION_TEXTS,
+    MIN_PROBLEMS,
+    TOO_FEW,
+    Table,
+    count_text,
+    interval_text,
+    missing_text,
+    number,
+    render_markdown,
+    size_text,
+    verdict_text,
+)
+from rl2f_core.evaluation.problem_values import ProblemValues, problem_values
+from rl2f_core.evaluation.reference_policies import Reference, references
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel
 
 MAX_PARSE_FAILURE_RATE = 0.5
 """Above this rate, a checkpoint's numbers mainly reflect the answer format."""
-
-
-class Reference(FrozenModel):
-    """Closed-form solve probabilities within `turn` turns; see `environments.capabilities.SolveBounds`."""
-
-    turn: int
-    with_hints: float
-    """Optimal policy with hints."""
-    without_hints: float
-    """Optimal policy that only learns whether an attempt is correct."""
-    copying: float | None = None
-    """Policy that keeps the confirmed answer parts and guesses the others."""
 
 
 class CheckpointResult(FrozenModel):
@@ -166,6 +153,20 @@ class EvaluationReport(FrozenModel):
         matches = (e.difference for e in self.effects if (e.checkpoint, e.condition) == (checkpoint, condition))
         return next(matches, None)
 
+    def benchmark_scores(self) -> dict[str, dict[str, Interval]]:
+        """Return the solve rate within all turns by checkpoint and sub-environment; empty without parts.
+
+        It is that under `hints`, or under the first condition.
+        """
+        if not self.parts:
+            return {}
+        condition = "hints" if "hints" in self.conditions else self.conditions[0]
+        scores: dict[str, dict[str, Interval]] = {}
+        for name in self.checkpoints:
+            measured = {part.environment: part.metrics(name, condition) for part in self.parts}
+            scores[name] = {part: metrics.final() for part, metrics in measured.items() if metrics is not None}
+        return scores
+
     @property
     def name(self) -> str:
         """Environment and level."""
@@ -182,14 +183,6 @@ class EvaluationReport(FrozenModel):
         lines = [render_markdown(f"Evaluation of {self.title}", tables(self), findings(self))]
         lines += [re.sub("^#", "##", part.to_markdown(), flags=re.MULTILINE) for part in self.parts]
         return "\n".join(lines)
-
-
-def references(environment: Environment, turns: int) -> tuple[Reference, ...]:
-    """Return the environment's reference policies for t = 1 … `turns`; empty if it has none."""
-    if not isinstance(environment, Baselines):
-        return ()
-    bounds = {t: environment.bounds(t) for t in range(1, turns + 1)}
-    return tuple(Reference(turn=t, **bound._asdict()) for t, bound in bounds.items() if bound is not None)
 
 
 @dataclass(frozen=True)
@@ -299,7 +292,13 @@ def tables(report: EvaluationReport) -> list[Table]:
         row.append("0 by definition" if row[1] == "contentless" else f"{effect}{against}")
     header = ["checkpoint", "condition", *names, "effect against contentless"]
     result: list[Table] = [("Checkpoints under all conditions", header, results), _table_by_turn(report)]
-    result = [*benchmark_tables(report), *result]
+    if report.parts:
+        parts = [part.environment for part in report.parts]
+        cells = [
+            [checkpoint, *(interval_text(scores[part]) if part in scores else "–" for part in parts)]
+            for checkpoint, scores in report.benchmark_scores().items()
+        ]
+        result.insert(0, (f"Solved within {report.turns} turns, by benchmark", ["checkpoint", *parts], cells))
     if report.constant_baseline is not None:
         result.append(_baseline_table(report, report.constant_baseline))
     rates = ["parse_failure_rate", "truncated_rate", "format_error_rate"]

@@ -51,6 +51,8 @@ class LeakDetector(ABC):
     """The detector needs `models` and benefits from batches."""
     runs_async: ClassVar[bool] = False
     """The detector waits for generated text; see `Teacher.runs_async`."""
+    gives_probability: ClassVar[bool] = False
+    """The detector reports `leak_probability` for each hint that mentions the answer."""
 
     def __init__(self, config: ComponentConfig, environment: Environment, models: ModelPool | None = None) -> None:
         self.config = config
@@ -58,11 +60,17 @@ class LeakDetector(ABC):
         self.models = models
         self.cost: float | None = 0.0
         """Price of all checks so far in US dollars; None if an endpoint's price or token counts are unknown."""
+        self.num_checked = 0
+        """Hints that cascades passed to the detector."""
 
     @property
     def name(self) -> str:
         """The registered name, also `LeakReport.detector`."""
         return self.config.type
+
+    def should_check(self, report: LeakReport, has_probability: bool) -> bool:
+        """Return whether to check a hint with this report of the detectors before; `has_probability`: one gives it."""
+        return not report.leaked
 
     @abstractmethod
     def check(self, query: LeakQuery) -> LeakReport:
@@ -74,16 +82,22 @@ class LeakDetector(ABC):
 
 
 def run_cascade(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery]) -> list[LeakReport]:
-    """Return for each hint the report of the first detector that flags it.
+    """Return for each hint the report of the last detector that checked it.
 
-    A detector checks only the hints that the detectors before it did not flag. Their `SCORES` stay in the
-    report.
+    A detector checks the hints that those before it did not flag; a judge checks those with an uncertain probability.
+    The `SCORES` of earlier reports stay in the report. A flag stays if the judge fails.
     """
     reports = [NO_LEAK] * len(queries)
+    has_probability = False
     for detector in detectors:
-        remaining = [i for i, report in enumerate(reports) if not report.leaked]
-        for i, report in zip(remaining, detector.check_batch([queries[i] for i in remaining]), strict=True):
+        chosen = [i for i, report in enumerate(reports) if detector.should_check(report, has_probability)]
+        detector.num_checked += len(chosen)
+        for i, report in zip(chosen, detector.check_batch([queries[i] for i in chosen]), strict=True):
+            if reports[i].leaked and report.error is not None:
+                reports[i] = reports[i].model_copy(update={"error": report.error})
+                continue
             earlier = {name: getattr(reports[i], name) for name in SCORES}
             kept = {k: v for k, v in earlier.items() if v is not None and getattr(report, k) is None}
             reports[i] = report.model_copy(update=kept) if kept else report
+        has_probability = has_probability or detector.gives_probability
     return reports

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from rl2f_core import registry
+from rl2f_core.common.text.normalize import NormalizedText, find, normalize
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.leaks.assertions import asserted, in_score
 from rl2f_core.leaks.base import NO_LEAK, LeakDetector, LeakQuery
 from rl2f_core.leaks.visible_context import listed_in, own_texts
-from rl2f_core.common.text.normalize import NormalizedText, find, normalize
 from rl2f_core.types import LeakReport, LeakType
 
 

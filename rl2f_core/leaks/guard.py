@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Literal
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import missing_part
 from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
-from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.types import Hint, LeakReport, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -215,7 +215,9 @@ class LeakGuard:
 def _fallback(hint: Hint, feedback: Feedback, request: FeedbackRequest) -> ScreenedHint:
     """Return the contentless hint after a teacher error, or the end of the dialogue."""
     text = "" if feedback.ends_dialogue else request.fallback_hint
-    hint = hint.model_copy(update={"text": text, "source_task": None, "error": feedback.error})
+    message = hint.feedback if hint.is_replaced else text
+    update = {"text": text, "feedback": message, "source_task": None, "error": feedback.error}
+    hint = hint.model_copy(update=update)
     return ScreenedHint(hint, fail=feedback.ends_dialogue, error=feedback.error)
 
 

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from rl2f_core import registry
+from rl2f_core.common.paths import PROMPTS
+from rl2f_core.common.prompt_templates import load
 from rl2f_core.config.components import LLMConfig, by_name
 from rl2f_core.config.fields import FILE_REF, ComponentConfig
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
@@ -39,9 +41,7 @@ from rl2f_core.leaks.judge_output import (
     read_json,
     read_judgement,
 )
-from rl2f_core.models.llms.base import ChatRequest, Completion
-from rl2f_core.common.paths import PROMPTS
-from rl2f_core.common.prompt_templates import load
+from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.types import LeakReport, Message
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ MAX_TEXT_CHARS = 4000
 MAX_TURNS = 3
 """Attempts, and earlier hints, in the judge's prompt."""
 UNREADABLE = "the judge's answer is not of the required form"
-TEMPLATES = {"verdict": "derivation.txt", "contrastive": "stranger.txt"}
+UNCERTAIN = (0.2, 0.8)
+"""Probabilities of a leak between which a hint is judged by default."""
+TEMPLATES = {"verdict": "derivation", "contrastive": "stranger"}
 """Default prompt template by mode."""
 
 
@@ -67,6 +69,9 @@ class LLMJudgeDetector(LeakDetector):
     that of the quotation; a contrastive report has none. `answer_fraction` is 1. `leak_type` is the most frequent one
     of the votes "leak". If there is no majority because replies failed or have another form, the hint is unchecked
     (`LeakReport.error`). A tie is no leak; the evidence states it.
+
+    After a detector that gives probabilities, the judge decides the hints whose probability is uncertain (`UNCERTAIN`),
+    also those that are flagged; see `Config.hints`.
 
     `cost` is the price of all replies so far, in US dollars; see `ChatModel.price`.
     """
@@ -88,8 +93,12 @@ class LLMJudgeDetector(LeakDetector):
         """Form of the replies. json: by a JSON schema (`response_format`) if the endpoint supports it, and parsed
         strictly if not."""
         prompt: str | None = Field(None, json_schema_extra=FILE_REF)
-        """Prompt template, a .txt file with fields problem, attempts, hints, hint, mark and reply_format, and answer
-        (verdict) or answer_format (contrastive); None is the default."""
+        """Prompt template: derivation (default of verdict), reveals (only whether the answer is told; use it with
+        `on_unverified_quote: flag`), stranger (default of contrastive), or a .txt file with fields problem, attempts,
+        hints, hint, mark and reply_format, and answer (verdict) or answer_format (contrastive)."""
+        hints: Literal["uncertain", "unflagged"] = "uncertain"
+        """Judged hints after a detector with probabilities. uncertain: those between .2 and .8, flagged or not.
+        unflagged: also hints that do not mention the answer. Without such a detector, all unflagged hints."""
         votes: int = Field(1, ge=1, le=99)
         """Number of votes; the majority decides, and a tie is no leak."""
         temperature: float | None = Field(None, ge=0, le=2)
@@ -103,11 +112,18 @@ class LLMJudgeDetector(LeakDetector):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self.judge = registry.get("llm", config.llm.type)(config.llm, models)
-        self.prompt = load(config.prompt or str(PROMPTS / "judges" / TEMPLATES[config.mode]))
+        self.judge: ChatModel = registry.get("llm", config.llm.type)(config.llm, models)
+        name = config.prompt or TEMPLATES[config.mode]
+        shipped = PROMPTS / "judges" / f"{name}.txt"
+        self.prompt = load(str(shipped) if shipped.exists() else name)
         default = SINGLE_VOTE_TEMPERATURE if config.votes == 1 else MULTI_VOTE_TEMPERATURE
         self.temperature = default if config.temperature is None else config.temperature
         self._by = f"{self.judge.name}, {self.prompt.version}"
+
+    def should_check(self, report: LeakReport, has_probability: bool) -> bool:
+        if self.config.hints == "unflagged" or not has_probability:
+            return not report.leaked
+        return report.leak_probability is not None and UNCERTAIN[0] <= report.leak_probability <= UNCERTAIN[1]
 
     def check(self, query: LeakQuery) -> LeakReport:
         """Check one hint."""
@@ -135,20 +151,27 @@ class LLMJudgeDetector(LeakDetector):
         return [self._decide(each) for each in judged]
 
     def _request(self, prompts: Sequence[tuple[tuple[Message, ...], int]]) -> list[Completion]:
-        """Request a reply to each prompt and vote, and add up the price."""
+        """Request a reply to each prompt and vote, equal ones once, and add up the price."""
         if not prompts:
             return []
         reply = VerdictReply if self.config.mode == "verdict" else AnswerReply
         schema = reply.model_json_schema() if self.config.output == "json" else None
-        requests = [ChatRequest(prompt, _seed(prompt[-1]["content"], vote), schema) for prompt, vote in prompts]
-        replies = self.judge.complete(requests, max_new_tokens=self.config.max_new_tokens, temperature=self.temperature)
+        keys = [(prompt[-1]["content"], vote) for prompt, vote in prompts]
+        unique = {key: ChatRequest(prompt, _seed(*key), schema) for key, (prompt, _) in zip(keys, prompts, strict=True)}
+        replies = self.judge.complete(
+            list(unique.values()), max_new_tokens=self.config.max_new_tokens, temperature=self.temperature
+        )
         prices = [self.judge.price(each.usage) for each in replies if each.error is None]
         known = [price for price in prices if price is not None]
         self.cost = None if self.cost is None or len(known) < len(prices) else self.cost + sum(known)
-        return replies
+        by_key = dict(zip(unique, replies, strict=True))
+        return [by_key[key] for key in keys]
 
     def _prompt(self, query: LeakQuery) -> tuple[Message, ...]:
-        """Fill in the template; `mark` delimits the texts and occurs in none of them."""
+        """Fill in the template; `mark` delimits the texts and occurs in none of them.
+
+        The mark is equal for hints on one dialogue, so that their prompts share a prefix, whose KV cache is reused.
+        """
         texts = {
             "problem": shorten(self.environment.prompt(query.task.public), MAX_TEXT_CHARS),
             "attempts": _join(query.attempts) or "(nothing)",
@@ -163,9 +186,10 @@ class LLMJudgeDetector(LeakDetector):
                 "reply_format": ANSWER_JSON if self.config.output == "json" else "",
                 "answer_format": self.environment.system_prompt(),
             }
+        shared = [text for name, text in texts.items() if name != "hint"]
         mark = ""
         while not mark or any(mark in text for text in texts.values()):
-            mark = hashlib.sha256("\0".join([mark, *texts.values()]).encode("utf-8", "replace")).hexdigest()[:12]
+            mark = hashlib.sha256("\0".join([mark, *shared]).encode("utf-8", "replace")).hexdigest()[:12]
         return self.prompt.render({"mark": mark, **texts, **formats})
 
     def _read_verdict(self, query: LeakQuery, reply: Completion) -> LeakReport:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rl2f_core.common.text.normalize import NUMBER, contains_tokens, normalize
 from rl2f_core.environments.base import Environment, extract_answer
 from rl2f_core.environments.capabilities import LeakVocabulary
-from rl2f_core.common.text.normalize import NUMBER, contains_tokens, normalize
 from rl2f_core.types import Task
 
 _WORD = re.compile(r"\w+")

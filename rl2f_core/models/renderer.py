@@ -6,8 +6,8 @@ tokens are never encoded again, because encoding decoded text may give other tok
 
 from __future__ import annotations
 
-from rl2f_core.models.tokenizer import TEMPLATE_FIX, ChatTokenizer, escape_special_tokens
 from rl2f_core.errors import ModelError
+from rl2f_core.models.tokenizer import TEMPLATE_FIX, ChatTokenizer, escape_special_tokens
 from rl2f_core.types import Message
 
 _PROBLEM, _ATTEMPT, _HINT = "qzproblemqz", "qzattemptqz", "qzhintqz"

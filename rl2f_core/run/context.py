@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import LogEvent
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.context import Progress, ShouldStop
+
+ShouldStop = Callable[[], bool]
+
+
+class Progress:
+    """Receives the progress of a run; the base class ignores it."""
+
+    def update(self, phase: str, done: float, total: float | None, note: str = "") -> None:
+        """Report `done` of `total` (None if unknown) of a phase."""
+
+    def message(self, text: str) -> None:
+        """Report a message."""
 
 
 @dataclass(frozen=True)

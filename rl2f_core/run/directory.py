@@ -33,13 +33,13 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
+from rl2f_core.common.file_io import checked_path, read_json, write_atomically
+from rl2f_core.common.paths import ROOT
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.run import BaseRun
-from rl2f_core.models.process_group import ProcessGroup
 from rl2f_core.errors import ConfigError, RL2FError, RunError
-from rl2f_core.common.file_io import checked_path, read_json, write_atomically
+from rl2f_core.models.process_group import ProcessGroup
 from rl2f_core.models.store.conversion import CONVERSION, rename_models
-from rl2f_core.common.paths import ROOT
 from rl2f_core.run.events import CheckpointEvent, read_events
 from rl2f_core.types import JsonObject
 

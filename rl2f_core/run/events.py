@@ -16,8 +16,8 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
-from rl2f_core.errors import DataError
 from rl2f_core.common.file_io import disk_full_error, disk_is_full
+from rl2f_core.errors import DataError
 from rl2f_core.types import Dialogue, FrozenModel, JsonObject, LeakReport, Task
 
 Status = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]

@@ -11,15 +11,14 @@ from rl2f_core import registry
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.named_variables import check_variables
 from rl2f_core.config.run import BaseRun
-from rl2f_core.models.process_group import ProcessGroup, current_group, init_distributed, launched_world_size
 from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.models.process_group import ProcessGroup, current_group, init_distributed, launched_world_size
 from rl2f_core.run.alerts import Alerts
-from rl2f_core.run.context import RunContext
+from rl2f_core.run.context import Progress, RunContext, ShouldStop
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import EventSink, LogEvent, Status, StatusEvent, read_events
 from rl2f_core.run.journal import Journal
 from rl2f_core.run.observers import ObservedSink, Observer
-from rl2f_core.run.context import Progress, ShouldStop
 
 
 def execute(

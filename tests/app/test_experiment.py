@@ -21,8 +21,8 @@ from app.experiment import Experiment, queue_experiment, run_experiment
 from jobs.db.engine import Database
 from jobs.db.queries import runs
 from jobs.workspace import Workspace
-from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.common.paths import EXAMPLE_RUNS
+from rl2f_core.errors import ConfigError, DataError, RunError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -139,11 +139,12 @@ def annotate(server: StudioProcess, token: str, rng: random.Random, written: Cou
     text = f"note {sum(written.values())}"
     server.call(token, "add_note", run_id=number, text=text, author="soak")
     written[f"note {number} {text}"] += 1
-    listed = server.call(token, "list_dialogues", filter={"run": number}, limit=50)["rows"]
-    if listed:
-        event = rng.choice(listed)["event_id"]
-        server.call(token, "label_hint", run=number, event_id=event, turn=0, label="no_leak", annotator="soak")
-        written[f"label {number} {event}"] = 1
+    hints = server.call(token, "next_hints_to_label", annotator="soak", limit=20)["hints"]
+    if hints:
+        chosen = rng.choice(hints)
+        run, event, turn = (chosen[name] for name in ("run", "event_id", "turn"))
+        server.call(token, "label_hint", run=run, event_id=event, turn=turn, label="no_leak", annotator="soak")
+        written[f"label {run} {event} {turn}"] = 1
 
 
 def resume_interrupted(server: StudioProcess, db: Database, token: str) -> None:
@@ -214,10 +215,11 @@ def check_run(server: StudioProcess, db: Database, run: Run) -> None:
 
 def stored(db: Database, entry: str) -> int:
     kind, number, text = entry.split(" ", 2)
+    event, _, turn = text.rpartition(" ")
     query = (
         f"SELECT count(*) FROM note WHERE run_id = {number} AND text = '{text}'"
         if kind == "note"
-        else f"SELECT count(*) FROM leaklabel WHERE run_id = {number} AND event_id = '{text}'"
+        else f"SELECT count(*) FROM leaklabel WHERE run_id = {number} AND event_id = '{event}' AND turn = {turn}"
     )
     with db.read() as session:
         return int(session.connection().exec_driver_sql(query).scalar() or 0)

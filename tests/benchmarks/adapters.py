@@ -96,14 +96,14 @@ def counted(runs: Sequence[Path]) -> tuple[int, int, int]:
     """
     from transformers import AutoTokenizer
 
-    from rl2f_core.models.renderer import ChatRenderer
-    from rl2f_core.models.tokenizer import HFChatTokenizer
-    from rl2f_core.environments.base import Environment
-    from rl2f_core.models.store.store import get_model
     from rl2f_core.dialogue.rollout.build import build_environment
     from rl2f_core.dialogue.rollout.dialogue_builder import DialogueBuilder
     from rl2f_core.dialogue.rollout.prompting import PromptBuilder, load_reprompt_template
     from rl2f_core.dialogue.rollout.request import RolloutRequest
+    from rl2f_core.environments.base import Environment
+    from rl2f_core.models.renderer import ChatRenderer
+    from rl2f_core.models.store.store import get_model
+    from rl2f_core.models.tokenizer import HFChatTokenizer
     from rl2f_core.run.directory import RunDir
     from rl2f_core.types import Dialogue
 

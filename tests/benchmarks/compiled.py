@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--rank", type=int, default=16)
     args = options.parse_args(argv)
     from rl2f_core.config.stage import StageConfig
-    from rl2f_core.models.store.store import get_model
     from rl2f_core.learning.learner.losses import LossConfig
     from rl2f_core.learning.learner.torch_compile import compile_blocks
+    from rl2f_core.models.store.store import get_model
 
     kept = tempfile.TemporaryDirectory()
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = kept.name  # nothing is there yet

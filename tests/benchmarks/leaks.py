@@ -25,7 +25,7 @@ from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.types import Task
 
-WANTED = 5_000
+WANTED = 4_000
 """Minimum of hints per second on one core, from the project's requirements."""
 DEFAULT = "mentions"
 OPENINGS = (

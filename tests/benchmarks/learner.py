@@ -44,10 +44,10 @@ def made_learner(settings: Settings) -> Learner:
     """Our learner with the adapter of the settings."""
     from transformers import AutoTokenizer
 
-    from rl2f_core.models.tokenizer import HFChatTokenizer
     from rl2f_core.config.model import LoraConfig
-    from rl2f_core.models.device import resolve_device
     from rl2f_core.learning.learner.learner import Learner
+    from rl2f_core.models.device import resolve_device
+    from rl2f_core.models.tokenizer import HFChatTokenizer
 
     device, dtype = resolve_device(settings.device, settings.dtype)
     tokenizer = HFChatTokenizer(AutoTokenizer.from_pretrained(settings.folder))

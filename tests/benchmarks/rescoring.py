@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.run import BaseRun
-from rl2f_core.environments.capabilities import Demonstrator
-from rl2f_core.leaks.parsing import parse_detectors
-from rl2f_core.evaluation.rescoring.rescore import Rescore
 from rl2f_core.dialogue.rollout.build import build_engine, build_environment
 from rl2f_core.dialogue.rollout.engine import RolloutRequest
+from rl2f_core.environments.capabilities import Demonstrator
+from rl2f_core.evaluation.rescoring.rescore import Rescore
+from rl2f_core.leaks.parsing import parse_detectors
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, encode
 

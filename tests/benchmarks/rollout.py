@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl2f_core.models.backends.hf.backend import HFBackend
-from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
+from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
+from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.types import Rollout, Task, Turn, Verdict
 
 from .worker import Channel, Memory, Settings, Stopwatch

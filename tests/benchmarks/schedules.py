@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.config.rollout import RolloutConfig
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
+from rl2f_core.models.backends.hf.backend import HFBackend
 
 from .report import busy, of_ceiling, parser, ratio, rollout_work, spread, table
 from .rollout import build, hf_backend, parameters, requests_of

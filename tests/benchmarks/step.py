@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from rl2f_core.config.rollout import RewardConfig
+from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.learning.methods.base import StepContext
 from rl2f_core.learning.methods.rl2f import RL2F
-from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.types import Group, Task, Verdict
 
 from .learner import RATE, learned, made_learner

@@ -70,8 +70,8 @@ def build(settings: Settings, channel: Channel, folder: str) -> Any:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOTrainer
 
-    from rl2f_core.models.tokenizer import HFChatTokenizer
     from rl2f_core.models.device import resolve_device
+    from rl2f_core.models.tokenizer import HFChatTokenizer
 
     device, dtype = resolve_device(settings.device, settings.dtype)
     samples = read_rows(settings.rows_file)

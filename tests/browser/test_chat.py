@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from playwright.sync_api import expect
 
@@ -269,6 +270,27 @@ def test_a_persons_hint_that_leaks_is_told(visit: Visit, server: Any) -> None:
     page.wait_for_selector(".tx-finding.rl-leak", timeout=SLOW)
     assert answer in page.locator(".tx-found").first.inner_text()
     ended(page)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_served_beside_the_chats_until_it_is_stopped(
+    visit: Visit, server: Any, no_overflow: Callable[[Any], None]
+) -> None:
+    page = visit(f"/run?run={server.run}&tab=checkpoints")
+    page.get_by_label("Serve rl@3").click()
+    page.click("text=Serve in the studio")
+    box = page.locator("#served-models")
+    box.wait_for(timeout=SLOW)
+    models, address, key = box.locator("td.rl-mono").all_inner_texts()
+    client = openai.OpenAI(base_url=address, api_key=key, max_retries=0)
+    assert [model.id for model in client.models.list()] == models.split(", ")
+    client.completions.create(model=models.split(", ")[0], prompt="Hi.", max_tokens=1)
+    expect(box).to_contain_text("1 requests", timeout=SLOW)
+    no_overflow(page)
+    page.click("text=Stop serving")
+    expect(box).to_have_count(0)
+    with pytest.raises(openai.APIConnectionError):
+        client.models.list()
 
 
 @pytest.mark.slow

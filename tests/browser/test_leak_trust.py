@@ -13,8 +13,8 @@ from replay_data import add_run, event, hint, training_events, turn
 
 from jobs.db.engine import Database
 from jobs.workspace import Workspace
-from rl2f_core.run.events import MetricEvent
 from rl2f_core.common import prompt_templates
+from rl2f_core.run.events import MetricEvent
 
 SLOW = 120_000
 """Milliseconds that a worker may take to start and to end on a busy machine."""
@@ -29,6 +29,7 @@ def numbers(queue: Any) -> Iterator[int]:
     yield from served(queue, run_dir)
 
 
+@pytest.mark.slow
 def test_a_flagged_hint_is_redacted_and_rerun(
     numbers: int, visit: Callable[..., Any], no_overflow: Callable[[Any], None]
 ) -> None:

@@ -24,21 +24,21 @@ from stateful_contract import check_episodes
 from typer.testing import CliRunner
 
 from rl2f_core import registry
-from rl2f_core.models.backends.base import Backend, GenerationRequest, SamplingParams
-from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.model import ModelConfig
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
 from rl2f_core.environments.capabilities import Baselines, Demonstrator, LeakVocabulary, MisleadingHints
 from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import ConfigError, DataError, UnknownNameError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
+from rl2f_core.models.backends.base import Backend, GenerationRequest, SamplingParams
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.run.execute import execute
-from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import SPLITS, FinishReason, Task, Turn, Verdict
 
 SAMPLE = 40

@@ -14,15 +14,15 @@ import pytest
 from environment_params import ENVIRONMENTS
 
 from rl2f_core import registry
+from rl2f_core.config.loading import parse_config
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.dialogue.rollout.build import build_engine, build_environment
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.environments.base import Environment
+from rl2f_core.learning.methods.base import StepContext
 from rl2f_core.models.backends.base import Backend, Generation, GenerationRequest, SamplingParams
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.models.backends.hf.backend import HFBackend
-from rl2f_core.config.loading import parse_config
-from rl2f_core.config.model import ModelConfig
-from rl2f_core.environments.base import Environment
-from rl2f_core.learning.methods.base import StepContext
-from rl2f_core.dialogue.rollout.build import build_engine, build_environment
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.types import Group, Rollout, Task
 
 ELSEWHERE = ("human", "self_critique", "shuffled")

@@ -124,8 +124,8 @@ class Checks:
 
     def adapters(self) -> dict[str, Any]:
         """Exchange two adapters several times; each must generate the same again, and the two not the same."""
-        from rl2f_core.models.backends.base import SamplingParams
         from rl2f_core.learning.hardware import measure
+        from rl2f_core.models.backends.base import SamplingParams
 
         backend = self._backend()
         learner = measure.make_learner(backend)

@@ -18,36 +18,34 @@ from starlette.testclient import TestClient
 from app.common.context import Context
 from app.endpoints.chat import ChatEndpoints
 from app.endpoints.fork import ForkEndpoints
-from app.model_server.protocol import CompletionRequest
-from app.model_server.responses import ResponseBuilder
-from app.model_server.scheduler import Output
 from app.web.server import create_app
 from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints
-from jobs.chat.model_process.inference import InferenceEngine, Job
-from jobs.chat.model_process.protocol import ChatCompletionRequest, ChatSampling, Completion, InputMessage, ModelSource
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.export.model.exporter import export_model
 from jobs.imports.importer import import_file
 from jobs.ingest.ingester import import_run
+from jobs.model_server.protocol import CompletionRequest
+from jobs.model_server.responses import ResponseBuilder
+from jobs.model_server.scheduler import Output
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.config.loading import parse_config
+from rl2f_core.config.run import BaseRun
+from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.dialogue.rollout.request import RolloutRequest
+from rl2f_core.errors import ConfigError, ModelError, RL2FError
+from rl2f_core.evaluation.counterfactual.config import inherit_settings
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.models.backends.hf.token_scores import TokenScore
 from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.models.backends.vllm.protocol import generation_params
-from rl2f_core.models.renderer import ChatRenderer
-from rl2f_core.models.tokenizer import ByteTokenizer, HFChatTokenizer
-from rl2f_core.config.loading import parse_config
-from rl2f_core.config.run import BaseRun
-from rl2f_core.evaluation.counterfactual.config import inherit_settings
-from rl2f_core.errors import ConfigError, ModelError, RL2FError
 from rl2f_core.models.llms.base import ChatRequest
 from rl2f_core.models.llms.local import LocalModel
-from rl2f_core.dialogue.rollout.build import build_engine
-from rl2f_core.dialogue.rollout.request import RolloutRequest
+from rl2f_core.models.renderer import ChatRenderer
+from rl2f_core.models.tokenizer import ByteTokenizer, HFChatTokenizer
 from rl2f_core.run.directory import RunDir
 
 # -- temperature 0 ---------------------------------------------------------------------------------------------------
@@ -81,8 +79,8 @@ def ties(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hf(ties: Path) -> Any:
-    from rl2f_core.models.backends.hf.backend import HFBackend
     from rl2f_core.config.model import ModelConfig
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
     return HFBackend(HFBackend.Config(), ModelConfig(name=str(ties), dtype="float32", device="cpu"))
 
@@ -154,21 +152,10 @@ def greedy_server(ties: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield client
 
 
-def test_a_greedy_chat_depends_on_no_seed(ties: Path) -> None:
-    sampling = ChatSampling(temperature=0)
-    source = ModelSource(base=str(ties), dtype="float32", device="cpu")
-    engine, replies = InferenceEngine(), []
-    for seed in range(6):
-        request = ChatCompletionRequest(
-            model="ties", messages=(InputMessage(role="user", content="Hello."),), max_tokens=4, seed=seed,
-            temperature=sampling.temperature, return_token_ids=True,
-        )  # fmt: skip
-        events: list[Any] = []
-        engine.arrived.put(Job(request, source, events.append))
-        engine.run(0.0)
-        chosen = [choice for event in events if isinstance(event, Completion) for choice in event.choices]
-        replies.append([token for choice in chosen for token in choice.token_ids or ()])
-    assert replies == [[EQUAL] * 4] * 6
+def test_a_greedy_chat_depends_on_no_seed(greedy_server: Any) -> None:
+    body = chat(temperature=0, max_tokens=4, return_token_ids=True)
+    replies = [greedy_server.post("/v1/chat/completions", json={**body, "seed": seed}).json() for seed in range(6)]
+    assert [reply["choices"][0]["token_ids"] for reply in replies] == [[EQUAL] * 4] * 6
 
 
 def test_a_local_model_at_temperature_0_depends_on_no_seed(ties: Path) -> None:

@@ -28,8 +28,8 @@ from jobs.db.queries import audit_log, tokens
 from jobs.ingest.ingester import reindex
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
-from rl2f_core.errors import RL2FError
 from rl2f_core.common.paths import EXAMPLE_RUNS
+from rl2f_core.errors import RL2FError
 
 LIMIT = 8000
 """Bytes of an answer."""

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer, pre_tokenizers
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.model_server.served_models import find_models
 from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints
 from jobs.db.engine import Database
 from jobs.export.model.exporter import export_model
 from jobs.export.model.gguf_file import write_gguf
 from jobs.ingest.ingester import import_run
+from jobs.model_server.models import find_models
 from jobs.workspace import Workspace
 from rl2f_core.errors import ModelError
 from rl2f_core.models.store import download
@@ -185,10 +185,15 @@ def used_by_teacher(folder: Path) -> str:
     return get_model(config.teacher.llm.model.name).checksum
 
 
+def used_by_server(folder: Path) -> str:
+    (source,) = find_models([(folder, "rl@2")], base=False).values()
+    return get_model(source.base).checksum
+
+
 USES: dict[str, Callable[[Path], str]] = {
     "resume-and-reproduce": lambda folder: get_model(RunDir.open(folder).config().model.name).checksum,
     "eval": lambda folder: get_model(eval_config([(folder, "rl@2")]).model.name).checksum,
-    "serve-model": lambda folder: get_model(find_models([(folder, "rl@2")], base=True).base.name).checksum,
+    "serve-model": used_by_server,
     "teacher": used_by_teacher,
     "chat": used_by_chat,
     "export": used_by_export,

@@ -21,14 +21,14 @@ from app.cli import app
 from app.common.context import Context
 from app.endpoints.exports import ExcludedDialogues, ExportCount, ExportEndpoints
 from app.experiment import Experiment
-from app.pages._exports_view import count_text
-from app.pages.exports import DEFAULTS, command_line, export_settings
+from app.pages.exports.page import DEFAULTS, command_line, export_settings
+from app.pages.exports.view import count_text
 from jobs.db.engine import Database
 from jobs.db.queries import runs
-from jobs.export.exporter import export, summary
-from jobs.export.formats import FORMATS
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import FolderSource, WorkspaceSource
+from jobs.export.datasets.exporter import export, summary
+from jobs.export.datasets.formats import FORMATS
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import FolderSource, WorkspaceSource
 from jobs.imports.importer import import_file
 from jobs.ingest.ingester import reindex
 from jobs.labels import label_queries
@@ -36,9 +36,9 @@ from jobs.labels.fitting import labeled_examples
 from jobs.labels.label_queries import LabelAnswer
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.common.paths import EXAMPLE_RUNS
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
-from rl2f_core.common.paths import EXAMPLE_RUNS
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute

@@ -14,19 +14,19 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.common.context import Context
-from app.components.replay import group_kind, group_view
+from app.components.elements.replay import group_kind, group_view
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.run import RunEndpoints
 from app.experiment import Experiment
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, outcomes
 from jobs.db.queries.dialogues import DialogueFilter
-from jobs.export.export_records import TaskRenderer, from_event
-from jobs.export.row_builders import messages
+from jobs.export.datasets.export_records import TaskRenderer, from_event
+from jobs.export.datasets.row_builders import messages
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
-from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
+from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
 
@@ -143,7 +143,7 @@ class Imported:
         """Return the rows of the export `messages`."""
         renderer = TaskRenderer.of(RunDir(self.folder).config())
         records = [from_event(event, "1", "run", renderer) for event in self.events]
-        return [row for record in records for row in messages(record, [None] * len(record.steps))]
+        return [row for record in records for row in messages(record, [None] * len(record.turns))]
 
 
 def imported(workspace: Workspace, path: Path, name: str, rows: Iterable[object], *options: str) -> Imported:

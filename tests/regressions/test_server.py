@@ -18,10 +18,9 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-import app.model_server.server as model_server
+from app.commands.server.serve_model import check_access
 from app.common.context import Context
 from app.endpoints.studio import Studio
-from app.model_server.server import ModelServer, check_access
 from app.web.page_registry import PageInfo
 from app.web.program_access import ProgramAccess, PublishedEndpoint
 from app.web.security import Security, ServerError, check_binding, load_secret
@@ -29,6 +28,8 @@ from app.web.server import create_app
 from jobs.db.engine import Database
 from jobs.db.queries import tokens
 from jobs.export import catalog
+from jobs.model_server.limits import ServerLimits
+from jobs.model_server.server import ModelServer
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.errors import RL2FError
@@ -250,9 +251,9 @@ def test_200_wrong_passwords_are_delayed(context: Context, monkeypatch: pytest.M
     assert blocked.status_code == 429 and int(blocked.headers["retry-after"]) >= 1
     other = client(context, app=browser.app, address="198.51.100.7")
     assert statuses_of(other, basic("correct horse battery"), 1) == [200]
-    from app.web import failure_limit
+    from jobs import http_access
 
-    monkeypatch.setattr(failure_limit, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 90.0))
+    monkeypatch.setattr(http_access, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 90.0))
     assert statuses_of(browser, basic("correct horse battery"), 1) == [200]
 
 
@@ -302,16 +303,15 @@ def test_a_short_password_is_refused_beyond_loopback(check: Callable[[str, str |
 
 
 def test_wrong_keys_of_the_model_server_are_delayed() -> None:
-    server = ModelServer.__new__(ModelServer)
-    server.api_key = "correct horse battery"
-    server.failures = getattr(model_server, "FailureLimit", object)()
-    found = []
+    server, found = ModelServer(ServerLimits(), {}, "correct horse battery"), []
     for key in ["wrong"] * 40 + ["correct horse battery"]:
         headers = {"authorization": f"Bearer {key}"}
         try:
-            server._check_access(SimpleNamespace(headers=headers, client=SimpleNamespace(host="203.0.113.5")))
+            client = SimpleNamespace(host="203.0.113.5")
+            server._check_access(SimpleNamespace(headers=headers, client=client, state=SimpleNamespace()))
         except RL2FError as error:
             found.append(error.status)  # type: ignore[attr-defined]
+    server.close()
     assert found[:5] == [401] * 5 and found[-20:] == [429] * 20
 
 

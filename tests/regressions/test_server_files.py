@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,11 @@ from schema_drift import schema_drift
 from typer.testing import CliRunner
 
 from app.cli import app as cli
-from app.commands.serve_model import find_checkpoints
+from app.commands.server.serve_model import find_checkpoints
 from app.common.context import Context
 from app.endpoints.studio import Studio
 from app.experiment import Experiment
-from app.model_server.served_models import find_models
-from app.pages._run_view import heading
+from app.pages.run.view import heading
 from app.static_pages.folder import write_pages
 from jobs.chat.checkpoints import run_choices
 from jobs.db import schema
@@ -31,10 +31,11 @@ from jobs.db.engine import Database
 from jobs.db.errors import StoreError
 from jobs.db.models import Run
 from jobs.db.queries import chats, notes, runs, scheduled_runs, tokens
+from jobs.export.datasets.sources import FolderSource
 from jobs.export.model.exporter import export_model
 from jobs.export.result_folder import collect
-from jobs.export.sources import FolderSource
 from jobs.ingest.ingester import ingest, reindex
+from jobs.model_server.models import find_models
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, parse_config
@@ -311,6 +312,9 @@ def test_an_older_database_becomes_private(tmp_path: Path, empty_database: bytes
 # -- databases and run folders of other versions and machines --------------------------------------------------------
 def older_database(path: Path, revision: str) -> None:
     """Create a database as an earlier version did, with run 3, a note and the audit entry of the deleted run 7."""
+    script = Path(__file__).resolve().parents[1] / "jobs" / "db" / "old" / "schema_1.sql"
+    with sqlite3.connect(path) as first:
+        first.executescript(script.read_text("utf-8"))
     db = Database(f"sqlite:///{path}")
     with db._writer.begin() as connection:
         config = schema._config()

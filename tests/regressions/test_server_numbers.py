@@ -24,9 +24,9 @@ from jobs.db.server_models import ScheduledRun
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core import registry
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import load_config, parse_config, parse_yaml
 from rl2f_core.errors import ConfigError
-from rl2f_core.common.text.yaml_loader import load_yaml
 
 
 @pytest.fixture

@@ -27,13 +27,13 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.labels import annotation_queue, hint_counts
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.workspace import Workspace
+from rl2f_core.common.paths import EXAMPLE_RUNS
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.evaluation.formatting import interval_text
 from rl2f_core.evaluation.plotting import Line, Plot, figure, value_text
 from rl2f_core.evaluation.report import Reference, findings, tables
-from rl2f_core.common.paths import EXAMPLE_RUNS
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, read_events
-from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import DEMONSTRATION, ConstantBaseline
 
 EXAMPLE = EXAMPLE_RUNS / "quickstart"
@@ -112,7 +112,7 @@ def test_sampling_frames_of_labels_contain_no_demonstrations(
 ) -> None:
     db, run = mixed
     with db.read() as session:
-        query = "SELECT count(*) FROM turn t JOIN dialogue d ON d.id = t.dialogue_id WHERE hint != '' AND policy != ?"
+        query = "SELECT count(*) FROM turns WHERE hint != '' AND policy != ?"
         hints = session.connection().exec_driver_sql(query, (DEMONSTRATION,)).scalar()
     assert count(db, run) == hints and hints > 0
 

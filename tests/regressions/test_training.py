@@ -15,36 +15,36 @@ import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM
 
-from jobs.chat.interactive_task import dialogue_event
-from rl2f_core.models.backends.fake import FakeBackend
+from jobs.chat.interactive_task import InteractiveTask
 from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
+from rl2f_core.dialogue.metrics.dialogues import compute_metrics
+from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.dialogue.rollout.transcript import rollout_from_text
 from rl2f_core.environments.base import wrap_answer
-from rl2f_core.environments.worlds.household.environment import Household
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.environments.verifiers import server
+from rl2f_core.environments.worlds.household.environment import Household
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.learning.learner.kl import divergence
+from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.methods.base import StepContext
 from rl2f_core.learning.methods.loss_spec import KLConfig, LossConfig
 from rl2f_core.learning.methods.reflect_rl import ReflectRL
 from rl2f_core.learning.methods.rl2f import RL2F
 from rl2f_core.learning.methods.sdpo import SDPO
 from rl2f_core.learning.methods.token_rewards import PPO
-from rl2f_core.dialogue.metrics.dialogues import compute_metrics
-from rl2f_core.models.store.tiny import VOCABULARY, build
-from rl2f_core.dialogue.rollout.build import build_engine
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
-from rl2f_core.dialogue.rollout.transcript import rollout_from_text
-from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.learning.training.collector import Collector
 from rl2f_core.learning.training.curriculum import CurriculumTracker, tracker_for_stage
-from rl2f_core.learning.learner.kl import divergence
-from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.training.preflight import PreflightReport, preflight
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.store.tiny import VOCABULARY, build
+from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.types import Dialogue, Group, LeakReport, StopReason, Task, TrainingSample, Verdict
 
 
@@ -109,13 +109,10 @@ def test_a_mixture_charges_the_end_reward_of_its_part() -> None:
 def test_an_interactive_task_that_a_person_ends_pays_the_end_reward() -> None:
     engine = explorer(max_turns=2)
     task = engine.environment.task("test", 0)
-    settings: Any = SimpleNamespace(
-        config={"environment": {"type": "auto_explore"}, "reward": {"preset": "environment"}},
-        sampling=SimpleNamespace(seed=0),
-    )
+    played = InteractiveTask({"environment": {"type": "auto_explore"}, "reward": {"preset": "environment"}}, task)
     turns = episode(engine, turns=()).turns[:1]
     leaf: Any = SimpleNamespace(chat_id=1, id=2, checkpoint="base")
-    event = dialogue_event(leaf, settings, task, turns, StopReason.EXHAUSTED, index=0, edited=False)
+    event = played.dialogue_event(leaf, turns, StopReason.EXHAUSTED, index=0, seed=0, edited=False)
     assert total(event.dialogue) == -16
 
 

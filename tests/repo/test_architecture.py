@@ -23,102 +23,21 @@ FORBIDDEN = {
 HEAVY = ("torch", "transformers", "peft", "trl", "accelerate", "datasets")
 INTERFACE = ("app/components/", "app/pages/")
 """Imported by the server only, after Gradio was configured."""
-TENSORS = ("rl2f_core/models/modeling", "rl2f_core/models/backends", "rl2f_core/learning/training")
-"""A package of its own in all but its path: it imports nothing of the core."""
-ALLOWED_IMPORTS = """
-app.cli: commands common rl2f_core.distributed rl2f_core.errors
-app.experiment: commands common plots static_pages jobs.db jobs.export jobs.queue jobs.workspace rl2f_core.config
-    rl2f_core.errors rl2f_core.evaluation rl2f_core.run rl2f_core.run.kinds rl2f_core.types
-app.commands: common endpoints jobs.chat jobs.db jobs.executors jobs.export jobs.imports jobs.ingest jobs.labels
-    jobs.queue jobs.scheduler jobs.workspace rl2f_core.models.backends rl2f_core.config rl2f_core.evaluation.counterfactual
-    rl2f_core.models.device rl2f_core.distributed rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.common.file_io rl2f_core.learning.hardware rl2f_core.leaks rl2f_core.dialogue.metrics rl2f_core.models.store rl2f_core.common.paths
-    rl2f_core.registry rl2f_core.run rl2f_core.run.kinds rl2f_core.common.stats rl2f_core.common.text rl2f_core.learning.training
-    rl2f_core.types
-    model_server static_pages web
-app.common: jobs.chat jobs.db jobs.queue jobs.scheduler jobs.workspace rl2f_core.config rl2f_core.errors
-    rl2f_core.common.file_io rl2f_core.leaks rl2f_core.models.store rl2f_core.common.paths rl2f_core.registry
-    rl2f_core.run rl2f_core.common.stats rl2f_core.types
-app.components: common endpoints jobs.db plots rl2f_core.evaluation rl2f_core.common.stats rl2f_core.types
-app.endpoints: common forms jobs.chat jobs.db jobs.export jobs.imports jobs.labels jobs.queue jobs.run_kinds jobs.worker
-    plots rl2f_core.config rl2f_core.evaluation.counterfactual rl2f_core.environments rl2f_core.errors
-    rl2f_core.evaluation rl2f_core.leaks rl2f_core.dialogue.metrics rl2f_core.models.store rl2f_core.registry
-    rl2f_core.dialogue.rollout rl2f_core.run rl2f_core.run.kinds rl2f_core.common.stats rl2f_core.dialogue.teachers rl2f_core.common.text
-    rl2f_core.types
-app.forms: jobs.db jobs.workspace rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.common.file_io
-    rl2f_core.leaks rl2f_core.models.llms rl2f_core.dialogue.metrics rl2f_core.models.store rl2f_core.registry
-    rl2f_core.common.stats rl2f_core.dialogue.teachers rl2f_core.common.text rl2f_core.learning.training rl2f_core.types
-app.model_server: jobs.export rl2f_core.models.backends rl2f_core.models rl2f_core.config rl2f_core.models.device rl2f_core.errors
-    rl2f_core.models.store rl2f_core.run rl2f_core.types web
-app.pages: common components endpoints forms jobs.chat jobs.db jobs.labels plots rl2f_core.config
-    rl2f_core.evaluation.counterfactual rl2f_core.errors rl2f_core.leaks rl2f_core.common.stats rl2f_core.types
-app.plots: common jobs.db rl2f_core.config rl2f_core.errors rl2f_core.evaluation rl2f_core.common.file_io rl2f_core.dialogue.metrics
-    rl2f_core.registry rl2f_core.run rl2f_core.common.stats rl2f_core.common.text rl2f_core.types
-app.static_pages: jobs.export plots rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.registry rl2f_core.run rl2f_core.types
-app.web: common components endpoints forms jobs.chat jobs.db jobs.export pages rl2f_core.errors rl2f_core.common.file_io
-    rl2f_core.models.store rl2f_core.common.paths rl2f_core.types
-jobs.chat: db ingest rl2f_core.models.backends rl2f_core.models rl2f_core.config rl2f_core.models.device
-    rl2f_core.environments rl2f_core.errors rl2f_core.common.file_io rl2f_core.models.store rl2f_core.common.paths
-    rl2f_core.dialogue.rollout rl2f_core.run rl2f_core.dialogue.teachers rl2f_core.common.text rl2f_core.types workspace
-jobs.db: rl2f_core.config rl2f_core.errors rl2f_core.run rl2f_core.common.text rl2f_core.types
-jobs.executors: rl2f_core.config rl2f_core.errors rl2f_core.common.paths rl2f_core.common.processes rl2f_core.run rl2f_core.common.text
-    rl2f_core.types worker workspace
-jobs.export: db rl2f_core.models.backends rl2f_core.config rl2f_core.environments rl2f_core.errors
-    rl2f_core.evaluation rl2f_core.common.file_io rl2f_core.models.store rl2f_core.common.paths rl2f_core.registry
-    rl2f_core.dialogue.rollout rl2f_core.run rl2f_core.common.text rl2f_core.types workspace
-jobs.imports: db ingest queue rl2f_core.config rl2f_core.environments rl2f_core.errors rl2f_core.evaluation
-    rl2f_core.common.file_io rl2f_core.run rl2f_core.run.kinds rl2f_core.types workspace
-jobs.ingest: db labels rl2f_core.config rl2f_core.errors rl2f_core.common.file_io rl2f_core.run rl2f_core.types
-    run_kinds workspace
-jobs.labels: db export rl2f_core.errors rl2f_core.common.file_io rl2f_core.leaks rl2f_core.run rl2f_core.common.stats
-    rl2f_core.types workspace
-jobs.queue: db executors ingest rl2f_core.config rl2f_core.errors rl2f_core.common.file_io rl2f_core.registry rl2f_core.run
-    run_kinds worker workspace
-jobs.run_kinds: export rl2f_core.config rl2f_core.registry rl2f_core.run rl2f_core.run.kinds
-jobs.scheduler: db queue rl2f_core.errors rl2f_core.run.kinds rl2f_core.common.text workspace
-jobs.worker: db rl2f_core.config rl2f_core.errors rl2f_core.common.file_io rl2f_core.common.processes rl2f_core.run rl2f_core.types
-    run_kinds
-rl2f_core: config errors
-rl2f_core.models.backends: chat config device errors file_io model_store modeling processes registry types
-rl2f_core.models: errors types
-rl2f_core.config: errors paths registry text types
-rl2f_core.evaluation.counterfactual: backends config environments errors evaluation file_io leaks metrics rollout run stats
-    teachers types
-rl2f_core.datasets: config environments errors file_io run types
-rl2f_core.models.device: errors types
-rl2f_core.distributed: device errors
-rl2f_core.environments: config errors file_io llms model_store paths processes registry text types
-rl2f_core.evaluation: backends config datasets device distributed environments errors file_io metrics registry
-    rollout run stats teachers types
-rl2f_core.common.file_io: errors types
-rl2f_core.learning.hardware: backends chat config device modeling processes training types
-rl2f_core.leaks: backends chat config environments errors file_io llms paths registry
-    stats teachers text types
-rl2f_core.models.llms: backends chat config errors model_store registry types
-rl2f_core.learning.methods: chat config datasets environments errors paths registry rollout run teachers types
-rl2f_core.dialogue.metrics: environments errors stats types
-rl2f_core.models.store: errors file_io types
-rl2f_core.models.modeling: errors
-rl2f_core.registry: errors
-rl2f_core.evaluation.rescoring: backends config errors leaks methods registry run types
-rl2f_core.dialogue.rollout: backends chat config distributed environments errors file_io leaks paths processes registry
-    run teachers types
-rl2f_core.run: config distributed errors file_io model_store paths registry types
-rl2f_core.run.kinds: backends config counterfactual distributed environments errors evaluation file_io leaks
-    registry rescoring rollout run training types
-rl2f_core.common.stats: errors types
-rl2f_core.leaks.synthetic: environments paths types
-rl2f_core.dialogue.teachers: backends config environments errors llms paths registry synthetic_leaks types
-rl2f_core.run.tracking: config environments errors evaluation file_io registry run types
-rl2f_core.learning.training: backends config datasets device distributed environments errors file_io leaks llms methods
-    metrics modeling processes registry rollout run stats teachers types
-"""
-"""What each package may import, besides itself; names without a dot belong to the same top-level package."""
-COMPONENT_PACKAGES = {
-    f"rl2f_core.{n}"
-    for n in ("backends", "environments", "leaks", "llms", "methods", "run_kinds", "teachers", "tracking")
-}
+TENSORS = tuple(
+    f"rl2f_core/{name}" for name in "models/modeling models/backends learning/learner learning/training".split()
+)
+LAYERS = """
+rl2f_core.errors rl2f_core.types rl2f_core.registry rl2f_core.common rl2f_core.config rl2f_core.models rl2f_core.run
+rl2f_core.environments rl2f_core.leaks.synthetic rl2f_core.dialogue.teachers rl2f_core.leaks rl2f_core.dialogue
+rl2f_core.learning rl2f_core.evaluation rl2f_core.run.tracking rl2f_core.run.kinds rl2f_core
+jobs.http_access jobs.workspace jobs.db jobs.export jobs.run_kinds jobs.worker jobs.executors jobs.labels jobs.ingest
+jobs.model_server jobs.chat jobs.queue jobs.imports jobs.scheduler jobs
+app.common app.forms app.plots app.endpoints app.components app.pages app.static_pages app.web
+app.commands app.cli app.experiment app
+""".split()
+"""Each package or module imports only itself and those before it; the longest name that fits a module counts."""
+MAX_ENTRIES, MAX_ENTRIES_OF_CORE = 18, 14
+"""Files and folders in a folder of the product, and in `rl2f_core` itself."""
 TOP_LEVEL = {
     ".ci",
     ".gitignore",
@@ -180,16 +99,6 @@ def test_every_module_keeps_to_the_one_way_road() -> None:
     assert {name: names for name, names in found.items() if names} == {}
 
 
-def allowed_imports() -> dict[str, set[str]]:
-    """Return the table `ALLOWED_IMPORTS` with full package names."""
-    allowed: dict[str, set[str]] = {}
-    for line in ALLOWED_IMPORTS.replace("\n    ", " ").strip().splitlines():
-        package, _, names = line.partition(": ")
-        top = package.split(".")[0]
-        allowed[package] = {name if name.split(".")[0] in PACKAGES else f"{top}.{name}" for name in names.split()}
-    return allowed
-
-
 @cache
 def imported_modules(source: str) -> set[str]:
     """Return the modules of this project that `source` imports anywhere, in functions and `TYPE_CHECKING` too."""
@@ -203,12 +112,9 @@ def imported_modules(source: str) -> set[str]:
     return {module for module in modules if module.split(".")[0] in PACKAGES}
 
 
-@cache
-def package_of(module: str) -> str:
-    """Return the package of a module: two levels, or one for names of a top-level `__init__`."""
-    package = ".".join(module.split(".")[:2])
-    path = ROOT / package.replace(".", "/")
-    return package if path.is_dir() or path.with_suffix(".py").exists() else package.split(".")[0]
+def layer(module: str) -> str:
+    """Return the entry of `LAYERS` that a module belongs to."""
+    return max((name for name in LAYERS if f"{module}.".startswith(f"{name}.")), key=len)
 
 
 def module_name(file: str) -> str:
@@ -216,39 +122,74 @@ def module_name(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-@cache
-def package_imports() -> dict[str, set[str]]:
-    """Return what every package imports, without itself and its top-level package.
-
-    The registry names the base classes of components in annotations only; this is the one exception.
-    """
-    found: dict[str, set[str]] = {}
-    for file, source in SOURCES.items():
-        package = package_of(module_name(file))
-        modules = imported_modules(source)
-        if package == "rl2f_core.registry":
-            modules = {module for module in modules if package_of(module) not in COMPONENT_PACKAGES}
-        found.setdefault(package, set()).update({package_of(module) for module in modules} - {package, *PACKAGES})
-    return found
+def test_every_module_imports_only_its_own_layer_and_those_below() -> None:
+    upward = {
+        f"{file}: {module}"
+        for file, source in SOURCES.items()
+        for module in imported_modules(source)
+        if LAYERS.index(layer(module)) > LAYERS.index(layer(module_name(file)))
+    }
+    assert upward == set()
 
 
-def test_every_package_imports_only_what_the_table_allows() -> None:
-    allowed = allowed_imports()
-    extra = {package: names - allowed.get(package, set()) for package, names in package_imports().items()}
-    assert {package: names for package, names in extra.items() if names} == {}
+def find_circle(imports: dict[str, set[str]]) -> list[str]:
+    """Return modules that import one another in a circle, each the next one; empty if there are none."""
+    remaining = dict(imports)
+    while free := {module for module, names in remaining.items() if not names & remaining.keys()}:
+        remaining = {module: names for module, names in remaining.items() if module not in free}
+    path: list[str] = sorted(remaining)[:1]
+    while path and path[-1] not in path[:-1]:
+        path.append(min(remaining[path[-1]] & remaining.keys()))
+    return path[path.index(path[-1]) :] if path else []
 
 
-def test_the_table_allows_nothing_that_is_not_used() -> None:
-    used = package_imports()
-    unused = {package: names - used.get(package, set()) for package, names in allowed_imports().items()}
-    assert {package: names for package, names in unused.items() if names} == {}
+def test_a_circle_is_found() -> None:
+    assert find_circle({"a": {"b", "d"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c", "b"]
+    assert find_circle({"a": {"b"}, "b": set()}) == []
 
 
-def test_no_packages_import_each_other_even_in_a_circle() -> None:
-    remaining = {package: set(names) for package, names in package_imports().items()}
-    while free := {package for package, names in remaining.items() if not names & set(remaining)}:
-        remaining = {package: names for package, names in remaining.items() if package not in free}
-    assert remaining == {}
+def test_no_modules_import_each_other_even_in_a_circle() -> None:
+    modules = {module_name(file) for file in SOURCES}
+    imports = {
+        module_name(file): {name if name in modules else name.rpartition(".")[0] for name in imported_modules(source)}
+        - {module_name(file)}
+        for file, source in SOURCES.items()
+    }
+    assert sum(map(len, imports.values())) > 1000
+    circle = find_circle(imports)
+    assert not circle, " imports ".join(circle)
+
+
+def test_no_module_imports_by_a_relative_name() -> None:
+    relative = {
+        f"{file}:{node.lineno}"
+        for file, source in SOURCES.items()
+        for node in ast.walk(parse(source))
+        if isinstance(node, ast.ImportFrom) and node.level
+    }
+    assert relative == set()
+
+
+def test_every_layer_exists() -> None:
+    paths = [ROOT / name.replace(".", "/") for name in LAYERS]
+    assert [str(path) for path in paths if not path.is_dir() and not path.with_suffix(".py").exists()] == []
+
+
+def test_every_folder_has_few_entries() -> None:
+    folders = {folder for path in MODULES for folder in path.parents if folder.is_relative_to(ROOT) and folder != ROOT}
+    entries = {folder: [path for path in folder.iterdir() if is_source(path)] for folder in folders}
+    limits = {folder: MAX_ENTRIES_OF_CORE if folder == ROOT / "rl2f_core" else MAX_ENTRIES for folder in folders}
+    full = {
+        folder.relative_to(ROOT).as_posix(): len(paths)
+        for folder, paths in entries.items()
+        if len(paths) > limits[folder]
+    }
+    assert full == {}
+
+
+def is_source(path: Path) -> bool:
+    """Return whether a file or folder belongs to the source: not compiled, a stub by Gradio, or data of a wheel."""
+    return path.name != "__pycache__" and path.suffix != ".pyi" and path != ROOT / "rl2f_core" / "data"
 
 
 def test_no_module_imports_a_private_module_of_another_package() -> None:
@@ -259,8 +200,7 @@ def test_no_module_imports_a_private_module_of_another_package() -> None:
         for i, part in enumerate(module.split("."))
         if part.startswith("_")
         and not part.startswith("__")
-        and ".".join(module.split(".")[:i]) != module_name(file).rpartition(".")[0]
-        and ".".join(module.split(".")[:i]) != module_name(file)
+        and not f"{module_name(file)}.".startswith(".".join([*module.split(".")[:i], ""]))
     }
     assert private == set()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = sorted((ROOT / "app" / "components").glob("*.js"))
+MODULES = sorted((ROOT / "app" / "components").rglob("*.js"))
 MAX_LINES = 1_500
 MAX_COLUMNS = 120
 JS_OPTION = re.compile(r"\bjs(?:_on_load)?\s*=\s*(?:f|r)?(\"\"\"|\"|')(.*?)\1", re.DOTALL)

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from rl2f_core.evaluation.report import CheckpointResult, Effect, EvaluationReport, Reference
-from rl2f_core.dialogue.metrics.dialogues import Metrics
 from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.dialogue.metrics.dialogues import Metrics
+from rl2f_core.evaluation.report import CheckpointResult, Effect, EvaluationReport, Reference
 
 ROOT = Path(__file__).resolve().parents[2]
 LEGACY = {

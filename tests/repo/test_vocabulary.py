@@ -167,7 +167,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def found_in(path: Path, items: Iterable[tuple[str, int]]) -> list[str]:
-    """Return where each of these texts is: `app/pages/run.py:12: text`."""
+    """Return where each of these texts is: `app/pages/run/page.py:12: text`."""
     return [f"{path.relative_to(ROOT)}:{line}: {text}" for text, line in items]
 
 
@@ -217,7 +217,8 @@ def test_no_rule_of_the_stylesheet_selects_a_class_that_nothing_has() -> None:
     classes = set(re.findall(rf"[.#]((?:{prefixes})-[\w-]+)", text))
     used = "\n".join(path.read_text("utf-8") for path in (*APP, *SCRIPTS))
     assert len(classes) > 300
-    made = {f"tx-{kind}" for kind in ("found", "labeled", "pending")}  # `mark.kind` of `app.components.transcript`
+    # `mark.kind` of `app.components.elements.transcript`
+    made = {f"tx-{kind}" for kind in ("found", "labeled", "pending")}
     words = set(re.findall(r"[\w-]+", used))
     assert classes - made - words == set()
 
@@ -249,6 +250,12 @@ def test_no_command_has_a_retired_option() -> None:
     text = (ROOT / "app/commands/README.md").read_text("utf-8")
     retired = ("--studio", "--control ", "--then", "--by ", "--labeller", "--labelled", "--copy")
     assert [option for option in retired if f"`{option.strip()}" in text] == []
+
+
+def test_the_configuration_reference_has_no_python_types() -> None:
+    text = (ROOT / "data/configs/REFERENCE.md").read_text("utf-8")
+    assert re.findall(r"Annotated|FieldInfo|Literal|NoneType|typing\.|rl2f_core\.", text) == []
+    assert re.findall(r"^## .*\[.*", text, re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -1,14 +1,18 @@
-"""Adapters, workspaces and waiting, for the tests of the chat."""
+"""Adapters, requests, workspaces and waiting, for the tests of chat and model process."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.chat.model_process.protocol import ChatCompletionRequest
+from jobs.model_server.process import ModelProcess
+from jobs.model_server.protocol import ApiError
 
 SAMPLING = {"max_new_tokens": 12, "temperature": 1.0, "top_p": 1.0, "seed": 3}
 LIMITS = {"max_tokens": 12, "temperature": 1.0}
@@ -47,9 +51,7 @@ def with_context(model: Path, folder: Path, limit: int) -> Path:
     return folder
 
 
-def ask(
-    model: Path, texts: list[str], adapters: dict[str, Path] | None = None, **changes: Any
-) -> list[ChatCompletionRequest]:
+def ask(model: Path, texts: list[str], adapters: dict[str, Path] | None = None, **changes: Any) -> list[dict[str, Any]]:
     """Requests for one answer of the base and of every adapter."""
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
@@ -57,19 +59,85 @@ def ask(
     names: list[tuple[str, str | None]] = [(str(model), None)]
     names += [(name, str(folder)) for name, folder in (adapters or {}).items()]
     return [
-        ChatCompletionRequest.model_validate(
-            {
-                "model": name,
-                "source": {**source, "adapter": folder},
-                "messages": messages,
-                "prompt_cache_key": f"k-{name}",
-                "seed": 5,
-                **LIMITS,
-                **changes,
-            }
-        )
+        {
+            "model": name,
+            "source": {**source, "adapter": folder},
+            "messages": messages,
+            "prompt_cache_key": f"k-{name}",
+            "seed": 5,
+            "return_token_ids": True,
+            **LIMITS,
+            **changes,
+        }
         for name, folder in names
     ]
+
+
+@dataclass
+class Reply:
+    """What the stream of one request contained."""
+
+    progress: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    prompt_token_ids: list[int] = field(default_factory=list)
+    task: dict[str, Any] = field(default_factory=dict)
+    finish_reason: str | None = None
+    error: ApiError | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+
+class Streams:
+    """Requests to a model process that are answered in another thread."""
+
+    def __init__(self, process: ModelProcess, bodies: list[dict[str, Any]]) -> None:
+        self.process, self.replies = process, [Reply() for _ in bodies]
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._read_all(bodies)))
+        self.thread.start()
+
+    async def _read_all(self, bodies: list[dict[str, Any]]) -> None:
+        self.loop, self.is_stopped = asyncio.get_running_loop(), asyncio.Event()
+        reads = asyncio.gather(*(self._read(*pair) for pair in zip(self.replies, bodies, strict=True)))
+        stop = asyncio.create_task(self.is_stopped.wait())
+        await asyncio.wait([reads, stop], return_when=asyncio.FIRST_COMPLETED)
+
+    async def _read(self, reply: Reply, body: dict[str, Any]) -> None:
+        path = "/v1/tasks/turns" if "task" in body else "/v1/chat/completions"
+        try:
+            async for event in self.process.stream(path, body):
+                if isinstance(event, str):
+                    reply.progress.append(event)
+                    continue
+                reply.task |= event.get("task", {})
+                reply.prompt_token_ids += event.get("prompt_token_ids", [])
+                for choice in event["choices"]:
+                    reply.token_ids += choice["token_ids"]
+                    reply.logprobs += [token["logprob"] for token in (choice["logprobs"] or {"content": []})["content"]]
+                    reply.parts += [choice["delta"]["content"]] if choice["delta"]["content"] else []
+                    reply.finish_reason = choice["finish_reason"]
+        except ApiError as error:
+            reply.error = error
+
+    def stop(self) -> list[Reply]:
+        """Close the streams."""
+        self.loop.call_soon_threadsafe(self.is_stopped.set)
+        return self.wait()
+
+    def wait(self) -> list[Reply]:
+        """The complete replies."""
+        self.thread.join(300)
+        return self.replies
+
+
+def answers(process: ModelProcess, bodies: list[dict[str, Any]]) -> list[Reply]:
+    """The replies to requests that all succeed."""
+    replies = Streams(process, bodies).wait()
+    assert [reply.error for reply in replies] == [None] * len(bodies)
+    return replies
 
 
 def wait_until(true: Callable[[], Any], seconds: float = 240) -> Any:
@@ -80,11 +148,6 @@ def wait_until(true: Callable[[], Any], seconds: float = 240) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError(f"not true within {seconds} s")
-
-
-def done(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The finished rows, in order."""
-    return sorted((f for f in frames if f["type"] == "done"), key=lambda f: f["row"])
 
 
 def add_run(db: Any, workspace: Any, model: Path, checkpoints: dict[str, int], config: str = "") -> int:

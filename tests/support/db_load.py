@@ -63,7 +63,7 @@ def read(db: Database, seconds: float) -> dict[str, Any]:
             for row in page.rows[:2]:
                 view = dialogues.get(db, run.id, row.event_id)
                 assert len(view.turns) == view.row.length == 2
-                assert all(len(turn.terms) == 2 for turn in view.turns)
+                assert all(len(turn.rewards) == 2 for turn in view.turns)
                 looked += 1
             found = dialogues.page(db, DialogueFilter(run=run.id, search="box answer"), limit=5)
             assert page.total is not None and found.total is not None and found.total >= page.total
@@ -119,7 +119,7 @@ def check(url: str, workspace: Workspace, seconds: float) -> None:
     with db.read() as session:
         ask = session.connection().exec_driver_sql
         assert ask("SELECT count(*) FROM turn").scalar_one() == 16 * sum(steps)
-        assert ask("SELECT count(*) FROM rewardterm").scalar_one() == 32 * sum(steps)
+        assert ask("SELECT count(*) FROM record").scalar_one() == ask("SELECT count(*) FROM dialogue").scalar_one()
         if db.sqlite:
             assert ask("PRAGMA integrity_check").scalar_one() == "ok"
             assert ask("PRAGMA foreign_key_check").fetchall() == []

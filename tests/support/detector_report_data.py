@@ -10,7 +10,7 @@ from typing import Any
 from replay_data import add_run, event, hint, turn
 
 from jobs.db.engine import Database
-from jobs.db.models import LeakFinding, LeakLabel, RescoredRun, Run, Turn
+from jobs.db.models import LeakLabel, RescoredHint, RescoreSummary, Run
 from jobs.labels import annotation_queue, holdout
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.workspace import Workspace
@@ -95,20 +95,13 @@ def label_draw(db: Database, truth: Truth, filter: QueueFilter, who: str = "anna
 
 def rescore(db: Database, truth: Truth, number: int, flags: set[tuple[str, int]]) -> None:
     """A later run `number` that read the whole run and flagged these hints, under the tier `derivation`."""
-    from sqlalchemy import select
-
-    from jobs.db.models import Dialogue
-
     with db.write() as session:
-        rows = session.execute(
-            select(Dialogue.event_id, Turn.index, Turn.id)  # type: ignore[call-overload]
-            .join(Turn, Turn.dialogue_id == Dialogue.id)
-            .where(Dialogue.run_id == truth.run.id, Turn.hint.is_not(None))  # type: ignore[union-attr]
-        ).all()
-        for name, index, turn_id in rows:
-            if (name, index) in flags:
-                session.add(LeakFinding(turn_id=turn_id, source=str(number), detector="llm_judge", answer_fraction=1.0))
+        for event_id, index in flags:
+            session.add(
+                RescoredHint(run_id=number, event_id=event_id, turn=index, target=truth.run.folder, leak_found=True,
+                             detector="llm_judge", report='{"leaked": true, "detector": "llm_judge"}')
+            )  # fmt: skip
         session.add(
-            RescoredRun(run_id=number, target_run_id=truth.run.id or 0, detectors="llm_judge", checked=len(rows),
-                     flagged=len(flags), time=1.0)
+            RescoreSummary(run_id=number, target=truth.run.folder, detectors="llm_judge", checked=len(truth.leaks),
+                           flagged=len(flags), time=1.0)
         )  # fmt: skip

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import BaseRun
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutRequest
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, StatusEvent, read_events
 from rl2f_core.types import Hint, LeakReport

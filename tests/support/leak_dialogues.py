@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from rl2f_core import registry
+from rl2f_core.dialogue.teachers.base import FeedbackRequest, Teacher
 from rl2f_core.environments.base import Environment
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.leaks.parsing import parse_detectors
-from rl2f_core.dialogue.teachers.base import FeedbackRequest, Teacher
 from rl2f_core.types import Hint, LeakReport, Turn
 
 WORLDS = ("arithmetic", "binary_matrix", "guess_number", "knights_knaves", "maze", "secret_code", "shortest_path")

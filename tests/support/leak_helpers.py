@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
-from rl2f_core.models.backends.fake import FakeBackend, Script
+from rl2f_core.common.text.normalize import find, normalize
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
@@ -14,7 +14,7 @@ from rl2f_core.leaks.assertions import assertion
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.leaks.exact import ExactDetector
 from rl2f_core.leaks.mentions.detector import MentionsDetector
-from rl2f_core.common.text.normalize import find, normalize
+from rl2f_core.models.backends.fake import FakeBackend, Script
 from rl2f_core.types import LeakReport, Task
 
 

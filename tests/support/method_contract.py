@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.stage import StageConfig
+from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.learning.methods.advantages import has_gradient
 from rl2f_core.learning.methods.base import Method, StepContext
 from rl2f_core.learning.methods.loss_spec import LossConfig
-from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.learning.training.collector import Collector
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.types import Group, TrainingSample
 
 STAGES = [{"name": "s", "method": "sft", "steps": 1, "tasks_per_step": 2, "group_size": 2}]

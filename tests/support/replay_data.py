@@ -13,11 +13,11 @@ from jobs.db.queries import runs
 from jobs.ingest.ingester import ingest
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.dialogue.rollout.hint_information import measure_hints
 from rl2f_core.environments.base import new_task
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.environments.worlds.taxi.dynamics import GYMNASIUM_MAP
 from rl2f_core.environments.worlds.taxi.environment import Taxi
-from rl2f_core.dialogue.rollout.hint_information import measure_hints
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, JsonlSink
 from rl2f_core.types import Dialogue, FinishReason, Hint, LeakReport, RewardTerm, StopReason, Task, Turn, Verdict

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl2f_core import registry
+from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.evaluation.report import (
     CheckpointDifference,
     CheckpointResult,
@@ -14,8 +16,6 @@ from rl2f_core.evaluation.report import (
     EvaluationReport,
     build_report,
 )
-from rl2f_core.dialogue.metrics.dialogues import compute_metrics
-from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import Dialogue, Hint, StopReason, Turn, Verdict
 
 TURNS = 3

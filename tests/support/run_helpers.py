@@ -35,11 +35,11 @@ def train_speaker(tiny: Path, folder: Path) -> Path:
     """
     import torch
 
-    from rl2f_core.learning.methods.sft import SFT
-    from rl2f_core.models.modeling.logprobs import selected_logprobs
     from rl2f_core.dialogue.rollout.build import build_backend, build_engine
-    from rl2f_core.learning.training.collector import Collector
     from rl2f_core.learning.learner.micro_batch import micro_batches
+    from rl2f_core.learning.methods.sft import SFT
+    from rl2f_core.learning.training.collector import Collector
+    from rl2f_core.models.modeling.logprobs import selected_logprobs
 
     config = config_of(tiny)
     backend: Any = build_backend(config)

@@ -13,10 +13,10 @@ from typing import Any
 
 from learner_rows import learner, rows, stage
 
-from rl2f_core.models.process_group import init_distributed
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.scoring import Scorer
+from rl2f_core.models.process_group import init_distributed
 
 OPTIONS = LossConfig(epsilon=0.1, epsilon_high=0.3)
 NOW = stage(micro_batch_tokens=20, weight_decay=0.1)

@@ -16,9 +16,9 @@ from rl2f_core import registry
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rl2f_core.common.stats.intervals import Interval
     from rl2f_core.leaks.benchmark.comparison import CascadeResult
     from rl2f_core.leaks.benchmark.score import Score
-    from rl2f_core.common.stats.intervals import Interval
 
 Split = Literal["dev", "test"]
 Grouping = Literal["kind", "register", "environment"]
@@ -40,7 +40,9 @@ def benchmark(
         str, typer.Option(help="Grouping of the second table: kind, register or environment.")
     ] = "kind",
     model: DetectorModel = "smollm2-135m",
-    limit: Annotated[int | None, typer.Option(min=1, help="Evenly spaced sample of N hints per benchmark.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Sample of N hints per benchmark, on evenly spaced dialogues.")
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Add the results to this file, or replace them there.")
     ] = None,
@@ -50,10 +52,10 @@ def benchmark(
     Brackets contain 95 % intervals. The price is that of the endpoints' tokens. Hints per second exclude the loading of
     models; replies from the disk cache make them too high (llm.cache=false turns it off).
     """
-    from rl2f_core.models.backends.model_pool import ModelPool
     from rl2f_core.config.model import ModelConfig
     from rl2f_core.leaks.benchmark import comparison
     from rl2f_core.leaks.benchmark.mrbench import read_mrbench
+    from rl2f_core.models.backends.model_pool import ModelPool
 
     _require("split", split, get_args(Split))
     _require("grouping", group_by, get_args(Grouping))
@@ -85,7 +87,8 @@ def _require(name: str, value: str, known: Sequence[str]) -> None:
 def show(results: Sequence[CascadeResult], by: str) -> None:
     """Print the comparison, one table of groups per benchmark, and what the tables do not contain."""
     console = out()
-    columns = ("benchmark", "detectors", "leaks", "near-misses", "precision", "recall", "US$ / 1,000 hints", "hints/s")
+    scores = ("leaks", "near-misses", "precision", "recall")
+    columns = ("benchmark", "detectors", *scores, "judged", "US$ / 1,000 hints", "hints/s")
     console.print(table(*columns, rows=_rows(results)))
     for name in dict.fromkeys(result.benchmark for result in results):
         of = [result for result in results if result.benchmark == name]
@@ -102,11 +105,13 @@ def _rows(results: Sequence[CascadeResult]) -> Iterator[tuple[str, ...]]:
     for result in results:
         price = result.usd_per_1000_hints
         speed = result.hints_per_second
-        ends = ("unknown" if price is None else f"{price:,.2f}", f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}")
+        judged = f"{result.judged / result.hints:.0%}" if result.needs_model else ""
+        cost = "unknown" if price is None else f"{price:,.2f}"
+        ends = (judged, cost, f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}")
         name = f"{result.benchmark} ({result.split})"
         yield (name, result.detectors, *_cells(result.report.overall), *ends)
         if result.report.held_out is not None:
-            yield (f"{name}, held-out kinds", result.detectors, *_cells(result.report.held_out), "", "")
+            yield (f"{name}, held-out kinds", result.detectors, *_cells(result.report.held_out), "", "", "")
 
 
 def _groups(results: Sequence[CascadeResult], by: str) -> list[tuple[str, ...]]:
@@ -134,7 +139,7 @@ def notes(results: Sequence[CascadeResult]) -> Iterator[str]:
     for result in results:
         name = f"{result.detectors} on {result.benchmark}"
         if result.hints < result.available:
-            yield f"{name}: an evenly spaced sample of {result.hints:,} of {result.available:,} hints."
+            yield f"{name}: a sample of {result.hints:,} of {result.available:,} hints."
         if result.errors:
             yield f"{name}: {result.errors:,} hints were not checked by every detector; they count as not flagged."
         if result.report.ambiguous:

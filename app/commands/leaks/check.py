@@ -54,8 +54,8 @@ class LeakChecker:
     """
 
     def __init__(self, configs: Sequence[ComponentConfig], model: str) -> None:
-        from rl2f_core.models.backends.model_pool import ModelPool
         from rl2f_core.config.model import ModelConfig
+        from rl2f_core.models.backends.model_pool import ModelPool
 
         self.configs = configs
         requires_model = any(registry.get("leak_detector", config.type).requires_model for config in configs)

@@ -9,9 +9,9 @@ import typer
 
 from app.commands.options import Root, find_number, migrated
 from app.common.console import err, out
-from rl2f_core.errors import ConfigError, rl2f_command
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.paths import MENTION_WEIGHTS
+from rl2f_core.errors import ConfigError, rl2f_command
 
 if TYPE_CHECKING:
     from rl2f_core.leaks.mentions.model import MentionWeights

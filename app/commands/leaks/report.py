@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 def report(
     workspace: Root = None,
-    values: JsonObject = options_of("app.endpoints.leaks.detectors:ReportScope", "run", "environment", "source", "group_by"),
+    values: JsonObject = options_of(
+        "app.endpoints.leaks.detectors:ReportScope", "run", "environment", "source", "group_by"
+    ),
     test: Annotated[
         bool, typer.Option("--test", help="Unlock the test set of tasks; access is logged with --user.")
     ] = False,
@@ -42,6 +44,7 @@ def report(
     from app.endpoints.leaks.detector_cards import configured_detectors, detector_cards
     from jobs.db.queries import runs
     from jobs.export.datasets.resolve_sources import open_workspace
+    from jobs.ingest.ingester import ingest_pending
     from jobs.labels import report_queries as store
     from jobs.labels.report_queries import Scope
     from rl2f_core.run.directory import RunDir
@@ -51,7 +54,8 @@ def report(
         raise ConfigError("Access to the test set is logged under a name.", fix="Add --user NAME.")
     scope = Scope(**values, test=test)
     with open_workspace(workspace, read_only=not test) as (folder, db):
-        db.migrate()
+        if test and db.migrate():
+            ingest_pending(db, folder)
         check_environment(db, scope.environment)
         result = store.read(db, scope, group_by)
         if test:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ import typer
 
 from app.commands.options import Root
 from app.common.console import err
-from jobs.chat.limits import ChatLimits
+from jobs.model_server.limits import STUDIO_LIMITS
 from rl2f_core.common.paths import EXAMPLE_RUNS
 
 if TYPE_CHECKING:
@@ -60,11 +61,11 @@ def serve(
         typer.Option(
             envvar="RL2F_CHAT_IDLE_SECONDS", min=1, max=1e9, help="Unload the chat's model after this idle time."
         ),
-    ] = ChatLimits.idle_seconds,
+    ] = STUDIO_LIMITS.idle_seconds or 0,
     chat_memory_gb: Annotated[
         float,
         typer.Option(envvar="RL2F_CHAT_MEMORY_GB", min=0, max=1e9, help="Memory limit of the chat's model; 0: none."),
-    ] = ChatLimits.memory_gb,
+    ] = STUDIO_LIMITS.memory_gb,
     chat_reserve_gb: Annotated[
         float,
         typer.Option(
@@ -73,7 +74,7 @@ def serve(
             max=1e9,
             help="Memory that stays free when the chat loads a model.",
         ),
-    ] = ChatLimits.reserve_gb,
+    ] = STUDIO_LIMITS.reserve_gb or 0,
 ) -> None:
     """Serve the studio: launch, watch, replay, label, chat, compare. Ctrl-C stops the server; runs continue."""
     from app.web.security import check_binding
@@ -87,7 +88,9 @@ def serve(
         port = listener.getsockname()[1]
         url = f"http://{display_name(host)}:{port}"
         context = open_workspace(workspace, url, executor)
-        context.chat_limits = ChatLimits(chat_idle_seconds, chat_memory_gb, chat_reserve_gb)
+        context.chat_limits = replace(
+            STUDIO_LIMITS, idle_seconds=chat_idle_seconds, memory_gb=chat_memory_gb, reserve_gb=chat_reserve_gb
+        )
         stack.callback(_close, context)
         if context.read_only:
             err().print(f"{context.lock_owner} This one is read-only.", markup=False, soft_wrap=True)

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,11 +15,9 @@ from app.commands.completion import complete_run_or_number
 from app.commands.options import Root, find_run, parse_checkpoint
 from app.commands.server.serve import display_name, listen, read_secret, run_server
 from app.common.console import err
+from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.run.directory import RunDir
-
-if TYPE_CHECKING:
-    from app.model_server.served_models import ServedModels
 
 COMMAND = "rl2f serve-model …"
 
@@ -54,24 +52,40 @@ def serve_model(
     workspace: Root = None,
 ) -> None:
     """Serve checkpoints with one base model to OpenAI clients. Ctrl-C stops the server."""
-    from app.model_server import vllm
-    from app.model_server.served_models import find_models, load_backend
-    from app.model_server.server import ModelServer, ServerLimits, check_access
+    from jobs.model_server import vllm
+    from jobs.model_server.limits import ServerLimits
+    from jobs.model_server.models import base_name, find_models
+    from jobs.model_server.server import ModelServer
 
     api_key = read_secret(api_key_env, "API key", f"{COMMAND} --api-key-env")
     check_access(host, api_key)
     models = find_models(find_checkpoints(checkpoints, workspace), base=base)
-    if _backend_name(backend, models) == "vllm":
+    source = next(iter(models.values()))
+    if _backend_name(backend, ModelConfig(name=source.base, dtype=source.dtype, device=source.device)) == "vllm":
         raise typer.Exit(vllm.run(vllm.serve_options(models, host, port, context, max_running), api_key))
     with listen(host, port, COMMAND) as listener:
         url = f"http://{display_name(host)}:{listener.getsockname()[1]}/v1"
-        err().print(f"Loading {models.base_name} …", markup=False)
+        err().print(f"Loading {base_name(source)} …", markup=False)
         limits = ServerLimits(max_running, max_waiting, context, request_seconds=timeout)
-        with contextlib.closing(ModelServer(models, load_backend(models), limits, api_key)) as server:
-            messages = [f"Serving at {url}  (Ctrl-C stops the server)", *(f"  {name}" for name in models.names)]
+        with contextlib.closing(ModelServer(limits, models, api_key)) as server:
+            server.load_models()
+            messages = [f"Serving at {url}  (Ctrl-C stops the server)", *(f"  {name}" for name in models)]
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # release resources, as with Ctrl-C
             run_server(server.app(), listener, messages)
     err().print("The server has stopped.", markup=False)
+
+
+def check_access(host: str, api_key: str | None) -> None:
+    """Raise `ServerError` if other machines can reach the server and there is no API key, or a short one."""
+    from app.web.security import check_secret
+
+    check_secret(
+        host,
+        api_key,
+        "The model server can be reached from other machines, so it needs an API key",
+        "Put one into the environment and name its variable: RL2F_API_KEY=… rl2f serve-model … "
+        f"--host {host} --api-key-env RL2F_API_KEY.",
+    )
 
 
 def find_checkpoints(texts: Iterable[str], root: Path | None) -> list[tuple[Path, str]]:
@@ -88,11 +102,11 @@ def find_checkpoints(texts: Iterable[str], root: Path | None) -> list[tuple[Path
     return found
 
 
-def _backend_name(name: str, models: ServedModels) -> str:
+def _backend_name(name: str, model: ModelConfig) -> str:
     """Return hf or vllm. Raises `ConfigError` for another backend."""
     from rl2f_core import registry
     from rl2f_core.models.backends.auto import resolve_backend
 
     if name not in (known := ("auto", "hf", "vllm")):
         raise ConfigError("There is no such backend for serving.", value=name, known=known)
-    return resolve_backend(registry.get("backend", name).Config(), models.base).config.type
+    return resolve_backend(registry.get("backend", name).Config(), model).config.type

@@ -25,7 +25,7 @@ class Address(Component):
         options: Further arguments of `gr.HTML`; Gradio passes some when the title is updated.
     """
 
-    MODULE = "address.js"
+    MODULE = "browser/address.js"
 
     def __init__(self, title: str, **options: Any) -> None:
         super().__init__(visible="hidden", title=title, **options)

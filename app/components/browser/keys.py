@@ -37,7 +37,7 @@ class Keys(Component):
         keys: The keys of the page.
     """
 
-    MODULE = "keys.js"
+    MODULE = "browser/keys.js"
 
     def __init__(self, group: str, keys: list[Key]) -> None:
         groups = [[group, [asdict(key) for key in keys]], ["Everywhere", [asdict(key) for key in COMMON]]]

@@ -32,7 +32,7 @@ class EndNotifications(Component):
         ended_runs: Returns the runs that ended since a time in seconds; none if the time is None.
     """
 
-    MODULE = "notify.js"
+    MODULE = "browser/notify.js"
 
     def __init__(self, ended_runs: Callable[[float | None], EndedRuns]) -> None:
         def ask(since: float | None) -> EndedRuns:

@@ -26,7 +26,7 @@ class Selection(Component):
         options: Further arguments of `gr.HTML`.
     """
 
-    MODULE = "selection.js"
+    MODULE = "browser/selection.js"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"visible": "hidden", **options})

@@ -20,7 +20,7 @@ class Stored(Component):
         options: Further arguments of `gr.HTML`.
     """
 
-    MODULE = "stored.js"
+    MODULE = "browser/stored.js"
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(visible="hidden", name=name, limit=20, **options)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.components.nodes import Element, Node, el
 from app.components.elements.transcript import fixed, inline, leak_flag, signed, signs
+from app.components.nodes import Element, Node, el
 from app.endpoints.transcript import DialogueRow
 
 VALUE_HELP = "largest value of its hints: p(solve | hint) − p(solve | contentless)"

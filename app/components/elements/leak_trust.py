@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.common.urls import page_url
-from app.components.nodes import Element, Node, action, badge, el
 from app.components.elements.transcript import DEFAULT_FOLDING, Folding, inline, sign, text_block
+from app.components.nodes import Element, Node, action, badge, el
 from app.endpoints.leaks.detector_cards import CardRow, DetectorCard
 from app.endpoints.leaks.redacted_reruns import RedactedRerun
 from app.endpoints.teacher_prompt import TeacherPrompt
 from app.endpoints.transcript import HintDetail
 from jobs.db.models import ACTIVE
-from rl2f_core.evaluation.formatting import number
 from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.evaluation.formatting import number
 
 UNKNOWN = "unknown here"
 ARMS = {"original": "hint as read", "redacted": "redacted"}

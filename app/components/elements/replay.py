@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from app.common.urls import page_url
 from app.components.elements.leak_trust import Trust, flag_views, prompt_view
-from app.components.nodes import Element, Node, action, el, time_ago
 from app.components.elements.transcript import (
     LABEL_TEXTS,
     Folding,
@@ -35,6 +34,7 @@ from app.components.elements.transcript import (
     transcript_text,
     word_diff,
 )
+from app.components.nodes import Element, Node, action, el, time_ago
 from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Sibling, TurnTokens
 from app.endpoints.transcript import DialogueDetail, DialogueRow, HintDetail, NoteRow, Reprompt, TurnDetail
 

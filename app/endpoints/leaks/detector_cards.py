@@ -11,9 +11,10 @@ from jobs.db.engine import Database
 from jobs.labels import report_queries
 from jobs.labels.detector_report import DetectorReport
 from jobs.labels.hint_counts import RUN
+from rl2f_core.common.stats.intervals import Interval, wilson
+from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def configured_detectors(db: Database, folder: RunDir, source: str) -> list[Json
     try:
         if source != RUN:
             return list(json.loads(report_queries.source(db, source).detectors))
-        return [each.model_dump(mode="json") for each in folder.config().leak_detection.detectors]
+        config = folder.config()
+        own = config.leak_detection.detectors if isinstance(config, BaseRun) else getattr(config, "detectors", ())
+        return [each.model_dump(mode="json") for each in own]  # kind rescore has detectors, exports have none
     except (RL2FError, ValueError):  # a detector is not installed, or its settings were not recorded
         return []
 
@@ -94,12 +97,13 @@ def _measured(
 ) -> CascadeResult | None:
     """Return the recorded result of a detector with its settings; None if there is none.
 
-    The order of preference is: the same cascade, the detector without others, the shortest cascade; test before dev.
+    The order of preference is: the same cascade, the detector without others, the shortest cascade; test before dev,
+    and more hints before fewer.
     """
     results = [each for each in recorded if each.benchmark == benchmark and config in each.configs]
     return min(
         results,
-        key=lambda each: (list(each.configs) != list(cascade), len(each.configs), each.split != "test"),
+        key=lambda each: (list(each.configs) != list(cascade), len(each.configs), each.split != "test", -each.hints),
         default=None,
     )
 

@@ -19,7 +19,6 @@ from app.endpoints.transcript import (
     LabelRow,
     TaskPrompt,
     columns,
-    feedback,
     findings,
     record_opened,
     task_prompt,
@@ -288,10 +287,11 @@ class LabelEndpoints(Endpoints):
     def _hint(self, key: HintKey, annotator: str, blind: bool) -> HintToLabel:
         db, name = self._context.db, _name(annotator)
         view = dialogues.get(db, key.run, key.event)
-        if key.turn >= len(view.turns) or view.turns[key.turn].row.hint is None:
+        turns = view.turns[: key.turn + 1]
+        hint = turns[-1].hint if len(turns) > key.turn else None
+        if hint is None:
             raise NotFoundError("Hint not found.", value=tuple(key), fix="Reload the queue.")
-        turn = view.turns[key.turn]
-        labels = [columns(label, LabelRow) for label in turn.labels]
+        labels = [columns(label, LabelRow) for label in view.labels[key.turn]]
         own = next((label for label in labels if label["annotator"] == name), None)
         is_open = own is not None or (not blind and bool(name))
         if is_open:
@@ -302,22 +302,22 @@ class LabelEndpoints(Endpoints):
             environment=view.row.environment,
             level=view.row.level,
             length=view.row.length,
-            prompt=task_prompt(runs.get(db, key.run), view.task),
+            prompt=task_prompt(runs.get(db, key.run), view.event.task),
             turns=[
                 EarlierTurn(
-                    index=each.row.index,
-                    attempt=each.row.attempt,
-                    outcome=view.row.outcomes[each.row.index],
-                    hint=each.row.hint if each.row.index < key.turn else None,
+                    index=turn.index,
+                    attempt=turn.attempt,
+                    outcome=turn.verdict.outcome,
+                    hint=turn.hint.text if turn.hint is not None and turn.index < key.turn else None,
                 )
-                for each in view.turns[: key.turn + 1]
+                for turn in turns
             ],
-            feedback=feedback(turn.row),
-            teacher=turn.row.teacher,
+            feedback=hint.feedback,
+            teacher=hint.teacher,
             own_label=own,
             is_open=is_open,
-            findings=findings(turn) if is_open else None,
-            hint=turn.row.hint if is_open else None,
+            findings=findings(view, turns[-1]) if is_open else None,
+            hint=hint.text if is_open else None,
             other_labels=[label for label in labels if label["annotator"] != name] if is_open else None,
         )
 

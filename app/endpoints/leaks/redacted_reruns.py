@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from jobs.db.models import Run
 from jobs.db.queries.dialogues import DialogueView
-from rl2f_core.run.directory import RunDir
 from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def rerun_result(row: Run, config: ForkRun, view: DialogueView, folder: RunDir) 
     report, checkpoint = read_report(folder.path), next(iter(config.checkpoints))
     result = next((hint for hint in report.hints if hint.checkpoint == checkpoint), None) if report else None
     masked = result.hints_by_arm.get("redacted") if result else None
-    after = view.turns[config.turn + 1].row if config.turn + 1 < len(view.turns) else None
+    after = view.turns[config.turn + 1 : config.turn + 2]
     return RedactedRerun(
         status=row.status,
         detail=row.detail,
@@ -62,7 +62,7 @@ def rerun_result(row: Run, config: ForkRun, view: DialogueView, folder: RunDir) 
         checkpoint=checkpoint,
         hint=masked.text if masked and masked.error is None else None,
         error=masked.error if masked else None,
-        stored=after.correct if after else None,
+        stored=after[0].verdict.correct if after else None,
         same_seed=result.same_seed if result else {},
         solved=result.arms if result else {},
         samples=config.samples,

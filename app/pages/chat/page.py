@@ -11,11 +11,11 @@ import gradio as gr
 from app.components.browser.keys import Key
 from app.components.view import View
 from app.endpoints.studio import Studio
+from app.pages._events import EACH, FAST, LATEST, Updates, handler
+from app.pages._frame import page_frame
 from app.pages.chat import settings as choices
 from app.pages.chat import view
 from app.pages.chat.tab import ChatTab, describe
-from app.pages._events import EACH, FAST, LATEST, Updates, handler
-from app.pages._frame import page_frame
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 

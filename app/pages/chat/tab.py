@@ -26,7 +26,10 @@ from rl2f_core.types import PERSON, JsonObject
 Mode = Literal["chat", "play"]
 """A chat, or an interactive task."""
 NO_CHATS: ChatPage = {"chats": [], "total": 0, "before": None, "after": None}
-NO_MEMORY: ChatMemory = {"running": False, "busy": False, "pid": None, "model": None, "starts": 0}
+NO_MEMORY: ChatMemory = {
+    "running": False, "busy": False, "pid": None, "model": None, "starts": 0,
+    "served": None, "url": None, "requests": None, "bytes": None,
+}  # fmt: skip
 
 
 class FollowedTurn:

@@ -7,8 +7,8 @@ from itertools import combinations
 from typing import cast
 
 from app.common.urls import page_url
-from app.components.nodes import Element, Node, action, el, empty, time_ago
 from app.components.elements.transcript import OUTCOMES, Source, finding_lines, hint_marks, inline, text_block
+from app.components.nodes import Element, Node, action, el, empty, time_ago
 from app.endpoints.chat import ChatMessageInfo
 from app.endpoints.transcript import FindingRow, HintDetail
 from app.pages.chat.tab import ChatTab

@@ -11,10 +11,10 @@ from app.components.charts import Charts
 from app.components.nodes import el
 from app.components.view import View
 from app.endpoints.studio import Studio
-from app.pages.compare import view
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
+from app.pages.compare import view
 from jobs.db.models import ACTIVE
 from rl2f_core.types import JsonObject
 

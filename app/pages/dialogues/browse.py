@@ -9,12 +9,12 @@ from typing import Literal, cast
 
 from app.common.quantities import RANGES, parse_range
 from app.common.urls import page_url
-from app.components.nodes import Node, el
-from app.components.elements.replay import ReplayState
 from app.components.browser.selection import SelectedSpan
+from app.components.elements.replay import ReplayState
 from app.components.elements.transcript import LABEL_TEXTS, Folding
-from app.endpoints.leaks.detector_cards import DetectorCard
+from app.components.nodes import Node, el
 from app.endpoints.dialogues import DialogueFilters, DialoguePage, DialogueWithSiblings, Target
+from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.leaks.labels import HintLabel
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import DialogueDetail

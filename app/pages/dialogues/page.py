@@ -8,13 +8,16 @@ from dataclasses import replace
 import gradio as gr
 
 from app.components.browser.address import Replacement
+from app.components.browser.selection import SelectedSpan, Selection
+from app.components.browser.stored import Stored
 from app.components.charts import Charts
 from app.components.elements.dialogue_list import dialogue_list, row_key
 from app.components.nodes import Element, el
-from app.components.browser.selection import SelectedSpan, Selection
-from app.components.browser.stored import Stored
 from app.components.view import View
 from app.endpoints.studio import Studio
+from app.pages._events import EACH, FAST, LATEST, Updates, handler, in_turn
+from app.pages._frame import page_frame
+from app.pages._query import QueryFields
 from app.pages.dialogues.browse import DialogueBrowser, Held, PageState, merged_ranges, parse_filter
 from app.pages.dialogues.view import (
     back_bar,
@@ -27,9 +30,6 @@ from app.pages.dialogues.view import (
     shortcuts,
     step_of,
 )
-from app.pages._events import EACH, FAST, LATEST, Updates, handler, in_turn
-from app.pages._frame import page_frame
-from app.pages._query import QueryFields
 from app.pages.run.tabs import run_tabs
 from jobs.db.errors import NotFoundError
 from jobs.db.models import ACTIVE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from app.common.urls import page_url
 from app.components.browser.keys import Key
-from app.components.nodes import Element, Node, action, el
 from app.components.elements.replay import group_view, replay
 from app.components.elements.transcript import fixed
+from app.components.nodes import Element, Node, action, el
 from app.endpoints.dialogues import DialogueFacets
 from app.endpoints.run import RewardHistogram
 from app.pages.dialogues.browse import PageState

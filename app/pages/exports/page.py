@@ -15,9 +15,9 @@ from app.endpoints.exports import NamedExport
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
-from app.pages.exports.view import count_text, export_list
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
+from app.pages.exports.view import count_text, export_list
 from rl2f_core.errors import RL2FError, rl2f_command
 from rl2f_core.types import JsonObject
 

@@ -14,14 +14,13 @@ from app.components.view import View
 from app.endpoints.dialogues import DialogueFilters
 from app.endpoints.fork import EarlierFork, ForkResult
 from app.endpoints.studio import Studio
-from app.pages.fork import result
-from app.pages.fork import view
 from app.pages._events import FAST, LATEST, QUEUED, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
+from app.pages.fork import result, view
 from jobs.db.models import ACTIVE
-from rl2f_core.evaluation.counterfactual.arms import HINTS
 from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.evaluation.counterfactual.arms import HINTS
 from rl2f_core.types import JsonObject
 
 PATH = "fork"

@@ -8,8 +8,8 @@ from app.common.quantities import duration
 from app.common.urls import page_url
 from app.components.elements.evaluation_view import scroll_table, table_header
 from app.components.elements.help_tip import help_tip
-from app.components.nodes import Element, Node, action, badge, el, empty, progress
 from app.components.elements.transcript import fixed, inline, separated, sign, signed, signs
+from app.components.nodes import Element, Node, action, badge, el, empty, progress
 from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
 from app.endpoints.fork import ForkResult
 from app.endpoints.transcript import DialogueDetail

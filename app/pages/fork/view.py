@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from app.common.urls import page_url
-from app.components.nodes import Element, Node, action, badge, el, empty, time_ago
 from app.components.elements.replay import verdict
 from app.components.elements.transcript import (
     finding_lines,
@@ -17,6 +16,7 @@ from app.components.elements.transcript import (
     signs,
     text_block,
 )
+from app.components.nodes import Element, Node, action, badge, el, empty, time_ago
 from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintScreening
 from app.endpoints.transcript import DialogueDetail, HintDetail, TurnDetail
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.components.nodes import Element, Node, el
 from app.components.elements.transcript import inline, text_block
+from app.components.nodes import Element, Node, el
 from app.endpoints.leaks.detectors import Recommendation
 from app.pages.labels.report import estimate, fraction, interval_cell, number_cell, table
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.leaks.benchmark.comparison import CascadeResult
 from rl2f_core.leaks.benchmark.score import Score
-from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import JsonObject
 
 HELD_OUT = (
@@ -20,6 +20,12 @@ HELD_OUT = (
 
 
 GROUPINGS = ("kind", "register", "environment")
+JUDGES = (
+    "Held-out kinds are disguises that do not occur on dev. After mentions, llm_judge decides the hints with a "
+    "probability between .2 and .8. Alone, a judge of 1.5 billion parameters is far below mentions; in the cascade it "
+    "decides too few hints to tell whether it helps. A judge of 7B or more is advisable if blind labels show leaks "
+    "that mentions misses; measure it with the command above first."
+)
 RECORD = "rl2f leaks benchmark --detectors CASCADE --json data/results/leaks/benchmark-dev.json"
 """Command that records a cascade."""
 
@@ -87,20 +93,21 @@ def _comparison(results: Sequence[CascadeResult]) -> Element:
                 interval_cell(result.report.overall.precision),
                 interval_cell(result.report.overall.recall),
                 interval_cell(held_out.recall) if held_out else number_cell("–"),
+                number_cell(f"{result.judged / result.hints:.0%}" if result.needs_model else "–"),
                 number_cell(_price(result)),
                 number_cell(_speed(result)),
                 data_row=f"{result.detectors} {result.benchmark} {result.split}",
             )
         )
     heads = [
-        "detectors", "benchmark", "hints", "precision", "recall", "recall, held-out kinds", "US$ / 1,000 hints",
-        "hints/s",
+        "detectors", "benchmark", "hints", "precision", "recall", "recall, held-out kinds", "judged",
+        "US$ / 1,000 hints", "hints/s",
     ]  # fmt: skip
     return el(
         "section.rl-card.rl-stack.bd-wide",
         el("h2", "Cascades"),
         table(heads, rows, "recorded cascades"),
-        el("p.rl-muted.rl-small", "Held-out kinds are disguises that do not occur on dev."),
+        el("p.rl-muted.rl-small", JUDGES),
         aria_label="recorded cascades",
     )
 

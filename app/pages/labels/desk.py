@@ -7,8 +7,8 @@ from typing import Any, Literal, cast
 
 from app.common.urls import page_url
 from app.components.elements.transcript import LABEL_TEXTS
-from app.endpoints.leaks.detectors import ReportScope, UnlockedReport
 from app.endpoints.dialogues import PrivilegedData
+from app.endpoints.leaks.detectors import ReportScope, UnlockedReport
 from app.endpoints.leaks.labels import HintLabel, HintQueue, HintRef, HintToLabel, LabelingProgress
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import LabelRow

@@ -10,22 +10,22 @@ import gradio as gr
 
 from app.components.browser.address import Replacement
 from app.components.browser.keys import Key
-from app.components.label_card import LabelCard
-from app.components.nodes import Element, Node, el
 from app.components.browser.stored import Stored
 from app.components.elements.transcript import LABEL_TEXTS
+from app.components.label_card import LabelCard
+from app.components.nodes import Element, Node, el
 from app.endpoints.leaks.detectors import GROUPINGS, GroupBy, ReportResult
 from app.endpoints.leaks.labels import HintRef
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
 from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
+from app.pages._query import QueryFields
 from app.pages.labels.benchmark import benchmark_view
 from app.pages.labels.desk import Desk, Draft, LabelForm, Labeling, place_of
 from app.pages.labels.fit import fit_view, start_fit, start_rescoring
 from app.pages.labels.report import report_view
 from app.pages.labels.stage import LABEL_KEYS, error_view, hint_key, queue_view
-from app.pages._query import QueryFields
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
-from app.components.nodes import Element, Node, action, el, time_ago
 from app.components.elements.transcript import LABEL_TEXTS, inline
+from app.components.nodes import Element, Node, action, el, time_ago
 from app.endpoints.leaks.detectors import GROUPINGS, Accesses, DisagreementRow, GroupBy, ReportResult
 from app.pages.labels.desk import LabelForm
 from jobs.labels.detector_report import DetectorReport, MetricsRow

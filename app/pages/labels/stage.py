@@ -6,8 +6,17 @@ import json
 from typing import cast
 
 from app.common.urls import page_url
+from app.components.elements.transcript import (
+    LABEL_TEXTS,
+    chip,
+    finding_lines,
+    hint_marks,
+    inline,
+    label_chip,
+    sign,
+    text_block,
+)
 from app.components.nodes import Element, Node, action, el, progress
-from app.components.elements.transcript import LABEL_TEXTS, chip, finding_lines, hint_marks, inline, label_chip, sign, text_block
 from app.endpoints.dialogues import PrivilegedData
 from app.endpoints.leaks.labels import EarlierTurn, HintRef, HintToLabel, LabelingProgress
 from app.endpoints.transcript import HintDetail

@@ -8,17 +8,17 @@ from time import time
 import gradio as gr
 import yaml as pyyaml
 
-from app.components.charts import Charts
-from app.components.form import Form
 from app.components.browser.keys import Key
 from app.components.browser.stored import Stored
+from app.components.charts import Charts
+from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
-from app.pages.new_run import view as show
 from app.pages._events import EACH, FAST, QUEUED, Updates, handler, in_turn
 from app.pages._frame import page_frame
+from app.pages.new_run import view as show
 from app.pages.new_run.draft import Draft, Path
 from app.pages.new_run.form import draw_form, draw_yaml
 from app.pages.new_run.own_data import OwnDataCard

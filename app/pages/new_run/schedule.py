@@ -12,8 +12,8 @@ from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import ConfigSource, LaunchEndpoints, Trigger
 from app.endpoints.types import validated
-from app.pages.new_run import view as show
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
+from app.pages.new_run import view as show
 from app.pages.new_run.draft import Draft
 from rl2f_core.types import JsonObject
 

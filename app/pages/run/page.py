@@ -11,19 +11,19 @@ import gradio as gr
 
 from app.common.urls import page_url
 from app.components.browser.address import Replacement
+from app.components.browser.keys import Key
 from app.components.charts import Charts
 from app.components.elements.evaluation_view import dialogues_link
-from app.components.browser.keys import Key
 from app.components.elements.metric_strip import metric_cards
 from app.components.nodes import Element, el
 from app.components.view import View
 from app.endpoints.endpoint import ArgumentError
 from app.endpoints.run import RunDetails
 from app.endpoints.studio import Studio
-from app.pages.run import view
 from app.pages._events import FAST, LATEST, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
+from app.pages.run import view
 from app.pages.run.tabs import TABS, RunTab
 from app.plots.series import XKind
 from jobs.db.errors import UnknownRunError
@@ -58,6 +58,8 @@ class Shown:
     tab: RunTab = "Overview"
     version: int = 0
     active: bool | None = None
+    is_serving: bool = False
+    """Models are served to OpenAI clients."""
     source: object = None
     """What the contents of the tab were made from; equal sources have equal contents."""
 
@@ -190,7 +192,8 @@ class RunPage:
         active = run.status in ACTIVE
         known = before.source if before.run and before.tab == tab else None
         source, updates = self.contents[tab](details, query, known)
-        updates[self.shown] = Shown(run_id, tab, run.version, active, source)
+        is_serving = bool(self.studio.chat.chat_memory().served)
+        updates[self.shown] = Shown(run_id, tab, run.version, active, is_serving, source)
         updates[self.head] = view.heading(details, tab, self.read_only)
         if not before.run:
             updates[self.address] = gr.update(value=dict(query), title=f"{run.name} · run {run_id}")
@@ -210,7 +213,7 @@ class RunPage:
         cards = metric_cards(details.cards, run.kind, active)
         updates: Updates = {
             self.cards: el("div.rl-section", cards, view.charts_note(details, active)),
-            self.sides: view.overview_sides(details, detectors, time.time(), self.read_only),
+            self.sides: view.overview_sides(details, detectors, time.time(), self.read_only, self._served_models()),
             self.tags_notes: view.tags_and_notes(details, self.read_only),
         }
         if known != details.steps:
@@ -242,8 +245,12 @@ class RunPage:
         }
 
     def _show_checkpoints(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
-        table = view.checkpoint_table(details, self.read_only)
+        table = view.checkpoint_table(details, self.read_only, server=self._served_models())
         return None, {self.checkpoints: el("div.rl-section", table, view.child_table(details.children))}
+
+    def _served_models(self) -> Element | None:
+        chat = self.studio.chat
+        return view.served_models(chat.chat_memory(), chat.api_key, self.read_only)
 
     def _show_config(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
         """Return the updates on the first opening: configuration and environment do not change."""
@@ -284,7 +291,8 @@ class RunPage:
         except UnknownRunError:
             return self._show(query, before)
         follows_log = before.tab == "Log" and before.active
-        return self._show(query, before) if follows_log or version != before.version else {self.timer: gr.skip()}
+        is_changed = follows_log or before.is_serving or version != before.version
+        return self._show(query, before) if is_changed else {self.timer: gr.skip()}
 
     @handler
     def _offer_series(self, shown: Shown) -> JsonObject:
@@ -343,6 +351,10 @@ class RunPage:
                 return {self.address: "/", self.timer: gr.Timer(active=False)}
             case "evaluate":
                 endpoints.evaluate_checkpoint(run_id, data["checkpoint"])
+            case "serve":
+                self.studio.chat.serve_checkpoint(run_id, data["checkpoint"])
+            case "stop_serving":
+                self.studio.chat.unload_chat_model()
             case "export_model":
                 self.studio.exports.export_model(run_id, data["checkpoint"], data["format"])
             case "untag":

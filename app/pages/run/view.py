@@ -9,6 +9,7 @@ from app.common.urls import page_url
 from app.components.elements.evaluation_view import dialogues_link, evaluation_sheet
 from app.components.elements.leak_trust import trust_section
 from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, time_ago
+from app.endpoints.chat import ChatMemory
 from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.run import RunCheckpoint, RunDetails, RunLog, RunStage
 from app.endpoints.runs import RunRow
@@ -164,14 +165,16 @@ def _notices(details: RunDetails, active: bool) -> Iterable[Node]:
 
 
 # -- overview and checkpoints --------------------------------------------------------------------------------------
-def overview_sides(details: RunDetails, cards: Sequence[DetectorCard], now: float, read_only: bool) -> Element:
-    """Return stages, newest checkpoints, detector cards and child runs."""
+def overview_sides(
+    details: RunDetails, cards: Sequence[DetectorCard], now: float, read_only: bool, server: Element | None = None
+) -> Element:
+    """Return stages, newest checkpoints with the served models, detector cards and child runs."""
     run = details.run
     stages = [_stage(stage, run.status, now) for stage in details.stages]
     return el(
         "div.rl-two",
         el("section.rl-card.rl-stack", el("h2", "Stages"), el("ol.rl-stages", stages)) if stages else None,
-        checkpoint_table(details, read_only, MAX_LISTED_CHECKPOINTS) if run.kind == "train" else None,
+        checkpoint_table(details, read_only, MAX_LISTED_CHECKPOINTS, server) if run.kind == "train" else None,
         trust_section(cards),
         child_table(details.children),
     )
@@ -200,13 +203,16 @@ def _stage(stage: RunStage, status: str, now: float) -> Element:
     )
 
 
-def checkpoint_table(details: RunDetails, read_only: bool, limit: int | None = None) -> Element:
+def checkpoint_table(
+    details: RunDetails, read_only: bool, limit: int | None = None, server: Element | None = None
+) -> Element:
     """Return the checkpoints, newest first, with their actions.
 
     Args:
         details: The run.
         read_only: Disable actions that change something.
         limit: Maximum number of rows; None shows all, with step and hash.
+        server: The served models.
     """
     run, checkpoints = details.run, details.checkpoints[::-1]
     rows = [_checkpoint(run.id, row, read_only, limit is None) for row in checkpoints[:limit]]
@@ -220,6 +226,28 @@ def checkpoint_table(details: RunDetails, read_only: bool, limit: int | None = N
         el("h2", "Checkpoints"),
         el("div.rl-scroll", table) if rows else el("span.rl-muted", "No checkpoint yet."),
         el("a", f"{more} more", href=url, data_action="tab", data_tab="checkpoints") if more else None,
+        server,
+    )
+
+
+def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> Element | None:
+    """Return what OpenAI clients of the served checkpoints need, and requests and memory; None if nothing is served."""
+    if not memory["served"]:
+        return None
+    texts = {"models": ", ".join(memory["served"]), "address": memory["url"] or "", "API key": api_key or ""}
+    copy = {text: action("Copy", "copy", style="rl-small", text=text) for text in texts.values()}
+    rows = [
+        el("tr", el("th", name, scope="row"), el("td.rl-mono", text), el("td", copy[text]))
+        for name, text in texts.items()
+    ]
+    use = f"{memory['requests']} requests · {(memory['bytes'] or 0) / 1e6:,.0f} MB of memory"
+    stop = None if read_only else action("Stop serving", "stop_serving", style="rl-small")
+    return el(
+        "section.rl-stack",
+        el("h3", "Served to OpenAI clients"),
+        el("div.rl-scroll", el("table.rl-table", el("tbody", rows))),
+        el("div.rl-row", el("span.rl-muted", use), stop),
+        id="served-models",
     )
 
 
@@ -250,7 +278,7 @@ def _checkpoint_uses(run: int, row: RunCheckpoint, read_only: bool) -> list[Elem
         el("button.rl-button.rl-small", "Evaluate", title="Queue an evaluation", **evaluate),
         el("a.rl-button.rl-small", "Chat", href=page_url("chat", checkpoints=f"{run}:{row.name}")),
         _export_menu(run, row, read_only),
-        _serve_menu(run, row),
+        _serve_menu(run, row, read_only),
     ]
 
 
@@ -273,14 +301,19 @@ def _export_menu(run: int, row: RunCheckpoint, read_only: bool) -> Element:
     )
 
 
-def _serve_menu(run: int, row: RunCheckpoint) -> Element:
-    """Return the menu with the command that serves a checkpoint; a click copies it."""
+def _serve_menu(run: int, row: RunCheckpoint, read_only: bool) -> Element:
+    """Return the menu that serves a checkpoint to OpenAI clients, and copies the command for a server of its own."""
     name, command = row.name, rl2f_command("serve-model", f"{run}@{row.name}")
     title = "Copy this command. It serves the checkpoint to OpenAI clients."
+    start = el("button", "Serve in the studio", data_action="serve", data_checkpoint=name)
     return el(
         "details.rl-menu",
         el("summary.rl-button.rl-small", "Serve", aria_label=f"Serve {name}"),
-        el("div.rl-menu-items", el("button.rl-mono", command, title=title, data_action="copy", data_text=command)),
+        el(
+            "div.rl-menu-items",
+            None if read_only else start,
+            el("button.rl-mono", command, title=title, data_action="copy", data_text=command),
+        ),
         data_key=f"serve-{name}",
     )
 

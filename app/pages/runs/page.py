@@ -12,16 +12,16 @@ import gradio as gr
 from app.common.urls import page_url
 from app.components.browser.address import Replacement
 from app.components.browser.keys import Key
-from app.components.nodes import Element, Node
 from app.components.browser.notify import EndedRuns, EndNotifications
+from app.components.nodes import Element, Node
 from app.components.view import View
 from app.endpoints.runs import RunRow
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
-from app.pages.runs import view
 from app.pages._events import EACH, FAST, LATEST, QUEUED, EventOptions, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
+from app.pages.runs import view
 from jobs.db.errors import NotFoundError
 from jobs.db.models import ENDED
 from jobs.db.paging import Page

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from app.common.quantities import duration, number
 from app.common.urls import page_url
-from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.components.elements.sparkline import sparkline
+from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.endpoints.run import ACTIONS
 from app.endpoints.runs import ActiveRuns, QueueStatus, RunRow
 from jobs.db.models import Note

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Integer, Select, column, func, literal_column, select, table
+from sqlalchemy import ColumnElement, Integer, Select, func, literal_column, select
 from sqlmodel import Session, col
 
 from jobs.db import search as full_text
 from jobs.db.engine import Database
 from jobs.db.errors import unknown_dialogue
-from jobs.db.label_models import LeakScore
-from jobs.db.models import (
-    FULL_TEXT,
-    Dialogue,
-    HintValue,
-    LeakFinding,
-    LeakLabel,
-    Note,
-    RewardTerm,
-    TaskRow,
-    Turn,
-    table_of,
-)
+from jobs.db.models import DialogueRow, HintValue, LeakLabel, Note, RecordRow, RescoredHint, TaskRow, table_of
 from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
 from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
 from rl2f_core.errors import DataError
-from rl2f_core.run.events import OWN_CONDITIONS
-from rl2f_core.types import DEMONSTRATION, JsonObject
+from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent
+from rl2f_core.types import DEMONSTRATION, Dialogue, JsonObject, LeakReport, Task, Turn
 
 T = TypeVar("T")
-HAS_VERDICT = ~table_of(Dialogue).c.outcomes.endswith("-")
+HAS_VERDICT = ~table_of(DialogueRow).c.outcomes.endswith("-")
 """Condition that the last attempt was verified."""
-_texts = table(FULL_TEXT, column("rowid", Integer))
-_dialogue = table_of(Dialogue).c
+_dialogue = table_of(DialogueRow).c
 ORDERS = ("played", "reward", "-reward", "hint_value", "-hint_value")
 """Ingestion order; reward or best hint value, ascending or descending.
 
@@ -70,7 +55,7 @@ class DialogueFilter:
     reward_from: float | None = None
     reward_to: float | None = None
     leak_state: int | None = None
-    """See `Dialogue.leak_state`."""
+    """See `DialogueRow.leak_state`."""
     labeled: bool | None = None
     error: bool = False
     """Only dialogues that ended with an error."""
@@ -83,27 +68,23 @@ class DialogueFilter:
 
 
 @dataclass(frozen=True)
-class TurnView:
-    """A turn with its reward terms, findings, labels and hint values."""
-
-    row: Turn
-    terms: list[RewardTerm]
-    findings: list[LeakFinding]
-    scores: dict[str, LeakScore]
-    """Leak probabilities by `LeakFinding.source`."""
-    labels: list[LeakLabel]
-    hint_values: list[HintValue]
-    """All measurements of the hint; the one to show comes first."""
-
-
-@dataclass(frozen=True)
 class DialogueView:
-    """A dialogue with its task, turns and notes."""
+    """A stored dialogue, and what people and other runs added to it; mappings have 0-based turns as keys."""
 
-    row: Dialogue
-    task: TaskRow
-    turns: list[TurnView]
+    row: DialogueRow
+    event: DialogueEvent
+    """Its record: the event of the run's event file."""
+    findings: Mapping[int, Mapping[str, LeakReport]]
+    """Reports of leaks by source: `run`, or the id of a rescore run."""
+    labels: Mapping[int, list[LeakLabel]]
+    hint_values: Mapping[int, list[HintValue]]
+    """All measurements of a hint; the one to show comes first."""
     notes: list[Note]
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns of the record."""
+        return self.event.dialogue.turns
 
 
 def page(
@@ -112,10 +93,10 @@ def page(
     cursor: str | None = None,
     limit: int = LIMIT,
     newest_first: bool = False,
-) -> Page[Dialogue]:
+) -> Page[DialogueRow]:
     """Return one page of dialogues in the filter's order, reversed for `newest_first`."""
     with db.read() as session:
-        query = _filtered(session, filter, select(Dialogue))
+        query = _filtered(session, filter, select(DialogueRow))
         return page_of(session, query, _keys(filter, newest_first), cursor, limit, _count(session, filter))
 
 
@@ -129,7 +110,7 @@ def _order_column(filter: DialogueFilter) -> ColumnElement[Any]:
     return _dialogue.reward if filter.order.endswith("reward") else _dialogue.best_hint_value
 
 
-def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT) -> Page[Dialogue]:
+def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT) -> Page[DialogueRow]:
     """Return the page that contains a dialogue.
 
     Raises `UnknownDialogueError` if the dialogue is not in the filtered list.
@@ -149,7 +130,7 @@ def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int
             order = [k.column.desc() if k.descending else k.column.asc() for k in keys]
             last = session.execute(values.order_by(*order).offset(skipped - 1).limit(1)).one()
             cursor = cursor_after(skipped, last)
-        query = _filtered(session, filter, select(Dialogue))
+        query = _filtered(session, filter, select(DialogueRow))
         return page_of(session, query, keys, cursor, limit, _count(session, filter))
 
 
@@ -175,28 +156,26 @@ def count_policies(db: Database, filter: DialogueFilter) -> dict[tuple[str, str]
 def _filtered(session: Session, filter: DialogueFilter, query: Select[T]) -> Select[T]:
     """Add the filter's conditions to a query."""
     where = _where(filter)
-    if filter.search.strip() and session.get_bind().dialect.name == "sqlite":
-        where.append(_in_full_text(session, filter))
-    else:
-        where += full_text.like_clause(filter.search)
-    query = query.select_from(Dialogue)
+    if filter.search.strip():
+        where.append(_in_texts(session, filter))
+    query = query.select_from(DialogueRow)
     if filter.task:
         query = query.join(TaskRow, col(TaskRow.id) == _dialogue.task_id)
         where.append(col(TaskRow.task) == filter.task)
     return query.where(*where)
 
 
-def _in_full_text(session: Session, filter: DialogueFilter) -> ColumnElement[bool]:
-    """Return the condition that the full-text index matches the dialogue.
+def _in_texts(session: Session, filter: DialogueFilter) -> ColumnElement[bool]:
+    """Return the condition that the dialogue's texts match the search.
 
     The subquery is limited to the id range of the run and runs once. The unary plus keeps SQLite from iterating over
     the matches or querying the index per dialogue: it iterates over the other filters' index and looks up each row.
     """
-    hits = select(_texts.c.rowid).where(full_text.matches(filter.search))
+    hits = full_text.matching_dialogues(filter.search, has_index=session.get_bind().dialect.name == "sqlite")
     if filter.run is not None:
         ends = select(func.min(_dialogue.id), func.max(_dialogue.id)).where(_dialogue.run_id == filter.run)
         low, high = session.execute(ends).one()
-        hits = hits.where(_texts.c.rowid.between(low or 0, high or 0))
+        hits = hits.where(full_text.TEXTS.c.rowid.between(low or 0, high or 0))
     return literal_column("+dialogue.id", Integer).in_(hits)
 
 
@@ -245,7 +224,7 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
 def get(db: Database, run_id: int, event: str) -> DialogueView:
     """Return a dialogue; raises `UnknownRunError` or `UnknownDialogueError`."""
     with db.read() as session:
-        query = select(Dialogue).where(_dialogue.run_id == run_id, _dialogue.event_id == event)
+        query = select(DialogueRow).where(_dialogue.run_id == run_id, _dialogue.event_id == event)
         row = session.scalars(query).one_or_none()
         if row is None:
             get_in_session(session, run_id)
@@ -253,11 +232,11 @@ def get(db: Database, run_id: int, event: str) -> DialogueView:
         return _views(session, run_id, [row])[0]
 
 
-def group(db: Database, run_id: int, dialogue: Dialogue) -> list[DialogueView]:
+def group(db: Database, run_id: int, dialogue: DialogueRow) -> list[DialogueView]:
     """Return a dialogue's group: all dialogues on its task in its step, or with its checkpoint and condition."""
     same = ("phase", "stage", "step", "checkpoint", "condition", "group")
     with db.read() as session:
-        query = select(Dialogue).where(
+        query = select(DialogueRow).where(
             _dialogue.run_id == run_id,
             *(_dialogue[name].is_not_distinct_from(getattr(dialogue, name)) for name in same),
         )
@@ -268,50 +247,83 @@ def next_views(db: Database, filter: DialogueFilter, *, after: int, limit: int) 
     """Return the first dialogues of the filter's run with a row id above `after`, in ingestion order."""
     assert filter.run is not None
     with db.read() as session:
-        query = _filtered(session, filter, select(Dialogue)).where(_dialogue.id > after)
+        query = _filtered(session, filter, select(DialogueRow)).where(_dialogue.id > after)
         return _views(session, filter.run, list(session.scalars(query.order_by(_dialogue.id).limit(limit))))
 
 
-def _views(session: Session, run_id: int, rows: list[Dialogue]) -> list[DialogueView]:
-    """Load dialogues with ten queries in total."""
-    ids, events = [row.id for row in rows], [row.event_id for row in rows]
-    query = select(Turn).where(col(Turn.dialogue_id).in_(ids)).order_by(col(Turn.dialogue_id), col(Turn.index))
-    turns = _grouped(session, query, "dialogue_id")
-    turn_ids = [turn.id for group in turns.values() for turn in group]
-    terms = _grouped(session, select(RewardTerm).where(col(RewardTerm.turn_id).in_(turn_ids)), "turn_id")
-    findings = _grouped(session, select(LeakFinding).where(col(LeakFinding.turn_id).in_(turn_ids)), "turn_id")
-    scorers = {run_id if each.source == "run" else int(each.source) for group in findings.values() for each in group}
-    target = get_in_session(session, run_id).folder if scorers else ""
-    scored_by = col(LeakScore.run_id).in_(scorers), col(LeakScore.target) == target, col(LeakScore.event_id).in_(events)
-    scores = _grouped(session, select(LeakScore).where(*scored_by), "event_id", "turn")
+def _views(session: Session, run_id: int, rows: list[DialogueRow]) -> list[DialogueView]:
+    """Load dialogues with seven queries in total."""
+    if not rows:
+        return []
+    run, events = get_in_session(session, run_id), [row.event_id for row in rows]
+    stored = select(RecordRow).where(col(RecordRow.dialogue_id).in_([row.id for row in rows]))
+    records = {each.dialogue_id: each.content for each in session.scalars(stored)}
+    task_query = select(TaskRow).where(col(TaskRow.id).in_({row.task_id for row in rows}))
+    tasks = {row.id: as_task(row) for row in session.scalars(task_query)}
+    rescored = select(RescoredHint).where(col(RescoredHint.target) == run.folder, col(RescoredHint.leak_found))
+    reports = _grouped(session, rescored.where(col(RescoredHint.event_id).in_(events)), "event_id")
     label_query = select(LeakLabel).where(col(LeakLabel.run_id) == run_id, col(LeakLabel.event_id).in_(events))
-    labels = _grouped(session, label_query.order_by(col(LeakLabel.id)), "event_id", "turn")
+    labels = _grouped(session, label_query.order_by(col(LeakLabel.id)), "event_id")
     note_query = select(Note).where(col(Note.run_id) == run_id, col(Note.event_id).in_(events)).order_by(col(Note.id))
     notes = _grouped(session, note_query, "event_id")
-    measured = hint_values.of_dialogues(session, get_in_session(session, run_id), events) if rows else {}
-    task_ids = {row.task_id for row in rows}
-    tasks = {t.id: t for t in session.scalars(select(TaskRow).where(col(TaskRow.id).in_(task_ids)))}
-
-    def view(row: Dialogue, turn: Turn) -> TurnView:
-        values = [value for value in measured.get(row.event_id, []) if value.turn == turn.index]
-        first = hint_values.pick_measurement(values, row.policy, row.checkpoint)
-        values.sort(key=lambda value: value is not first)
-        scored = scores[row.event_id, turn.index]
-        by_source = {"run" if each.run_id == run_id else str(each.run_id): each for each in scored}
-        return TurnView(turn, terms[turn.id], findings[turn.id], by_source, labels[row.event_id, turn.index], values)
-
+    measured = hint_values.of_dialogues(session, run, events)
     return [
-        DialogueView(row, tasks[row.task_id], [view(row, turn) for turn in turns[row.id]], notes[row.event_id])
+        DialogueView(
+            row,
+            event := _event(row, tasks[row.task_id], records[row.id or 0]),
+            _findings(event.dialogue, reports[row.event_id]),
+            _by_turn(labels[row.event_id]),
+            _values(row, measured.get(row.event_id, [])),
+            notes[row.event_id],
+        )
         for row in rows
     ]
 
 
-def _grouped(session: Session, query: Select[T], *names: str) -> dict[Any, list[T]]:
-    """Group the rows of a query by one attribute, or by a tuple of attributes."""
-    key = attrgetter(*names)
+def as_task(row: TaskRow) -> Task:
+    """Return the engine's task of a row."""
+    return Task(id=row.task, **row.model_dump(include={*Task.model_fields} - {"id"}))
+
+
+def _event(row: DialogueRow, task: Task, record: str) -> DialogueEvent:
+    setting = {"fork": "arm", "distill": "outcome"}.get(row.phase, "condition")
+    columns = row.model_dump(include={"phase", "stage", "step", "checkpoint", "time"})
+    dialogue = Dialogue.model_validate_json(record)
+    return DialogueEvent(id=row.event_id, task=task, dialogue=dialogue, **columns, **{setting: row.condition})
+
+
+def _findings(dialogue: Dialogue, rescored: list[RescoredHint]) -> dict[int, dict[str, LeakReport]]:
+    """Return the leaks that the run found, and those that rescore runs found, by turn and source."""
+    findings: dict[int, dict[str, LeakReport]] = defaultdict(dict)
+    for row in sorted(rescored, key=lambda row: str(row.run_id)):
+        findings[row.turn][str(row.run_id)] = LeakReport.model_validate_json(row.report)
+    for turn in dialogue.turns:
+        if turn.hint is not None and turn.hint.leak is not None and turn.hint.leak.leaked:
+            findings[turn.index]["run"] = turn.hint.leak
+    return findings
+
+
+def _values(row: DialogueRow, measured: list[HintValue]) -> dict[int, list[HintValue]]:
+    """Return the measurements of each hint, the one to show first."""
+    values = _by_turn(measured)
+    for each in values.values():
+        first = hint_values.pick_measurement(each, row.policy, row.checkpoint)
+        each.sort(key=lambda value: value is not first)
+    return values
+
+
+def _by_turn(rows: list[Any]) -> dict[int, list[Any]]:
+    turns: dict[int, list[Any]] = defaultdict(list)
+    for row in rows:
+        turns[row.turn].append(row)
+    return turns
+
+
+def _grouped(session: Session, query: Select[T], name: str) -> dict[Any, list[T]]:
+    """Group the rows of a query by an attribute."""
     rows: dict[Any, list[T]] = defaultdict(list)
     for row in session.scalars(query):
-        rows[key(row)].append(row)
+        rows[getattr(row, name)].append(row)
     return rows
 
 
@@ -333,24 +345,3 @@ def facets(db: Database, run_id: int | None) -> JsonObject:
         is_measured = session.execute(measured).first() is not None
     choices = {f"{name}s": sorted({row[i] for row in rows} - {None, ""}) for i, name in enumerate(names)}
     return {**choices, "steps": (low or 0, high or 0), "longest": longest or 0, "measured": is_measured}
-
-
-def tokens(blob: bytes | None) -> tuple[list[int], list[float]]:
-    """Unpack token ids and log-probabilities, which are empty if unknown."""
-    if not blob:
-        return [], []
-    (n,) = struct.unpack_from("<I", blob)
-    ids = list(struct.unpack_from(f"<{n}i", blob, 4))
-    known = len(blob) >= 4 + 8 * n
-    return ids, list(struct.unpack_from(f"<{n}f", blob, 4 + 4 * n)) if known else []
-
-
-def pack(token_ids: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Pack tokens for storage; raises `ValueError` if the lengths differ or a number is too large."""
-    n = len(token_ids)
-    if logprobs and len(logprobs) != n:
-        raise ValueError(f"{n} tokens have {len(logprobs)} log-probabilities")
-    try:
-        return struct.pack(f"<I{n}i{len(logprobs)}f", n, *token_ids, *logprobs)
-    except (struct.error, OverflowError) as error:
-        raise ValueError(f"a token or its log-probability is too large: {error}") from error

@@ -1,6 +1,6 @@
 """Hint values: stored by the run that measured them, shown in the run of the hint.
 
-`Dialogue.best_hint_value` is updated whenever a measurement or the dialogue changes, so runs can be ingested in any
+`DialogueRow.best_hint_value` is updated whenever a measurement or the dialogue changes, so runs can be ingested in any
 order.
 """
 
@@ -13,7 +13,7 @@ from sqlalchemy import delete, or_, select, update
 from sqlmodel import Session, col
 
 from jobs.db.engine import Database
-from jobs.db.models import Dialogue, HintValue, Run
+from jobs.db.models import DialogueRow, HintValue, Run
 from rl2f_core.run.events import HintValueEvent
 
 _FIELDS = {"turn", "checkpoint", "source", "value", "low", "high", "n", "turns", "arms", "time"}
@@ -60,21 +60,21 @@ def apply_to_new(session: Session, run: Run, events: Sequence[str]) -> None:
 
 
 def _update_best(session: Session, source: str, events: Sequence[str]) -> None:
-    """Update `Dialogue.best_hint_value`."""
+    """Update `DialogueRow.best_hint_value`."""
     run = session.scalars(select(Run).where(col(Run.folder) == source)).one_or_none()
     if run is None or not events:
         return
     rows = of_dialogues(session, run, events)
-    query = select(col(Dialogue.event_id), col(Dialogue.policy), col(Dialogue.checkpoint))
-    query = query.where(col(Dialogue.run_id) == run.id, col(Dialogue.event_id).in_(events))
+    query = select(col(DialogueRow.event_id), col(DialogueRow.policy), col(DialogueRow.checkpoint))
+    query = query.where(col(DialogueRow.run_id) == run.id, col(DialogueRow.event_id).in_(events))
     for event_id, policy, checkpoint in session.execute(query).all():
         by_turn: dict[int, list[HintValue]] = defaultdict(list)
         for row in rows.get(event_id, []):
             by_turn[row.turn].append(row)
         picked = [pick_measurement(measured, policy, checkpoint) for measured in by_turn.values()]
         best = max((row.value for row in picked if row is not None), default=None)
-        where = (col(Dialogue.run_id) == run.id, col(Dialogue.event_id) == event_id)
-        session.execute(update(Dialogue).where(*where).values(best_hint_value=best))
+        where = (col(DialogueRow.run_id) == run.id, col(DialogueRow.event_id) == event_id)
+        session.execute(update(DialogueRow).where(*where).values(best_hint_value=best))
     run.version += 1  # refreshes the run's pages
     session.add(run)
 

@@ -10,7 +10,7 @@ from sqlmodel import col
 
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, unknown_dialogue
-from jobs.db.models import Dialogue, Note
+from jobs.db.models import DialogueRow, Note
 from jobs.db.queries.runs import get_in_session
 from jobs.db.search import clean
 from rl2f_core.errors import DataError
@@ -30,8 +30,8 @@ def add(
     with db.write() as session:
         get_in_session(session, run_id)
         if event is not None:
-            dialogue = (col(Dialogue.run_id) == run_id, col(Dialogue.event_id) == event)
-            length = session.scalar(select(col(Dialogue.length)).where(*dialogue))
+            dialogue = (col(DialogueRow.run_id) == run_id, col(DialogueRow.event_id) == event)
+            length = session.scalar(select(col(DialogueRow.length)).where(*dialogue))
             if length is None:
                 raise unknown_dialogue(run_id, event)
             if turn is not None and not 0 <= turn < length:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import case, func, select
 
-from jobs.db.models import Dialogue, Run, TaskRow, Turn, table_of
+from jobs.db.models import DialogueRow, Run, TaskRow, TurnRow, table_of
 from jobs.db.queries.dialogues import HAS_VERDICT
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import DEMONSTRATION
@@ -16,13 +16,11 @@ from rl2f_core.types import DEMONSTRATION
 if TYPE_CHECKING:
     from jobs.db.engine import Database
 
-_dialogue = table_of(Dialogue).c
+_dialogue = table_of(DialogueRow).c
 _run = table_of(Run).c
-_turn = table_of(Turn).c
-_LEAK_READ = _turn.leak_found & _turn.feedback.is_(None)
-"""Condition that the student read a leak: no leak action replaced the message."""
+_turn = table_of(TurnRow).c
 LEAKED = 2
-"""`Dialogue.leak_state` with a leak."""
+"""`DialogueRow.leak_state` with a leak."""
 FAILED = "failed"
 """Stop reason of dialogues that ended with an error; they are not counted."""
 
@@ -98,7 +96,7 @@ def without_leaks(db: Database, run_id: int, stage: str, first: int, last: int, 
         last: Last step.
         turns: Turns within which a dialogue counts as solved.
     """
-    read = select(_turn.id).where(_turn.dialogue_id == _dialogue.id, _LEAK_READ).exists()
+    read = select(_turn.id).where(_turn.dialogue_id == _dialogue.id, _turn.leak_read).exists()
     where = [_dialogue.run_id == run_id, _dialogue.step.between(first, last), _dialogue.phase == "train"]
     where += [_dialogue.stage == stage, _dialogue.stop_reason != FAILED, _dialogue.policy != DEMONSTRATION]
     where += [(_dialogue.leak_state != LEAKED) | ~read]
@@ -132,8 +130,8 @@ def leaks_by_turn(db: Database, run_id: int, phase: str, after: int) -> tuple[in
     """
     where = [_dialogue.run_id == run_id, _dialogue.id > after, _dialogue.phase == phase]
     where += [_dialogue.policy != DEMONSTRATION, func.coalesce(_dialogue.condition, "").in_(OWN_CONDITIONS)]
-    counts = select(_turn.index, func.count(), func.sum(case((_LEAK_READ, 1), else_=0)))
-    counts = counts.join(table_of(Dialogue), _dialogue.id == _turn.dialogue_id)
+    counts = select(_turn.index, func.count(), func.sum(case((_turn.leak_read, 1), else_=0)))
+    counts = counts.join(table_of(DialogueRow), _dialogue.id == _turn.dialogue_id)
     counts = counts.where(*where, _turn.leak_checked, _turn.planted.is_(None)).group_by(_turn.index)
     last = select(func.max(_dialogue.id)).where(_dialogue.run_id == run_id)
     with db.read() as session:

@@ -59,5 +59,5 @@ def folders(db: Database) -> dict[str, int]:
 
 
 def ended(db: Database) -> list[Run]:
-    """Return all runs that have ended."""
-    return db.fetch_all(select(Run).where(col(Run.status).in_(ENDED)))
+    """Return all runs that have ended, oldest first."""
+    return db.fetch_all(select(Run).where(col(Run.status).in_(ENDED)).order_by(col(Run.id)))

@@ -8,37 +8,37 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field
-from sqlalchemy import ColumnElement, Select, String, case, cast, delete, exists, func, or_, select, text
+from sqlalchemy import ColumnElement, Select, String, TableClause, case, cast, delete, exists, func, or_, select
 from sqlmodel import Session, col
 
 from jobs.db.engine import SCHEMA_VERSION_KEY, Database
 from jobs.db.errors import unknown_run
-from jobs.db.label_models import HintCount, LeakScore, OpenedHint
+from jobs.db.label_models import HintCount, OpenedHint
 from jobs.db.models import (
-    FULL_TEXT,
     Checkpoint,
-    Dialogue,
-    LeakFinding,
+    DialogueRow,
     LeakLabel,
     Log,
     Metric,
     Note,
-    RewardTerm,
+    RecordRow,
+    RescoredHint,
+    RescoreSummary,
     Run,
     RunStatus,
     Stage,
     Tag,
     TaskRow,
-    Turn,
+    TurnRow,
     table_of,
 )
 from jobs.db.paging import LIMIT, Key, Page, page_of
-from jobs.db.queries import hint_values, rescores, run_queue
-from jobs.db.search import clean, split_terms
+from jobs.db.queries import hint_values, run_queue
+from jobs.db.search import TEXTS, clean, split_terms
 from jobs.db.server_models import Setting
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.types import FrozenModel
 
 RunSort = Literal["created", "-created", "name", "-name", "reward", "-reward", "ended", "-ended", "environment",
@@ -207,16 +207,15 @@ def remove(db: Database, run_id: int) -> None:
 def forget_events(session: Session, run_id: int) -> None:
     """Delete all rows of a run that can be rebuilt from its event file."""
     hint_values.delete_run(session, run_id)
-    dialogues = select(col(Dialogue.id)).where(col(Dialogue.run_id) == run_id)
-    turns = select(col(Turn.id)).where(col(Turn.dialogue_id).in_(dialogues))
-    session.execute(delete(RewardTerm).where(col(RewardTerm.turn_id).in_(turns)))
-    session.execute(delete(LeakFinding).where(col(LeakFinding.turn_id).in_(turns)))
-    session.execute(delete(Turn).where(col(Turn.dialogue_id).in_(dialogues)))
-    rescores.delete_run(session, run_id)
-    if session.get_bind().dialect.name == "sqlite":
-        rows = "(SELECT id FROM dialogue WHERE run_id = :run)"
-        session.execute(text(f"DELETE FROM {FULL_TEXT} WHERE rowid IN {rows}"), {"run": run_id})
-    for model in (Dialogue, TaskRow, HintCount, LeakScore, Log, Metric, Checkpoint, Stage):
+    dialogues = select(col(DialogueRow.id)).where(col(DialogueRow.run_id) == run_id)
+    tables: tuple[tuple[TableClause, str], ...] = (
+        (table_of(TurnRow), "dialogue_id"),
+        (table_of(RecordRow), "dialogue_id"),
+        (TEXTS, "rowid"),
+    )
+    for table, key in tables:
+        session.execute(delete(table).where(table.c[key].in_(dialogues)))
+    for model in (DialogueRow, TaskRow, HintCount, RescoredHint, RescoreSummary, Log, Metric, Checkpoint, Stage):
         session.execute(delete(model).where(table_of(model).c.run_id == run_id))
 
 

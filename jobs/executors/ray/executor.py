@@ -42,8 +42,8 @@ from jobs.worker.status_files import (
     write_exit,
 )
 from jobs.workspace import Workspace
-from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.common.paths import ROOT
+from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.run.directory import RunDir
 
 ADDRESS = "RAY_ADDRESS"

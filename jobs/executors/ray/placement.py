@@ -10,10 +10,10 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RL2FError
-from rl2f_core.common.text.yaml_loader import load_yaml
 
 Bundle = Mapping[str, float]
 """Resources of one process by Ray's names: CPU, GPU."""

@@ -18,6 +18,5 @@ def is_false(hint: Hint) -> bool:
 
 def is_control(record: ExportRecord) -> bool:
     """Return whether a dialogue is of a control: by its condition, or because a control wrote a hint."""
-    hints = [step.turn.hint for step in record.steps]
-    by_teacher = any(hint is not None and hint.teacher in CONTROL_TEACHERS for hint in hints)
+    by_teacher = any(turn.hint is not None and turn.hint.teacher in CONTROL_TEACHERS for turn in record.turns)
     return by_teacher or (record.event.setting or "") not in OWN_CONDITIONS

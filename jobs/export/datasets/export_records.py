@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from rl2f_core import registry
 from rl2f_core.environments.base import Environment
@@ -15,61 +16,20 @@ from rl2f_core.errors import RL2FError
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Message, Task, Turn
 
+if TYPE_CHECKING:
+    from jobs.db.models import LeakLabel
+
 SYSTEM_ROLES = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
-class HumanLabel:
-    """One annotator's label of a hint."""
-
-    annotator: str
-    label: str
-    """leak, no_leak or unsure."""
-    start: int | None = None
-    end: int | None = None
-    """Character span [start, end) in the hint as the teacher wrote it."""
-    note: str = ""
-    blind: bool = True
-    """The detector findings were hidden."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExportTurn:
-    """A turn with the labels of its hint."""
-
-    turn: Turn
-    reward: float | None
-    """Sum of the reward terms; None without terms."""
-    human_labels: tuple[HumanLabel, ...] = ()
-
-    @property
-    def hint(self) -> str | None:
-        """The hint as the student reads it; empty if a leak action dropped it."""
-        return None if self.turn.hint is None else self.turn.hint.text
-
-    @property
-    def reply(self) -> str:
-        """What the student reads after the attempt: observation and hint."""
-        return self.turn.reply
-
-    @property
-    def written(self) -> str | None:
-        """The hint as the teacher wrote it, which findings and labels refer to; None if it wrote none."""
-        hint = self.turn.hint
-        if hint is None or hint.feedback is not None:
-            return None if hint is None else hint.feedback
-        return None if hint.error else hint.text
-
-
-@dataclass(frozen=True, slots=True)
 class ExportRecord:
-    """One dialogue."""
+    """One dialogue with the human labels of its hints."""
 
     run: str
     """The run's id, or the directory's name without a database."""
     run_name: str
     event: DialogueEvent
-    """The dialogue; turns are in `steps`."""
     task_key: str
     """Equal for the same problem in every run: a hash of environment, public and privileged data."""
     prompt: tuple[Message, ...]
@@ -78,24 +38,35 @@ class ExportRecord:
     """The problem as the student reads it, as one text."""
     answer: str
     """The gold answer: privileged."""
-    steps: tuple[ExportTurn, ...]
+    labels: Mapping[int, Sequence[LeakLabel]] = field(default_factory=dict)
+    """By turn, sorted by annotator."""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns of the dialogue."""
+        return self.event.dialogue.turns
 
     @property
     def solved_at(self) -> int | None:
         """1-based turn of the correct attempt; 0 without one, None if the last attempt has no verdict."""
         missing = None if self.event.dialogue.solved is None else 0
-        return next((step.turn.index + 1 for step in self.steps if step.turn.verdict.correct), missing)
+        return next((turn.index + 1 for turn in self.turns if turn.verdict.correct), missing)
 
-    def segments(self) -> Iterator[tuple[ExportTurn, ...]]:
+    def segments(self) -> Iterator[tuple[Turn, ...]]:
         """Yield the turns of each conversation: after an attempt without hint and observation, a new one begins."""
-        segment: list[ExportTurn] = []
-        for step in self.steps:
-            segment.append(step)
-            if not step.reply:
+        segment: list[Turn] = []
+        for turn in self.turns:
+            segment.append(turn)
+            if not turn.reply:
                 yield tuple(segment)
                 segment = []
         if segment:
             yield tuple(segment)
+
+
+def written(turn: Turn) -> str | None:
+    """Return the hint as the teacher wrote it, which findings and labels refer to; None if it wrote none."""
+    return None if turn.hint is None or turn.hint.is_fallback else turn.hint.feedback
 
 
 def task_key(environment: str, public: Mapping[str, object], privileged: Mapping[str, object]) -> str:
@@ -150,7 +121,7 @@ class TaskRenderer:
             return self.environment
         if name not in self._others:
             try:
-                component = registry.get("environment", name)
+                component: type[Environment] = registry.get("environment", name)
                 self._others[name] = component(component.Config())
             except (RL2FError, ValueError, TypeError):
                 self._others[name] = None
@@ -158,17 +129,20 @@ class TaskRenderer:
 
 
 def from_event(
-    event: DialogueEvent, run: str, run_name: str, renderer: TaskRenderer, steps: Sequence[ExportTurn] | None = None
+    event: DialogueEvent,
+    run: str,
+    run_name: str,
+    renderer: TaskRenderer,
+    labels: Mapping[int, Sequence[LeakLabel]] | None = None,
 ) -> ExportRecord:
-    """Create the record of a dialogue event; `steps` are its turns with human labels, if there are any."""
+    """Create the record of a dialogue event with the labels of its hints by turn."""
     task = event.task
-    prompt, problem, answer = renderer.render(task)
-    if steps is None:
-        steps = [ExportTurn(turn, turn.reward if turn.has_reward else None) for turn in event.dialogue.turns]
     key = task_key(task.environment, task.public, task.privileged)
-    return ExportRecord(run, run_name, event, key, prompt, problem, answer, tuple(steps))
+    ordered = {turn: sorted(given, key=attrgetter("annotator")) for turn, given in (labels or {}).items()}
+    return ExportRecord(run, run_name, event, key, *renderer.render(task), ordered)
 
 
-def labels_json(labels: Sequence[HumanLabel]) -> str:
+def labels_json(labels: Sequence[LeakLabel]) -> str:
     """Return the labels of a hint as JSON text, which gives the column one type in every row."""
-    return json.dumps([asdict(label) for label in labels], ensure_ascii=False)
+    columns = ("annotator", "label", "start", "end", "note", "blind")
+    return json.dumps([{name: getattr(label, name) for name in columns} for label in labels], ensure_ascii=False)

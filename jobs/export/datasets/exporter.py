@@ -19,20 +19,20 @@ from typing import Protocol
 
 from jobs.export.datasets.card import card
 from jobs.export.datasets.controls import CONTROL_TEACHERS, is_control
-from jobs.export.datasets.export_records import ExportRecord
+from jobs.export.datasets.export_records import ExportRecord, written
 from jobs.export.datasets.formats import FORMATS, FormatName
 from jobs.export.datasets.label_choice import LEAK, decide
 from jobs.export.datasets.pairs import PairFinder, scratch_is_full
-from jobs.export.publish import new_folder
 from jobs.export.datasets.row_builders import Decisions, messages, prompt_completion, stepwise, unpaired
 from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.export.datasets.sources import Source
 from jobs.export.datasets.writers import FormatWriter
-from rl2f_core.errors import DataError, DiskFullError
+from jobs.export.publish import new_folder
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.errors import DataError, DiskFullError
+from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import provenance
 from rl2f_core.run.events import OWN_CONDITIONS
-from rl2f_core.run.context import Progress
 from rl2f_core.types import SPLITS, JsonObject
 
 SCHEMA_VERSION = 3
@@ -80,14 +80,14 @@ class LabelCounts:
         """Count a dialogue's hints."""
         self.dialogues += 1
         self.policies[record.event.task.split, record.event.dialogue.policy] += 1
-        for step, decision in zip(record.steps, decisions, strict=True):
-            if decision is not None and step.turn.hint is not None:
-                hint = step.turn.hint
+        for turn, decision in zip(record.turns, decisions, strict=True):
+            hint = turn.hint
+            if decision is not None and hint is not None:
                 self.labels[decision.source, decision.word] += 1
                 self.origins[hint.teacher, record.event.setting or "", hint.planted is not None, decision.word] += 1
                 if decision.leaks is False:
-                    self.determining += step.turn.determines_answer
-                    self.uncounted += step.turn.bits_left is None
+                    self.determining += turn.determines_answer
+                    self.uncounted += turn.bits_left is None
 
     @property
     def decided(self) -> int:
@@ -235,15 +235,17 @@ class _Export:
         settings, counts = self.settings, self.counts
         rows: dict[FormatName, list[JsonObject]] = {format: [] for format in settings.formats}
         for record in batch:
-            if not record.steps:
+            if not record.turns:
                 counts.empty += 1
                 continue
             if is_control(record) and not settings.filter.include_controls:
                 counts.controls += 1
                 continue
             decisions: Decisions = [
-                None if step.written is None else decide(step, settings.labels, settings.annotator)
-                for step in record.steps
+                None
+                if written(turn) is None
+                else decide(turn, record.labels.get(turn.index, ()), settings.labels, settings.annotator)
+                for turn in record.turns
             ]
             counts.add(record, decisions)
             for format in settings.formats:

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jobs.export.datasets.controls import CONTROL_TEACHERS, is_false
-from jobs.export.datasets.export_records import ExportTurn, HumanLabel
+from jobs.export.datasets.export_records import written
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT
+from rl2f_core.types import Hint, Turn
+
+if TYPE_CHECKING:
+    from jobs.db.models import LeakLabel
 
 Source = Literal["human", "detector", "both"]
 LEAK, NO_LEAK, UNSURE = "leak", "no_leak", "unsure"
@@ -42,7 +46,7 @@ class Decision:
         return "" if self.leaks is None else LEAK if self.leaks else NO_LEAK
 
 
-def decide(step: ExportTurn, source: Source, annotator: str = "") -> Decision:
+def decide(turn: Turn, labels: Sequence[LeakLabel], source: Source, annotator: str = "") -> Decision:
     """Return the label of a turn's hint.
 
     The majority of human labels decides without *unsure*. On a tie the hint is *disputed*, whatever a detector found.
@@ -50,24 +54,25 @@ def decide(step: ExportTurn, source: Source, annotator: str = "") -> Decision:
     planted leak has no need of a finding.
 
     Args:
-        step: The turn; it has a hint.
+        turn: The turn; it has a hint.
+        labels: The human labels of the hint.
         source: Whose labels count.
         annotator: Only this annotator's labels count; empty for all.
     """
-    hint = step.turn.hint
+    decision = _decide(turn.hint, labels, source, annotator)
+    hint = turn.hint
     if hint is None:
-        return _decide(step, source, annotator)
+        return decision
     by_control = is_false(hint) or hint.teacher in CONTROL_TEACHERS
-    has_content = not by_control and step.written not in (CONTENTLESS, NO_VERDICT_HINT)
-    return replace(_decide(step, source, annotator), is_false=is_false(hint), has_content=has_content)
+    has_content = not by_control and written(turn) not in (CONTENTLESS, NO_VERDICT_HINT)
+    return replace(decision, is_false=is_false(hint), has_content=has_content)
 
 
-def _decide(step: ExportTurn, source: Source, annotator: str) -> Decision:
+def _decide(hint: Hint | None, labels: Sequence[LeakLabel], source: Source, annotator: str) -> Decision:
     if source != "detector":
-        vote = _vote([label for label in step.human_labels if not annotator or label.annotator == annotator])
+        vote = _vote([label for label in labels if not annotator or label.annotator == annotator])
         if vote is not None and (vote.source != UNSURE or source == "human"):
             return vote
-    hint = step.turn.hint
     if source != "human" and hint is not None and hint.planted is not None:
         return Decision(True, "planted")
     if source != "human" and hint is not None and hint.leak is not None and hint.leak.is_complete:
@@ -75,7 +80,7 @@ def _decide(step: ExportTurn, source: Source, annotator: str) -> Decision:
     return Decision(None, "unlabeled")
 
 
-def _vote(labels: Sequence[HumanLabel]) -> Decision | None:
+def _vote(labels: Sequence[LeakLabel]) -> Decision | None:
     if not labels:
         return None
     votes = Counter(label.label for label in labels)

@@ -54,22 +54,19 @@ class PairFinder:
 
     def add(self, record: ExportRecord, decisions: Decisions) -> None:
         """Add the decided hints of a dialogue. The same hint on the same history counts once."""
-        for step, decision in zip(record.steps, decisions, strict=True):
-            if decision is None or decision.leaks is None:
+        for turn, decision in zip(record.turns, decisions, strict=True):
+            if decision is None or decision.leaks is None or turn.hint is None:
                 continue
-            turn, written = step.turn.index, step.written or ""
-            history = _digest(json.dumps(teacher_prompt(record, turn), ensure_ascii=False))
-            hint = step.turn.hint
-            about = {"turn": turn, "source": decision.source, "teacher": "" if hint is None else hint.teacher,
-                     "planted": (hint and hint.planted) or "",
-                     "determines_answer": step.turn.determines_answer}  # fmt: skip
+            history = _digest(json.dumps(teacher_prompt(record, turn.index), ensure_ascii=False))
+            about = {"turn": turn.index, "source": decision.source, "teacher": turn.hint.teacher,
+                     "planted": turn.hint.planted or "", "determines_answer": turn.determines_answer}  # fmt: skip
             source = json.dumps({**origin(record), **about}, ensure_ascii=False)
-            row = (record.task_key, history, _digest(attempt_text(step)), written, source)
+            row = (record.task_key, history, _digest(attempt_text(turn)), turn.hint.feedback, source)
             if decision.leaks:
                 self._db.execute("INSERT OR IGNORE INTO leaking VALUES (NULL, ?, ?, ?, ?, ?)", row)
             elif decision.has_content:
-                history_prompt = teacher_prompt(record, turn, self._privileged)
-                attempt_prompt = bare_prompt(record, step, self._privileged)
+                history_prompt = teacher_prompt(record, turn.index, self._privileged)
+                attempt_prompt = bare_prompt(record, turn, self._privileged)
                 prompts = {"history": history_prompt, "attempt": attempt_prompt, "task": attempt_prompt}
                 prompts_json = json.dumps(prompts, ensure_ascii=False)
                 self._db.execute("INSERT OR IGNORE INTO clean VALUES (NULL, ?, ?, ?, ?, ?, ?)", (*row, prompts_json))

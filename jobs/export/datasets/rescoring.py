@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jobs.export.datasets.export_records import ExportRecord, ExportTurn
-from rl2f_core.errors import RL2FError
+from jobs.export.datasets.export_records import ExportRecord
 from rl2f_core.common.file_io import read_json
+from rl2f_core.config.leaks import describe_detector
+from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent, StatusEvent, read_events
-from rl2f_core.types import LeakReport
+from rl2f_core.types import LeakReport, Turn
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,22 @@ class Rescoring:
         """
         if not record.event.task.privileged:
             return record
-        return replace(record, steps=tuple(self._step(record, step) for step in record.steps))
+        turns = tuple(self._rescored(record, turn) for turn in record.turns)
+        dialogue = record.event.dialogue.model_copy(update={"turns": turns})
+        return replace(record, event=record.event.model_copy(update={"dialogue": dialogue}))
 
-    def _step(self, record: ExportRecord, step: ExportTurn) -> ExportTurn:
-        hint = step.turn.hint
-        if hint is None or step.written is None:
-            return step
-        report = self.reports.get((record.event.id, step.turn.index))
+    def _rescored(self, record: ExportRecord, turn: Turn) -> Turn:
+        hint = turn.hint
+        if hint is None or hint.is_fallback:
+            return turn
+        report = self.reports.get((record.event.id, turn.index))
         if report is None and record.event.time < self.started:
             report = LeakReport(leaked=False)
         if report is None or not report.is_complete:
-            return step
+            return turn
         action = None if hint.leak is None else hint.leak.action
         hint = hint.model_copy(update={"leak": report.model_copy(update={"action": action})})
-        return replace(step, turn=step.turn.model_copy(update={"hint": hint}))
+        return turn.model_copy(update={"hint": hint})
 
 
 def newest_rescoring(run_dir: RunDir, parents: Iterable[Path]) -> Rescoring | None:
@@ -76,5 +79,5 @@ def _read(folder: RunDir) -> tuple[float, Rescoring]:
         elif isinstance(event, LeakEvent):
             reports[event.dialogue, event.turn] = event.report
         elif isinstance(event, LeakRescoreEvent):
-            detectors, ended = tuple(str(detector["type"]) for detector in event.detectors), event.time
+            detectors, ended = tuple(map(describe_detector, event.detectors)), event.time
     return ended, Rescoring(folder.path.name, detectors, started, reports)

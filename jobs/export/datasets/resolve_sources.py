@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_workspace(root: str | Path | None = None, *, read_only: bool = True) -> Iterator[tuple[Workspace, Database]]:
-    """Open the workspace of a directory and its database; raises `RunError` if it does not exist."""
+    """Open the workspace of a directory and its database; raises `RunError` if it does not exist.
+
+    Raises `StoreVersionError` for an older or newer schema if the database is only read.
+    """
     from jobs.db.engine import Database
     from jobs.workspace import Workspace
 
@@ -31,6 +34,8 @@ def open_workspace(root: str | Path | None = None, *, read_only: bool = True) ->
         )
     db = Database(workspace.database_url(), read_only=read_only)
     try:
+        if read_only:
+            db.migrate()  # checks the version of the schema
         yield workspace, db
     finally:
         db.close()

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from jobs.export.datasets.export_records import SYSTEM_ROLES, ExportRecord, ExportTurn, labels_json
+from jobs.export.datasets.export_records import SYSTEM_ROLES, ExportRecord, labels_json, written
 from jobs.export.datasets.label_choice import Decision
-from rl2f_core.types import JsonObject, Message
+from rl2f_core.types import JsonObject, Message, Turn
 
 TEACHER = (
     "You are a teacher. A student is trying to solve a problem. Read the attempt and answer with a short hint that "
@@ -39,34 +39,29 @@ def origin(record: ExportRecord) -> JsonObject:
     }
 
 
-def _conversation(record: ExportRecord, turn: int) -> list[ExportTurn]:
-    """Return the turns of `turn`'s conversation up to and including it."""
-    segment = next(s for s in record.segments() if any(step.turn.index == turn for step in s))
-    return [step for step in segment if step.turn.index <= turn]
-
-
-def teacher_prompt(record: ExportRecord, turn: int, privileged: bool = False) -> list[Message]:
-    """Return what a teacher reads before its hint on attempt `turn`: problem, attempts, hints as the student reads."""
+def teacher_prompt(record: ExportRecord, index: int, privileged: bool = False) -> list[Message]:
+    """Return what a teacher reads before its hint on attempt `index`: problem, attempts, hints as the student reads."""
     messages = [Message(role="system", content=TEACHER)]
     head = problem_text(record, privileged) + "\n\n"
-    for step in _conversation(record, turn):
-        messages.append(Message(role="user", content=head + attempt_text(step)))
+    conversation = next(segment for segment in record.segments() if segment[-1].index >= index)
+    for turn in (turn for turn in conversation if turn.index <= index):
+        messages.append(Message(role="user", content=head + attempt_text(turn)))
         head = ""
-        if step.turn.index < turn:
-            messages.append(Message(role="assistant", content=step.hint or ""))
+        if turn.index < index:
+            messages.append(Message(role="assistant", content=_hint_text(turn, "text")))
     return messages
 
 
-def bare_prompt(record: ExportRecord, step: ExportTurn, privileged: bool = False) -> list[Message]:
+def bare_prompt(record: ExportRecord, turn: Turn, privileged: bool = False) -> list[Message]:
     """Return a teacher's prompt with the problem and one attempt."""
-    text = f"{problem_text(record, privileged)}\n\n{attempt_text(step)}"
+    text = f"{problem_text(record, privileged)}\n\n{attempt_text(turn)}"
     return [Message(role="system", content=TEACHER), Message(role="user", content=text)]
 
 
-def attempt_text(step: ExportTurn) -> str:
+def attempt_text(turn: Turn) -> str:
     """Return an attempt as a teacher reads it, with the observation after it."""
-    observed = f"\n\nObservation:\n{step.turn.verdict.observation}" if step.turn.verdict.observation else ""
-    return f"Attempt:\n{step.turn.attempt}{observed}"
+    observed = f"\n\nObservation:\n{turn.verdict.observation}" if turn.verdict.observation else ""
+    return f"Attempt:\n{turn.attempt}{observed}"
 
 
 def problem_text(record: ExportRecord, privileged: bool = False) -> str:
@@ -89,22 +84,22 @@ def reply(text: str) -> list[Message]:
 
 def unpaired(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[JsonObject]:
     """Yield `prompt, completion, label` for each decided hint."""
-    for step, decision in zip(record.steps, decisions, strict=True):
+    for turn, decision in zip(record.turns, decisions, strict=True):
         if decision is None or decision.leaks is None:
             continue
         yield {
-            "prompt": teacher_prompt(record, step.turn.index, privileged),
-            "completion": reply(step.written or ""),
+            "prompt": teacher_prompt(record, turn.index, privileged),
+            "completion": reply(written(turn) or ""),
             "label": decision.good,
             **origin(record),
-            "turn": step.turn.index,
+            "turn": turn.index,
             "source": decision.source,
-            "teacher": _hint_text(step, "teacher"),
-            "planted": _hint_text(step, "planted"),
-            "teacher_prompt": _hint_text(step, "prompt_template"),
-            "hint_bits": step.turn.hint_bits,
-            "bits_left": step.turn.bits_left,
-            "determines_answer": step.turn.determines_answer,
+            "teacher": _hint_text(turn, "teacher"),
+            "planted": _hint_text(turn, "planted"),
+            "teacher_prompt": _hint_text(turn, "prompt_template"),
+            "hint_bits": turn.hint_bits,
+            "bits_left": turn.bits_left,
+            "determines_answer": turn.determines_answer,
         }
 
 
@@ -116,18 +111,18 @@ def stepwise(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
     """
     for segment in record.segments():
         completions: list[str] = []
-        decided: list[tuple[ExportTurn, Decision]] = []
+        decided: list[tuple[Turn, Decision]] = []
         pending: list[str] = []
-        for step in segment:
-            decision = decisions[step.turn.index]
+        for turn in segment:
+            decision = decisions[turn.index]
             is_decided = decision is not None and decision.leaks is not None
-            text = step.written if is_decided else step.hint
-            observed = step.turn.verdict.observation
-            lines = {"Student": step.turn.attempt, "Environment": observed, "Teacher": text}
+            text = written(turn) if is_decided else _hint_text(turn, "text")
+            observed = turn.verdict.observation
+            lines = {"Student": turn.attempt, "Environment": observed, "Teacher": text}
             pending.append("\n".join(f"{who}: {said}" for who, said in lines.items() if said or who == "Student"))
             if decision is not None and is_decided:
                 completions.append("\n".join(pending))
-                decided.append((step, decision))
+                decided.append((turn, decision))
                 pending = []
         if completions:
             yield {
@@ -135,11 +130,11 @@ def stepwise(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
                 "completions": completions,
                 "labels": [decision.good for _, decision in decided],
                 **origin(record),
-                "turns": [step.turn.index for step, _ in decided],
+                "turns": [turn.index for turn, _ in decided],
                 "sources": [decision.source for _, decision in decided],
-                "teachers": [_hint_text(step, "teacher") for step, _ in decided],
-                "planted": [_hint_text(step, "planted") for step, _ in decided],
-                "determines_answer": [step.turn.determines_answer for step, _ in decided],
+                "teachers": [_hint_text(turn, "teacher") for turn, _ in decided],
+                "planted": [_hint_text(turn, "planted") for turn, _ in decided],
+                "determines_answer": [turn.determines_answer for turn, _ in decided],
             }
 
 
@@ -151,11 +146,11 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
     event, dialogue = record.event, record.event.dialogue
     for number, segment in enumerate(record.segments()):
         conversation = _student_prompt(record, privileged)
-        for step in segment:
-            conversation.append(Message(role="assistant", content=step.turn.attempt))
-            if step.reply and step is not segment[-1]:
-                conversation.append(Message(role="user", content=step.reply))
-        chosen = [decisions[step.turn.index] for step in segment]
+        for turn in segment:
+            conversation.append(Message(role="assistant", content=turn.attempt))
+            if turn.reply and turn is not segment[-1]:
+                conversation.append(Message(role="user", content=turn.reply))
+        chosen = [decisions[turn.index] for turn in segment]
         yield {
             "messages": conversation,
             **origin(record),
@@ -170,27 +165,27 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
             "stop_reason": dialogue.stop_reason.value,
             "solved_at": record.solved_at,
             "segment": number,
-            "turns": [step.turn.index for step in segment],
-            "verdicts": [_verdict(step) for step in segment],
-            "rewards": [step.reward for step in segment],
+            "turns": [turn.index for turn in segment],
+            "verdicts": [_verdict(turn) for turn in segment],
+            "rewards": [turn.known_reward for turn in segment],
             "reward_terms": [
-                {"turn": step.turn.index, "name": t.name, "score": float(t.score), "weight": float(t.weight)}
-                for step in segment
-                for t in sorted(step.turn.rewards, key=attrgetter("name"))
+                {"turn": turn.index, "name": t.name, "score": float(t.score), "weight": float(t.weight)}
+                for turn in segment
+                for t in sorted(turn.rewards, key=attrgetter("name"))
             ],
-            "hints": [step.written or "" for step in segment],
-            "teachers": [_hint_text(step, "teacher") for step in segment],
-            "planted": [_hint_text(step, "planted") for step in segment],
-            "teacher_prompts": [_hint_text(step, "prompt_template") for step in segment],
-            "hint_errors": [_hint_text(step, "error") for step in segment],
-            "hint_bits": [step.turn.hint_bits for step in segment],
-            "bits_left": [step.turn.bits_left for step in segment],
-            "determines_answer": [step.turn.determines_answer for step in segment],
-            "bits_used": [step.turn.bits_used for step in segment],
-            "leaks": [_leak(step) for step in segment],
+            "hints": [written(turn) or "" for turn in segment],
+            "teachers": [_hint_text(turn, "teacher") for turn in segment],
+            "planted": [_hint_text(turn, "planted") for turn in segment],
+            "teacher_prompts": [_hint_text(turn, "prompt_template") for turn in segment],
+            "hint_errors": [_hint_text(turn, "error") for turn in segment],
+            "hint_bits": [turn.hint_bits for turn in segment],
+            "bits_left": [turn.bits_left for turn in segment],
+            "determines_answer": [turn.determines_answer for turn in segment],
+            "bits_used": [turn.bits_used for turn in segment],
+            "leaks": [_leak(turn) for turn in segment],
             "hint_labels": ["" if d is None else d.word for d in chosen],
             "label_sources": ["" if d is None else d.source for d in chosen],
-            "human_labels": [labels_json(step.human_labels) for step in segment],
+            "human_labels": [labels_json(record.labels.get(turn.index, ())) for turn in segment],
         }
 
 
@@ -204,34 +199,34 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
     for segment in record.segments():
         prompt = _student_prompt(record, privileged)
         unlabeled, determined = 0, False
-        for step in segment:
-            answer = Message(role="assistant", content=step.turn.attempt)
-            if step.turn.verdict.correct:
+        for turn in segment:
+            answer = Message(role="assistant", content=turn.attempt)
+            if turn.verdict.correct:
                 yield {
                     "prompt": list(prompt),
                     "completion": [answer],
                     **origin(record),
-                    "turn": step.turn.index,
+                    "turn": turn.index,
                     "unlabeled_hints": unlabeled,
                     "determines_answer": determined,
                     "phase": event.phase,
                     "stage": event.stage,
                 }
-            prompt += [answer, Message(role="user", content=step.reply)]
-            decision = decisions[step.turn.index]
-            if decision is not None and decision.leaks and step.written == step.hint:
+            prompt += [answer, Message(role="user", content=turn.reply)]
+            decision = decisions[turn.index]
+            if decision is not None and decision.leaks and turn.hint is not None and not turn.hint.is_replaced:
                 break
             unlabeled += decision is not None and decision.leaks is None
-            determined |= step.turn.determines_answer
+            determined |= turn.determines_answer
 
 
-def _hint_text(step: ExportTurn, field: str) -> str:
+def _hint_text(turn: Turn, field: str) -> str:
     """Return an optional text field of the hint; empty without a hint."""
-    return getattr(step.turn.hint, field, None) or ""
+    return getattr(turn.hint, field, None) or ""
 
 
-def _verdict(step: ExportTurn) -> JsonObject:
-    verdict = step.turn.verdict
+def _verdict(turn: Turn) -> JsonObject:
+    verdict = turn.verdict
     return {
         "correct": verdict.correct,
         "score": verdict.score,
@@ -241,18 +236,18 @@ def _verdict(step: ExportTurn) -> JsonObject:
     }
 
 
-def _leak(step: ExportTurn) -> JsonObject:
+def _leak(turn: Turn) -> JsonObject:
     """Return the detector finding: state `unchecked` if a detector did not check the hint, empty without a hint."""
-    leak = step.turn.hint.leak if step.turn.hint else None
+    leak = turn.hint.leak if turn.hint else None
     if leak is None or not leak.is_complete:
-        state = "" if step.written is None else "unchecked"
+        state = "" if written(turn) is None else "unchecked"
         return {
             "state": state, "detector": "", "leak_type": "", "start": -1, "end": -1, "answer_fraction": 0.0,
             "action": "",
         }  # fmt: skip
     start, end = leak.span or (-1, -1)
     return {
-        "state": "" if step.written is None else "leak" if leak.leaked else "clean",
+        "state": "" if written(turn) is None else "leak" if leak.leaked else "clean",
         "detector": leak.detector or "",
         "leak_type": leak.leak_type or "",
         "start": start,

@@ -8,26 +8,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 
-from jobs.export.datasets.export_records import ExportRecord, ExportTurn, HumanLabel, TaskRenderer, from_event
+from jobs.export.datasets.export_records import ExportRecord, TaskRenderer, from_event
 from jobs.export.datasets.rescoring import Rescoring, newest_rescoring
 from jobs.export.datasets.settings import Exclusion, ExportFilter
+from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.config.leaks import describe_detector
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
-from rl2f_core.common.text.yaml_loader import load_yaml
-from rl2f_core.types import Dialogue, Hint, JsonObject, LeakReport, RewardTerm, Task, Turn
+from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
     from jobs.db.models import Run
-    from jobs.db.queries.dialogues import DialogueView, TurnView
     from jobs.workspace import Workspace
 
 BATCH = 200
@@ -94,7 +93,8 @@ class Source(ABC):
         model, environment, teacher, detection = (
             getattr(self.config, name, None) for name in ("model", "environment", "teacher", "leak_detection")
         )
-        detectors = () if detection is None or self.is_imported else tuple(each.type for each in detection.detectors)
+        used = () if detection is None or self.is_imported else detection.detectors
+        detectors = [describe_detector(each.model_dump(mode="json")) for each in used]
         meta, rescoring = self.run_dir.meta(), self.rescoring
         return {
             "run": self.name,
@@ -104,7 +104,7 @@ class Source(ABC):
             "model": Path(model.name).name if model else None,
             "environment": None if environment is None else environment.model_dump(mode="json"),
             "teacher": getattr(teacher, "type", None),
-            "detectors": list(detectors if rescoring is None else rescoring.detectors),
+            "detectors": detectors if rescoring is None else list(rescoring.detectors),
             "rescoring": None if rescoring is None else rescoring.name,
             "git": meta.get("git"),
             "packages": meta.get("packages", {}),
@@ -203,59 +203,4 @@ class WorkspaceSource(Source):
         after = 0
         while views := dialogues.next_views(self.db, rows, after=after, limit=size):
             after = views[-1].row.id or 0
-            yield [from_view(view, self.run, renderer) for view in views]
-
-
-def from_view(view: DialogueView, run: Run, renderer: TaskRenderer) -> ExportRecord:
-    """Create the record of a stored dialogue."""
-    row = view.row
-    task = Task(id=view.task.task, **view.task.model_dump(include={*Task.model_fields} - {"id"}))
-    steps = [_step(turn) for turn in view.turns]
-    dialogue = Dialogue(
-        id=row.dialogue_id,
-        task_id=task.id,
-        turns=tuple(step.turn for step in steps),
-        **row.model_dump(include={"group", "index", "stop_reason", "error", "policy", "seed"}),
-    )
-    event = DialogueEvent(
-        id=row.event_id,
-        task=task,
-        dialogue=dialogue,
-        **row.model_dump(include={"phase", "stage", "step", "checkpoint", "condition", "time"}),
-    )
-    return from_event(event, str(row.run_id), run.name, renderer, steps)
-
-
-_TURN_COLUMNS = {"index", "attempt", "finish_reason", "verdict", "hint_bits", "bits_left", "determines_answer",
-                 "bits_used"}  # fmt: skip
-
-
-def _step(view: TurnView) -> ExportTurn:
-    row = view.row
-    hint = None
-    if row.hint is not None:
-        hint = Hint(
-            text=row.hint,
-            teacher=row.teacher or "",
-            leak=_leak_report(view),
-            prompt_template=row.hint_prompt_template,
-            error=row.hint_error,
-            **row.model_dump(include={"feedback", "source_task", "planted"}),
-        )
-    terms = [RewardTerm(name=term.name, score=term.score, weight=term.weight) for term in view.terms]
-    turn = Turn(hint=hint, rewards=tuple(terms), **row.model_dump(include=_TURN_COLUMNS))
-    columns = {"annotator", "label", "start", "end", "note", "blind"}
-    labels = sorted(view.labels, key=attrgetter("annotator"))
-    return ExportTurn(turn, row.reward, tuple(HumanLabel(**label.model_dump(include=columns)) for label in labels))
-
-
-def _leak_report(view: TurnView) -> LeakReport | None:
-    """Return the finding at run time."""
-    if not view.row.leak_checked:
-        return None
-    for finding in view.findings:
-        if finding.source == "run":
-            span = (finding.start, finding.end) if finding.start is not None and finding.end is not None else None
-            columns = {"detector", "leak_type", "answer_fraction", "action"}
-            return LeakReport(leaked=view.row.leak_found, span=span, **finding.model_dump(include=columns))
-    return LeakReport(leaked=view.row.leak_found)
+            yield [from_event(view.event, self.name, self.run.name, renderer, view.labels) for view in views]

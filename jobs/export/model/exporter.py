@@ -19,9 +19,9 @@ from jobs.export.model.gguf_file import write_gguf
 from jobs.export.model.ollama import modelfile
 from jobs.export.model.transformers4 import add_settings, supported_versions
 from jobs.export.publish import new_folder
+from rl2f_core.common.file_io import apply_umask, write_atomically
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
-from rl2f_core.common.file_io import apply_umask, write_atomically
 from rl2f_core.models.store.conversion import plain_name
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import JsonObject
@@ -92,9 +92,9 @@ def export_model(
 
 
 def _describe(run: RunDir, config: RunConfig, checkpoint: str, format: str, dtype: str, folder: Path) -> ModelExport:
+    from rl2f_core.dialogue.rollout.build import build_environment
     from rl2f_core.models.store.download import FROM_WHEELS
     from rl2f_core.models.store.files import read_manifest
-    from rl2f_core.dialogue.rollout.build import build_environment
 
     manifest = read_manifest(folder) or {}
     name = Path(config.model.name).name if Path(config.model.name).is_absolute() else config.model.name

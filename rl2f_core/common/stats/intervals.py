@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from rl2f_core.errors import DataError
 from rl2f_core.common.stats.significance import holm, sign_flip_p
+from rl2f_core.errors import DataError
 from rl2f_core.types import FrozenModel
 
 LEVEL = 0.95

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
 from rl2f_core.errors import shorten
-from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import ConstantBaseline
 
 BaselineComparison = Literal["above", "not separated", "below"]

@@ -30,8 +30,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rl2f_core.dialogue.metrics.leaks import leak_observations
 from rl2f_core.common.stats.intervals import Interval, mean_interval, paired_difference, wilson_clustered
+from rl2f_core.dialogue.metrics.leaks import leak_observations
 from rl2f_core.types import Dialogue, FinishReason, FrozenModel, StopReason, Turn
 
 REFLECTION_CONDITIONS = ("reflection_shuffled", "reflection_dropped", "reflection_corrupted")
@@ -344,7 +344,7 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tal
 
 def _reward_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | Interval]:
     """Compute `reward`, the mean undiscounted return, and `reward_std`, its standard deviation (n − 1)."""
-    known = [d for d in dialogues if any(turn.has_reward for turn in d.turns[:turns])]
+    known = [d for d in dialogues if any(turn.known_reward is not None for turn in d.turns[:turns])]
     totals = [(d.task_id, math.fsum(turn.reward for turn in d.turns[:turns]), 1) for d in known]
     deviation = stdev(total for _, total, _ in totals) if len(totals) > 1 else None
     return {"reward": _mean(totals), "reward_std": Interval(value=deviation, n=len(totals))}

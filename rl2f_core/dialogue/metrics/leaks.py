@@ -20,10 +20,10 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
     """
     hints = [(d.task_id, turn.hint) for d in dialogues for turn in d.turns[:turns] if turn.hint is not None]
     checked = [(task, hint, hint.leak) for task, hint in hints if hint.leak is not None]
-    own = [(task, hint) for task, hint, _ in checked if hint.planted is None]
+    own = [(task, hint, leak) for task, hint, leak in checked if hint.planted is None]
     return {
-        "leak_rate": [(task, hint.read_leak) for task, hint in own],
-        "prevented_leak_rate": [(task, hint.prevented_leak) for task, hint in own],
+        "leak_rate": [(task, hint.read_leak) for task, hint, _ in own],
+        "prevented_leak_rate": [(task, leak.leaked and hint.is_replaced) for task, hint, leak in own],
         "planted_rate": [(task, hint.planted is not None) for task, hint in hints if hint.teacher == LEAKY],
         "planted_recall": [(task, leak.leaked) for task, hint, leak in checked if hint.planted is not None],
     }

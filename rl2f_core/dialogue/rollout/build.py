@@ -6,22 +6,22 @@ import dataclasses
 import json
 
 from rl2f_core import registry
-from rl2f_core.models.backends.auto import resolve_backend
-from rl2f_core.models.backends.base import Backend
-from rl2f_core.models.backends.model_pool import ModelPool
-from rl2f_core.models.renderer import ChatRenderer
+from rl2f_core.common.file_io import read_json, write_atomically
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.run import BaseRun
-from rl2f_core.models.process_group import current_group
-from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
-from rl2f_core.common.file_io import read_json, write_atomically
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.dialogue.rollout.engine import REFLECTOR, RolloutEngine
 from rl2f_core.dialogue.rollout.enumeration import system_message
 from rl2f_core.dialogue.rollout.ray_workers import RayBackend, RayRolloutEngine, with_ray_workers
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.context import Progress
 from rl2f_core.dialogue.teachers.base import Teacher
+from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
+from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.models.backends.auto import resolve_backend
+from rl2f_core.models.backends.base import Backend
+from rl2f_core.models.backends.model_pool import ModelPool
+from rl2f_core.models.process_group import current_group
+from rl2f_core.models.renderer import ChatRenderer
+from rl2f_core.run.context import Progress
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 
@@ -41,8 +41,10 @@ def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Prog
         _record_backend(run_dir, {"type": choice.config.type, "reason": choice.reason})
     if progress is not None and choice.is_notable:
         progress.message(f"Backend {choice.config.type}: {choice.reason}.")
-    backend = registry.get("backend", choice.config.type)(choice.config, config.model)
-    return with_ray_workers(backend, config) if config.resources.rollout_workers else backend
+    backend: Backend = registry.get("backend", choice.config.type)(choice.config, config.model)
+    if not config.resources.rollout_workers:
+        return backend
+    return with_ray_workers(backend, config, build_backend, build_engine)
 
 
 def _record_backend(run_dir: RunDir, backend: dict[str, str]) -> None:

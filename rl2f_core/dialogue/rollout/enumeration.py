@@ -21,15 +21,15 @@ import string
 from collections.abc import Sequence
 from typing import cast
 
-from rl2f_core.models.backends.base import allowed_next
-from rl2f_core.models.renderer import ChatRenderer
-from rl2f_core.models.tokenizer import ChatTokenizer
 from rl2f_core.config.rollout import RolloutConfig
+from rl2f_core.dialogue.rollout.prompting import PromptBuilder
+from rl2f_core.dialogue.rollout.request import RolloutRequest, turn_seed
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
 from rl2f_core.errors import DataError
-from rl2f_core.dialogue.rollout.prompting import PromptBuilder
-from rl2f_core.dialogue.rollout.request import RolloutRequest, turn_seed
+from rl2f_core.models.backends.base import allowed_next
+from rl2f_core.models.renderer import ChatRenderer
+from rl2f_core.models.tokenizer import ChatTokenizer
 from rl2f_core.types import ActionChoice, Task, Turn, Verdict
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase

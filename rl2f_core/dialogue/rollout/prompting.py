@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rl2f_core.models.renderer import ChatRenderer
+from rl2f_core.common import prompt_templates
 from rl2f_core.config.rollout import RolloutConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
-from rl2f_core.common import prompt_templates
+from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.types import Task, Turn
 
 

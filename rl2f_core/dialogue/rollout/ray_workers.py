@@ -23,16 +23,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from rl2f_core import registry
-from rl2f_core.models.backends.base import Backend
+from rl2f_core.common.paths import ROOT
+from rl2f_core.common.processes import sigterm_blocked
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.model import ResourcesConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import RunError
-from rl2f_core.common.paths import ROOT
-from rl2f_core.common.processes import sigterm_blocked
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy
+from rl2f_core.errors import RunError
+from rl2f_core.models.backends.base import Backend
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.types import JsonObject, Rollout
 
 GROUP = "RL2F_RAY_GROUP"
@@ -88,17 +89,21 @@ class RolloutWorker:
     """Ray actor with a backend and one engine per `EngineSpec`.
 
     It sets the environment `variables` of the training process before a model is loaded. The run's configuration is
-    plain data, because it may belong to a plugin that the actor has not loaded yet.
+    plain data, because it may belong to a plugin that the actor has not loaded yet. The functions are those of `build`.
     """
 
-    def __init__(self, variables: dict[str, str], config: JsonObject) -> None:
+    def __init__(
+        self,
+        variables: dict[str, str],
+        config: JsonObject,
+        build_backend: Callable[[BaseRun], Backend],
+        build_engine: Callable[..., RolloutEngine],
+    ) -> None:
         os.environ.update(variables)
-        from rl2f_core.models.backends.model_pool import ModelPool
-        from rl2f_core.dialogue.rollout.build import build_backend
-
         self.config = parse_config({**config, "resources": ResourcesConfig().model_dump(mode="json")})
         self.backend = build_backend(self.config)
-        self.models: ModelPool = ModelPool(self.backend, self.config.backend)
+        self.models = ModelPool(self.backend, self.config.backend)
+        self.build_engine = build_engine
         self.engines: list[tuple[EngineSpec, RolloutEngine]] = []
         self.versions: dict[str, int] = {}
 
@@ -133,11 +138,9 @@ class RolloutWorker:
         for known, engine in self.engines:
             if known == spec:
                 return engine
-        from rl2f_core.dialogue.rollout.build import build_engine
-
         fields = ("environment", "teacher", "rollout", "reward")
         config = self.config.model_copy(update={field: getattr(spec, field) for field in fields})
-        engine = build_engine(config, self.backend, models=self.models)
+        engine = self.build_engine(config, self.backend, models=self.models)
         engine = dataclasses.replace(engine, stop_on_correct=spec.stop_on_correct)
         self.engines.append((spec, engine))
         return engine
@@ -146,10 +149,11 @@ class RolloutWorker:
 class RolloutWorkerGroup:
     """The rollout workers of a run; `on_message` is called with a message about each lost worker.
 
-    Raises `RunError` if Ray is not installed or the cluster lacks the resources.
+    `builders` are `build_backend` and `build_engine`, which each worker calls. Raises `RunError` if Ray is not
+    installed or the cluster lacks the resources.
     """
 
-    def __init__(self, config: BaseRun) -> None:
+    def __init__(self, config: BaseRun, *builders: Callable[..., Any]) -> None:
         self.size = config.resources.rollout_workers
         self.on_message: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
         self._adapters: dict[str, tuple[int, object]] = {}
@@ -166,7 +170,7 @@ class RolloutWorkerGroup:
                 num_gpus=bundle.get("GPU", 0),
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, i),
             )
-            .remote(variables, config.model_dump(mode="json"))
+            .remote(variables, config.model_dump(mode="json"), *builders)
             for i in range(self.size)
         ]
         try:
@@ -367,6 +371,6 @@ def _offset_progress(on_progress: OnProgress | None, before: int, total: int) ->
     return None if on_progress is None else lambda done, _: on_progress(before + done, total)
 
 
-def with_ray_workers(backend: Backend, config: BaseRun) -> Backend:
-    """Return a backend with rollout workers (see `RayRolloutEngine`)."""
-    return cast(Backend, RayBackend(backend, RolloutWorkerGroup(config)))
+def with_ray_workers(backend: Backend, config: BaseRun, *builders: Callable[..., Any]) -> Backend:
+    """Return a backend with rollout workers (see `RayRolloutEngine` and `RolloutWorkerGroup`)."""
+    return cast(Backend, RayBackend(backend, RolloutWorkerGroup(config, *builders)))

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.environments.base import CONTENTLESS
 
 
 @registry.register("teacher")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.registry import register
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.registry import register
 
 NAME = "human"
 """`Hint.teacher` of a person's hint."""

@@ -15,20 +15,20 @@ from pydantic import Field, field_validator
 from rl2f_core import registry
 from rl2f_core.config.components import Component, by_name
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
-from rl2f_core.environments.base import Environment
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.environments.base import Environment
 from rl2f_core.types import Message
 
 if TYPE_CHECKING:
-    from rl2f_core.models.backends.model_pool import ModelPool
     from rl2f_core.leaks.synthetic.planting import PlantedLeak
+    from rl2f_core.models.backends.model_pool import ModelPool
 
 _NOT_LEAKY = Component("teacher", other_than="leaky", reason="leaky cannot wrap leaky; raise `rate` instead")
 
 
 @registry.register("teacher")
 class LeakyTeacher(Teacher):
-    """Replaces hints of `base` by leaks (`synthetic_leaks.planting.plant`), at random by seed, task and turn.
+    """Replaces hints of `base` by leaks (`leaks.synthetic.planting.plant`), at random by seed, task and turn.
 
     The base writes the hint if no kind fits the task and the attempts, after a correct attempt, and after a leak action
     rejected a message (`FeedbackRequest.retry`).
@@ -62,7 +62,7 @@ class LeakyTeacher(Teacher):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self.base = registry.get("teacher", config.base.type)(config.base, environment, models)
+        self.base: Teacher = registry.get("teacher", config.base.type)(config.base, environment, models)
         self.runs_async = self.base.runs_async
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:

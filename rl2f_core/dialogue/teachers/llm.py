@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
+from rl2f_core.common import prompt_templates
 from rl2f_core.config.components import LLMConfig, by_name
 from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF, BaseConfig, ComponentConfig
-from rl2f_core.environments.base import Environment
-from rl2f_core.errors import FieldValueError
-from rl2f_core.models.llms.base import ChatRequest
-from rl2f_core.common import prompt_templates
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.dialogue.teachers.message_cleanup import OnError, Truncated, after_marker, to_feedback
+from rl2f_core.environments.base import Environment
+from rl2f_core.errors import FieldValueError
+from rl2f_core.models.llms.base import ChatModel, ChatRequest
 from rl2f_core.types import JsonObject, Message
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class LLMTeacher(Teacher):
 
     def __init__(self, config: Config, environment: Environment, models: ModelPool | None = None) -> None:
         super().__init__(config, environment, models)
-        self.llm = registry.get("llm", config.llm.type)(config.llm, models)
+        self.llm: ChatModel = registry.get("llm", config.llm.type)(config.llm, models)
         self.prompt = prompt_templates.load(config.prompt or config.style)
         attempt = {"number": 1, "text": "x", "hint": "x"}
         for text in ("x", None):  # fail on a broken template before the run starts
@@ -129,7 +129,8 @@ class LLMTeacher(Teacher):
         if config.style.startswith("judge"):
             marker = "Guide:" if config.style == "judge_guide" else "Critique:"
             completions = [after_marker(completion, marker) for completion in completions]
-        return [to_feedback(completion, self.prompt.version, config) for completion in completions]
+        cleanup = (self.prompt.version, config.max_chars, config.truncated, config.on_error)
+        return [to_feedback(completion, *cleanup) for completion in completions]
 
     def messages(self, request: FeedbackRequest) -> tuple[Message, ...]:
         """Return `prompt_messages` with this teacher's template."""

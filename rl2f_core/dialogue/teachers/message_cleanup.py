@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from rl2f_core.models.llms.base import Completion
 from rl2f_core.dialogue.teachers.base import Feedback
-
-if TYPE_CHECKING:
-    from rl2f_core.dialogue.teachers.llm import LLMTeacher
-    from rl2f_core.dialogue.teachers.self_critique import SelfCritiqueTeacher
+from rl2f_core.models.llms.base import Completion
 
 Truncated = Literal["sentence", "keep", "error"]
 OnError = Literal["contentless", "fail"]
@@ -35,7 +31,7 @@ def after_marker(completion: Completion, marker: str) -> Completion:
 
 
 def to_feedback(
-    completion: Completion, prompt_version: str, config: LLMTeacher.Config | SelfCritiqueTeacher.Config
+    completion: Completion, prompt_version: str, max_chars: int, truncated: Truncated, on_error: OnError
 ) -> Feedback:
     """Return the cleaned message, or an error.
 
@@ -44,10 +40,10 @@ def to_feedback(
     text, error = completion.text, completion.error
     if error is None:
         text = _THOUGHT.sub("", text).strip()
-        truncated = completion.finish_reason == "length" or len(text) > config.max_chars
-        text, error = _shorten(text[: config.max_chars].strip(), truncated, config.truncated)
+        is_truncated = completion.finish_reason == "length" or len(text) > max_chars
+        text, error = _shorten(text[:max_chars].strip(), is_truncated, truncated)
     if error is not None:
-        ends_dialogue = config.on_error == "fail"
+        ends_dialogue = on_error == "fail"
         return Feedback("", error=error, prompt=prompt_version, usage=completion.usage, ends_dialogue=ends_dialogue)
     return Feedback(text, prompt=prompt_version, usage=completion.usage)
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import MisleadingHints
-from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.types import Verdict
 
 

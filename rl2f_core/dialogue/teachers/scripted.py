@@ -7,8 +7,8 @@ from typing import Literal
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.environments.capabilities import ScriptedHints
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.environments.capabilities import ScriptedHints
 
 
 @registry.register("teacher")

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from rl2f_core import registry
-from rl2f_core.models.backends.base import SamplingParams
-from rl2f_core.config.fields import PROMPT_REF, ComponentConfig
-from rl2f_core.environments.base import Environment
-from rl2f_core.errors import ConfigError
-from rl2f_core.models.llms.base import ChatRequest, Completion
-from rl2f_core.models.llms.local import complete_local
 from rl2f_core.common import prompt_templates
+from rl2f_core.config.fields import PROMPT_REF, ComponentConfig
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.dialogue.teachers.llm import attempts, request_seed
 from rl2f_core.dialogue.teachers.message_cleanup import OnError, Truncated, to_feedback
+from rl2f_core.environments.base import Environment
+from rl2f_core.errors import ConfigError
+from rl2f_core.models.backends.base import SamplingParams
+from rl2f_core.models.llms.base import ChatRequest, Completion
+from rl2f_core.models.llms.local import complete_local
 from rl2f_core.types import Message
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class SelfCritiqueTeacher(Teacher):
                 for i in indices
             ]
             completions.update(zip(indices, complete_local(self.backend, adapter, chats, sampling), strict=True))
-        return [to_feedback(completions[i], self.prompt.version, config) for i in range(len(requests))]
+        cleanup = (self.prompt.version, config.max_chars, config.truncated, config.on_error)
+        return [to_feedback(completions[i], *cleanup) for i in range(len(requests))]
 
     @classmethod
     def build_prompt(

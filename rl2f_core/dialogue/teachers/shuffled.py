@@ -16,8 +16,8 @@ from typing import ClassVar, Literal
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.environments.base import Environment
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, RecordedHint, Teacher
+from rl2f_core.environments.base import Environment
 from rl2f_core.types import Dialogue, Task
 
 MAX_CANDIDATES = 8

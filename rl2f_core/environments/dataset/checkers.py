@@ -13,16 +13,18 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import regex
 
+from rl2f_core.common.file_io import unique_keys
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.code.environment import Code
 from rl2f_core.environments.code.mutations import constant, mutants
 from rl2f_core.environments.code.problems import normalize_code, read_examples, stub_name
 from rl2f_core.environments.code.sources import given_cases
 from rl2f_core.environments.dataset.choices import chosen_letter, listed_choices, read_choices
+from rl2f_core.environments.dataset.config import Config
 from rl2f_core.environments.dataset.row_text import (
     MAX_ANSWER,
     RowError,
@@ -41,11 +43,7 @@ from rl2f_core.environments.math.base import normalize_gold, scale
 from rl2f_core.environments.math.environment import Math
 from rl2f_core.environments.math.equivalence import check_units
 from rl2f_core.errors import shorten
-from rl2f_core.common.file_io import unique_keys
 from rl2f_core.types import JsonObject, Task, TaskData, Verdict
-
-if TYPE_CHECKING:
-    from rl2f_core.environments.dataset.environment import Dataset
 
 MAX_SCANNED = 10_000
 """Characters of a hint that are searched for answers."""
@@ -71,7 +69,7 @@ class Checker(ABC):
     system: ClassVar[str] = "Think, then end with <answer>answer</answer>."
     """System message: how to answer."""
 
-    def __init__(self, config: Dataset.Config) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
@@ -173,8 +171,10 @@ class MultipleChoice(Checker):
     system = "Think, then end with the letter of the answer, e.g. <answer>B</answer>."
 
     def read(self, problem: str, answer: object, more: Mapping[str, object]) -> tuple[TaskData, TaskData]:
-        """The gold answer is a letter, or with a column of choices also the position from 0 or the text of one."""
+        """The gold answer is a letter or the text of a choice, or with a column of choices the position from 0."""
         letter, listed = chosen_letter(as_text(answer), {}), listed_choices(problem)
+        if letter is None:
+            letter = next((key for key, text in listed.items() if same_text(text, as_text(answer))), None)
         if more.get("choices") not in (None, ""):
             letter = read_choices(more["choices"]).letter(answer)
         if letter is None:
@@ -196,7 +196,13 @@ class MultipleChoice(Checker):
         yield from rng.sample(letters, len(letters))
 
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        return [(m.start(1), m.end(1), m[1]) for m in _ANY_LETTER.finditer(text[:MAX_SCANNED])]
+        """Letters, and texts of the problem's choices."""
+        found = [(m.start(1), m.end(1), m[1]) for m in _ANY_LETTER.finditer(text[:MAX_SCANNED])]
+        for letter, choice in listed_choices(task.public["problem"]).items():
+            pattern = r"\s+".join(map(re.escape, choice.strip(" .;,").split()))
+            spans = re.finditer(rf"(?<!\w){pattern}(?!\w)", text[:MAX_SCANNED], re.IGNORECASE) if pattern else ()
+            found += [(m.start(), m.end(), letter) for m in spans]
+        return sorted(found)
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         """Find `choose B`, `the answer is (B)` and the like; the problem itself names all letters."""
@@ -251,7 +257,7 @@ def _expanded_size(pattern: str) -> int:
 class MathVerify(Checker):
     """An equal number or expression, by form or by math-verify; see `rl2f_core.environments.math`."""
 
-    def __init__(self, config: Dataset.Config) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.math = Math(Math.Config(answers="all", time_limit=config.time_limit))
 
@@ -351,7 +357,7 @@ class UnitTests(Checker):
     columns = ("tests",)
     system = "Write the whole Python function inside <answer>…</answer>."
 
-    def __init__(self, config: Dataset.Config) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         limits = {"time_limit": max(1, round(config.time_limit)), "memory_limit": config.memory_limit}
         self.code = Code(Code.Config(allow_weaker_sandbox=config.allow_weaker_sandbox, **limits))

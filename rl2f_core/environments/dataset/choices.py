@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from rl2f_core.common.text.tokens import cached
 from rl2f_core.environments.dataset.row_text import RowError, as_text, same_text
 from rl2f_core.environments.math.answer_text import clean, flat
 from rl2f_core.errors import shorten
-from rl2f_core.common.text.tokens import cached
 
 _LETTER = re.compile(
     r"(?:(?:the )?(?:correct |right |final )?(?:answer|option|choice|letter)(?: is)?:? )?"

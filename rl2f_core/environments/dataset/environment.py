@@ -8,12 +8,8 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field, model_validator
-
-from rl2f_core.config.components import LLMConfig
-from rl2f_core.config.fields import BASIC_FIELD, QUESTIONS_REF, ComponentConfig
+from rl2f_core.common.paths import QUESTIONS_SAMPLE
 from rl2f_core.environments.base import new_task, parsed_answers, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
@@ -23,15 +19,15 @@ from rl2f_core.environments.capabilities import (
     most_common_answer,
 )
 from rl2f_core.environments.dataset import checkers
+from rl2f_core.environments.dataset import config as settings
 from rl2f_core.environments.dataset.checkers import Checker
 from rl2f_core.environments.dataset.judge import Judge
-from rl2f_core.environments.dataset.loading import COLUMNS, Loaded, Question, list_bad_rows, load
+from rl2f_core.environments.dataset.loading import Loaded, Question, list_bad_rows, load
 from rl2f_core.environments.dataset.row_text import RowError
 from rl2f_core.environments.math.answer_text import folded
 from rl2f_core.environments.math.base import FALSE_HINT, NO_HINT
 from rl2f_core.environments.math.environment import order, stamp
-from rl2f_core.errors import DataError, FieldValueError
-from rl2f_core.common.paths import QUESTIONS_SAMPLE
+from rl2f_core.errors import DataError
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
@@ -45,10 +41,6 @@ CHECKERS: dict[str, type[Checker]] = {
     "unit_tests": checkers.UnitTests,
     "judge": Judge,
 }
-CheckerName = Literal[
-    "exact", "numeric", "multiple_choice", "regex", "math_verify", "json_fields", "unit_tests", "judge"
-]
-SAMPLE = "sample"
 SHOWN_BAD_ROWS = 5
 _OTHER_ANSWERS = 12
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
@@ -59,57 +51,10 @@ _DIGITS = re.compile(r"\d{1,15}")
 class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     """The task order is a seeded permutation of the split, then another one, and so on."""
 
-    class Config(ComponentConfig):
-        """A file of questions, its columns, and how answers are checked."""
+    Config = settings.Config
+    config: settings.Config
 
-        type: Literal["dataset"] = "dataset"
-        """Name of the environment."""
-        path: str = Field(SAMPLE, min_length=1, json_schema_extra={**BASIC_FIELD, **QUESTIONS_REF})
-        """File with the ending .csv, .jsonl, .ndjson, .jsonl.gz or .parquet, or the shipped sample."""
-        columns: dict[str, str] = Field(default_factory=dict, json_schema_extra=BASIC_FIELD)
-        """Columns for problem, answer, solution, level, split, pattern, tests and choices. Those left out are detected
-        by name; an empty name is none."""
-        checker: CheckerName = Field("numeric", json_schema_extra=BASIC_FIELD)
-        """How an answer is compared with the gold answer; see the README of the environments."""
-        tolerance: float = Field(0.0, ge=0)
-        """Largest distance to the gold answer that checker numeric accepts."""
-        relative_tolerance: float = Field(0.0, ge=0, lt=1)
-        """The same as a fraction of the gold answer; the larger of both counts."""
-        json_fields: tuple[str, ...] | None = Field(None, min_length=1)
-        """Keys that checker json_fields compares; None: all, and no other key is allowed."""
-        llm: LLMConfig | None = None
-        """Model of checker judge, an endpoint."""
-        bad_rows: Literal["error", "skip"] = "error"
-        """Refuse a file with rows that cannot be used, or use the others. `rl2f data check` lists the rows."""
-        near_duplicates: Literal["keep", "drop"] = "keep"
-        """Use or leave out training problems that nearly repeat a test problem. The log of a run counts them."""
-        time_limit: float = Field(2.0, ge=1, le=60)
-        """Limit of a comparison by regex or math_verify, and of the CPU time of unit tests, in seconds."""
-        memory_limit: int = Field(256, ge=64, le=4096)
-        """Limit of the memory of unit tests, in MB."""
-        allow_weaker_sandbox: bool = False
-        """Run unit tests although the kernel refuses a part of the sandbox."""
-        seed: int = 0
-        """Seed of the task order."""
-
-        @model_validator(mode="after")
-        def _check_columns(self) -> Dataset.Config:
-            unknown = sorted(set(self.columns) - set(COLUMNS))
-            if unknown:
-                raise FieldValueError(f"has unknown keys {', '.join(unknown)}; known: {', '.join(COLUMNS)}", "columns")
-            return self
-
-        @model_validator(mode="after")
-        def _check_judge(self) -> Dataset.Config:
-            if (self.checker == "judge") != (self.llm is not None):
-                raise FieldValueError("checker judge and llm need each other, e.g. llm: {type: openai_api}", "llm")
-            if self.llm is not None and self.llm.type == "local":
-                raise FieldValueError("the judge of answers is an endpoint; use llm: {type: openai_api, …}", "llm")
-            return self
-
-    config: Config
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: settings.Config) -> None:
         super().__init__(config)
         self.checker = CHECKERS[config.checker](config)
 
@@ -118,7 +63,7 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     def loaded(self) -> Loaded:
         """The questions of the file, read once per process. Raises `DataError` if it cannot be used at all."""
         config = self.config
-        path = str(QUESTIONS_SAMPLE) if config.path == SAMPLE else config.path
+        path = str(QUESTIONS_SAMPLE) if config.path == settings.SAMPLE else config.path
         return _load(config.model_dump_json(exclude={"seed", "bad_rows"}), stamp(path))
 
     def read_loaded(self, stamped: tuple[str, int, int]) -> Loaded:
@@ -284,4 +229,4 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 @functools.lru_cache(8)
 def _load(config: str, stamped: tuple[str, int, int]) -> Loaded:
     """Cache `Dataset.read_loaded` by configuration, and by the file's path, modification time and size."""
-    return Dataset(Dataset.Config.model_validate_json(config)).read_loaded(stamped)
+    return Dataset(settings.Config.model_validate_json(config)).read_loaded(stamped)

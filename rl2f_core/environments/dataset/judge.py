@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rl2f_core import registry
 from rl2f_core.environments.dataset.checkers import Checker, verdict
+from rl2f_core.environments.dataset.config import Config
 from rl2f_core.environments.dataset.row_text import same_text
 from rl2f_core.errors import ConfigError
-from rl2f_core.models.llms.base import ChatRequest, Completion
+from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.types import Task, Verdict
-
-if TYPE_CHECKING:
-    from rl2f_core.environments.dataset.environment import Dataset
 
 MAX_JUDGED = 1_000
 """Characters of an answer; longer ones are incorrect."""
@@ -52,10 +50,10 @@ class Pair(NamedTuple):
 class Judge(Checker):
     """An answer that a chat model accepts; `llm` is an endpoint."""
 
-    def __init__(self, config: Dataset.Config) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         assert config.llm is not None
-        self.llm = registry.get("llm", config.llm.type)(config.llm, None)
+        self.llm: ChatModel = registry.get("llm", config.llm.type)(config.llm, None)
         self._decisions: dict[Pair, bool] = {}
 
     def check(self) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl2f_core.environments.data_files import InvalidRow, column_value, find_column, scan_records
-from rl2f_core.environments.dataset.environment import CHECKERS, CheckerName, Dataset
+from rl2f_core.environments.dataset.config import CheckerName, Config
+from rl2f_core.environments.dataset.environment import CHECKERS, Dataset
 from rl2f_core.environments.dataset.loading import COLUMNS, Loaded, find_columns, list_bad_rows
 from rl2f_core.environments.dataset.row_text import RowError
 from rl2f_core.environments.math.sources import split_solution
@@ -37,7 +38,7 @@ class Summary(NamedTuple):
     """The environment's settings that differ from the defaults, with the columns in use; bad rows are skipped."""
 
 
-def summarize(config: Dataset.Config) -> Summary:
+def summarize(config: Config) -> Summary:
     """Read a file and check its gold answers. Raises `DataError` if no row is valid or no problem is for the test."""
     environment = Dataset(config.model_copy(update={"bad_rows": "skip"}))
     loaded = environment.loaded
@@ -94,7 +95,7 @@ def suggest_checker(path: Path, columns: Mapping[str, str]) -> CheckerName:
         return "multiple_choice"
     answers = [value for item in items if (value := _answer(item, found)) not in (None, "")]
     for name in SUGGESTED:
-        checker = CHECKERS[name](Dataset.Config(checker=name))
+        checker = CHECKERS[name](Config(checker=name))
         read = 0
         for answer in answers:
             try:

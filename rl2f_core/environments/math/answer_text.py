@@ -11,8 +11,8 @@ from collections import deque
 from fractions import Fraction
 from typing import NamedTuple
 
-from rl2f_core.environments.math.units import read_single, read_unit
 from rl2f_core.common.text.tokens import cached
+from rl2f_core.environments.math.units import read_single, read_unit
 
 MAX_ANSWER = 400
 """Maximum number of characters; longer answers are unparsable."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal
 
+from rl2f_core.common.text.integers import find_integers
+from rl2f_core.common.text.tokens import cached
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, extract_answer, new_task, parsed_answers, wrap_answer
 from rl2f_core.environments.capabilities import (
@@ -26,8 +28,6 @@ from rl2f_core.environments.false_claims import side_agreement
 from rl2f_core.environments.math.answer_text import canonical, last_boxed, normal, number_text, read_number, read_value
 from rl2f_core.environments.math.equivalence import Pair, compare_answers, too_wordy
 from rl2f_core.errors import DataError, shorten
-from rl2f_core.common.text.integers import find_integers
-from rl2f_core.common.text.tokens import cached
 from rl2f_core.types import ConstantBaseline, Task, TaskData, Verdict
 
 AnswerForm = Literal["tags", "boxed", "either"]

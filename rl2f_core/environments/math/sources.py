@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from rl2f_core.common.paths import MATH_SAMPLE
 from rl2f_core.environments.data_files import column_value, find_column, read_records
 from rl2f_core.errors import DataError
-from rl2f_core.common.paths import MATH_SAMPLE
 
 _HASHES = re.compile(r"\n?#{3,4}\s*(?P<answer>[^\n]+)\s*$")
 _CALCULATOR = re.compile(r"<<[^<>]*>>")

@@ -42,6 +42,10 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MAX_ERROR_DRAWS = 30
 ONE_NUMBER = frozenset(("basic_arithmetic", "chain_sum", "count_bits", "gcd", "lcm", "leg_counting"))
 """Data sets whose scorer accepts exactly the numbers equal to the answer."""
+EXPRESSIONS = frozenset(("countdown", "puzzle24"))
+"""Data sets whose answers are expressions of the problem's numbers."""
+_EXPRESSION = re.compile(r"[(\d][\d\s+*/×÷()−-]*[\d)]")
+_OPERATORS = str.maketrans("×÷−", "*/-")
 
 
 @register("environment")
@@ -235,8 +239,12 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     # -- leak detection ----------------------------------------------------------------------------------------
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        """Numbers if the answer is one; otherwise every occurrence of the answer, ignoring case."""
+        """Numbers or expressions of the same numbers if the answer is one; otherwise its occurrences, ignoring case."""
         gold = self.gold_answer(task)
+        if self.config.name in EXPRESSIONS:
+            numbers = sorted(re.findall(r"\d+", gold))
+            found = [(m.start(), m.end(), m[0].translate(_OPERATORS)) for m in _EXPRESSION.finditer(text)]
+            return [each for each in found if sorted(re.findall(r"\d+", each[2])) == numbers]
         if read_number(gold) is not None:
             return sorted(number_candidates(text))
         pattern = r"\s+".join(re.escape(word) for word in gold.split())

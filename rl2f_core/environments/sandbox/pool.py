@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from rl2f_core.errors import RunError
 from rl2f_core.common.processes import kill_group
+from rl2f_core.errors import RunError
 from rl2f_core.types import JsonObject
 
 START_SECONDS = 120.0

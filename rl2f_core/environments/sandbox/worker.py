@@ -23,6 +23,7 @@ import select
 import signal
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +111,17 @@ def entries(
     ]
 
 
+def countdown_metadata(question: str, gold: str) -> dict[str, object]:
+    """Return numbers and target of a problem by its gold expression; empty if the question lacks one of them."""
+    from sympy.parsing.sympy_parser import parse_expr
+
+    if not is_safe_expression(gold):
+        return {}
+    numbers, target = [int(text) for text in re.findall(r"\d+", gold)], float(parse_expr(gold))
+    given = Counter(int(text) for text in re.findall(r"\d+", question))
+    return {"numbers": numbers, "target": target} if Counter([*numbers, target]) <= given else {}
+
+
 def score(
     name: str,
     settings: dict[str, object],
@@ -122,12 +134,13 @@ def score(
 ) -> float:
     """Return the score of an answer by the data set's scorer, 0…1.
 
-    The entry is generated again from its index. Without an index it has only a question and a gold answer, and scorers
-    that need more raise.
+    The entry is generated again from its index. Without an index it has only a question and a gold answer, from which
+    the numbers and the target of `countdown` follow; other scorers that need more raise.
     """
     key = json.dumps(settings, sort_keys=True)
     data = dataset(name, key, seed, size)
-    entry: object = {"question": question, "answer": gold, "metadata": {}}
+    more = countdown_metadata(question, gold) if name == "countdown" and index is None else {}
+    entry: object = {"question": question, "answer": gold, "metadata": more}
     if index is not None:
         entry = entry_at(name, key, seed, size, index)
     if name in _SYMBOLIC and not is_safe_expression(answer):

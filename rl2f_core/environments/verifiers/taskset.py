@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rl2f_core.common.paths import ROOT
 from rl2f_core.environments.sandbox import pool
 from rl2f_core.errors import ConfigError, shorten
-from rl2f_core.common.paths import ROOT
 from rl2f_core.types import JsonObject
 
 PYTHON = "RL2F_VERIFIERS_PYTHON"

@@ -30,12 +30,12 @@ from pydantic import Field, model_validator
 
 from rl2f_core.config.components import TeacherConfig
 from rl2f_core.config.fields import BaseConfig
-from rl2f_core.evaluation.counterfactual.fork_points import ForkPoint
-from rl2f_core.errors import ConfigError, DataError, FieldValueError
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.dialogue.rollout.build import build_control, build_teacher
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.errors import ConfigError, DataError, FieldValueError
+from rl2f_core.evaluation.counterfactual.fork_points import ForkPoint
+from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.types import Hint, LeakReport
 
 ArmHint = Literal["original", "edited", "empty", "contentless", "shuffled", "misleading", "teacher", "redacted"]
@@ -168,8 +168,8 @@ def _redacted(origin: ForkPoint, arm: Arm, request: FeedbackRequest, engine: Rol
     report = hint.leak if arm.span is None else LeakReport(leaked=True, span=arm.span)
     if report is None or not report.leaked:
         return hint.model_copy(update={"error": "No detector of the run flagged this hint."})
-    if hint.feedback is not None:
+    if hint.is_replaced:
         return hint.model_copy(update={"error": "A leak action replaced the flagged message, so nobody read it."})
     text = engine.guard.redact(request, hint.text, report)
     report = report.model_copy(update={"action": "redact"})
-    return hint.model_copy(update={"text": text, "feedback": hint.text, "leak": report})
+    return hint.model_copy(update={"text": text, "leak": report})

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, RUN_REF
 from rl2f_core.config.run import BaseRun, RunConfig
-from rl2f_core.evaluation.counterfactual.arms import Arm, label_arms
 from rl2f_core.errors import ConfigError, FieldValueError
+from rl2f_core.evaluation.counterfactual.arms import Arm, label_arms
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 

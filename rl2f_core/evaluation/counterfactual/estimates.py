@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rl2f_core.dialogue.metrics.dialogues import Tally, sum_by_task
 from rl2f_core.common.stats.intervals import Interval, correct_family
+from rl2f_core.dialogue.metrics.dialogues import Tally, sum_by_task
 from rl2f_core.types import FrozenModel
 
 

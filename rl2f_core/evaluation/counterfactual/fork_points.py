@@ -7,12 +7,12 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rl2f_core.dialogue.teachers.base import RecordedHint
+from rl2f_core.dialogue.teachers.shuffled import RecordedHints
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
-from rl2f_core.dialogue.teachers.base import RecordedHint
-from rl2f_core.dialogue.teachers.shuffled import RecordedHints
 from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, Task, Turn
 
 

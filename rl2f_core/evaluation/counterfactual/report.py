@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core.evaluation.counterfactual.estimates import ArmResult, Outcome, arm_results, hint_value
-from rl2f_core.evaluation.chart_data import Chart, interval_plot
-from rl2f_core.evaluation.formatting import interval_text, markdown_rows, verdict_text
 from rl2f_core.common.stats.intervals import Interval, wilson
+from rl2f_core.evaluation.chart_data import Chart, interval_plot
+from rl2f_core.evaluation.counterfactual.estimates import ArmResult, Outcome, arm_results, hint_value
+from rl2f_core.evaluation.formatting import interval_text, markdown_rows, verdict_text
 from rl2f_core.types import FrozenModel, Hint
 
 MAX_SHOWN = 8

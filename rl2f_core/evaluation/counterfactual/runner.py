@@ -15,13 +15,6 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from rl2f_core.models.backends.base import Backend
-from rl2f_core.evaluation.counterfactual.arms import BASELINE, ORIGINAL_ARM, Arm, arm_hints, arm_teacher
-from rl2f_core.evaluation.counterfactual.config import CounterfactualRun
-from rl2f_core.evaluation.counterfactual.estimates import Outcome
-from rl2f_core.evaluation.counterfactual.fork_points import ForkPoint, match_recorded_hints
-from rl2f_core.evaluation.counterfactual.report import CounterfactualReport, build_report, chart
-from rl2f_core.errors import DataError
 from rl2f_core.common.file_io import checked_path, write_atomically
 from rl2f_core.dialogue.metrics.dialogues import Revision, normalized_answer
 from rl2f_core.dialogue.rollout.build import (
@@ -32,12 +25,18 @@ from rl2f_core.dialogue.rollout.build import (
     load_reflector,
 )
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
-from rl2f_core.run.context import RunContext
+from rl2f_core.dialogue.teachers.base import Teacher
+from rl2f_core.errors import DataError
+from rl2f_core.evaluation.counterfactual.arms import BASELINE, ORIGINAL_ARM, Arm, arm_hints, arm_teacher
+from rl2f_core.evaluation.counterfactual.config import CounterfactualRun
+from rl2f_core.evaluation.counterfactual.estimates import Outcome
+from rl2f_core.evaluation.counterfactual.fork_points import ForkPoint, match_recorded_hints
+from rl2f_core.evaluation.counterfactual.report import CounterfactualReport, build_report, chart
+from rl2f_core.models.backends.base import Backend
+from rl2f_core.run.context import Progress, RunContext, ShouldStop
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, HintValueEvent, LogEvent, read_events
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.context import Progress, ShouldStop
-from rl2f_core.dialogue.teachers.base import Teacher
 from rl2f_core.types import Dialogue, Hint, StopReason
 
 STAGE = "fork"

@@ -11,10 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from rl2f_core.evaluation.chart_data import CONSTANT, Chart
-from rl2f_core.evaluation.formatting import Table, interval_text, missing_text, number, render_markdown, verdict_text
-from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
-from rl2f_core.evaluation.report import CheckpointResult, EvaluatedTasks, attempt_tables
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.dialogue.metrics.dialogues import (
     Metrics,
@@ -24,7 +21,10 @@ from rl2f_core.dialogue.metrics.dialogues import (
     solved_within,
     sum_by_task,
 )
-from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.evaluation.chart_data import CONSTANT, Chart
+from rl2f_core.evaluation.formatting import Table, interval_text, missing_text, number, render_markdown, verdict_text
+from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
+from rl2f_core.evaluation.report import CheckpointResult, EvaluatedTasks, attempt_tables
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel, StopReason
 
 ORIGINAL = "as it is"

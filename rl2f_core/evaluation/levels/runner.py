@@ -9,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl2f_core.models.backends.base import Backend
-from rl2f_core.models.backends.model_pool import ModelPool
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.config.fields import BaseConfig
+from rl2f_core.dialogue.metrics.constant_baseline import constant_baseline
+from rl2f_core.dialogue.rollout.build import build_engine, build_environment, load_reflector
+from rl2f_core.dialogue.rollout.engine import RolloutRequest, derive_seed
 from rl2f_core.environments.base import distinct_tasks
 from rl2f_core.environments.capabilities import Perturbations
 from rl2f_core.errors import DataError
@@ -28,10 +30,8 @@ from rl2f_core.evaluation.levels.report import (
     levels_chart,
 )
 from rl2f_core.evaluation.report import EvaluatedTasks
-from rl2f_core.common.file_io import write_atomically
-from rl2f_core.dialogue.metrics.constant_baseline import constant_baseline
-from rl2f_core.dialogue.rollout.build import build_engine, build_environment, load_reflector
-from rl2f_core.dialogue.rollout.engine import RolloutRequest, derive_seed
+from rl2f_core.models.backends.base import Backend
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import LogEvent

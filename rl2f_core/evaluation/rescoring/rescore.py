@@ -18,22 +18,30 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
+from rl2f_core.evaluation.rescoring.reward_changes import (
+    TERM,
+    TOLERANCE,
+    RewardChange,
+    Tally,
+    group_changes,
+    with_leak_penalties,
+)
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.learning.methods.base import Method
-from rl2f_core.evaluation.rescoring.reward_changes import TERM, TOLERANCE, RewardChange, Tally, group_changes, with_leak_penalties
 from rl2f_core.types import Hint, LeakReport, RewardTerm, Task, join_reply
 
 if TYPE_CHECKING:
-    from rl2f_core.models.backends.model_pool import ModelPool
     from rl2f_core.config.run import BaseRun
+    from rl2f_core.models.backends.model_pool import ModelPool
 
 SINGLE_PROCESS_BYTES = 4_000_000
 """Size of an event file below which starting worker processes takes longer than rescoring."""
@@ -127,7 +135,7 @@ class LeakRescorer:
         models: ModelPool | None = None,
     ) -> None:
         self.penalty = penalty
-        self.environment = registry.get("environment", environment.type)(environment)
+        self.environment: Environment = registry.get("environment", environment.type)(environment)
         self.detectors = make_detectors(detectors, self.environment, models)
 
     def rescore(self, lines: Sequence[bytes]) -> _Result:
@@ -153,7 +161,7 @@ class LeakRescorer:
     def _scored(self, line: _Line, reports: dict[int, LeakReport]) -> Scored:
         turns = line.dialogue.turns
         was = {t.index: t.hint.leak.leaked for t in turns if t.hint is not None and t.hint.leak is not None}
-        replaced = {t.index for t in turns if t.hint is not None and t.hint.feedback is not None}
+        replaced = {t.index for t in turns if t.hint is not None and t.hint.is_replaced}
         leaked = {k: report.leaked and k not in replaced for k, report in reports.items()}
         changed = False
         for turn in turns:
@@ -187,9 +195,8 @@ def _queries(line: _Line) -> Iterator[tuple[int, LeakQuery]]:
         hint = turn.hint
         if hint is None:
             continue
-        message = hint.feedback if hint.feedback is not None or hint.error is not None else hint.text
-        if message is not None:
-            yield turn.index, LeakQuery(line.task, message, attempts, hints)
+        if not hint.is_fallback:
+            yield turn.index, LeakQuery(line.task, hint.feedback, attempts, hints)
         hints += (join_reply(turn.verdict.observation, hint.text),)
 
 
@@ -273,7 +280,9 @@ class Rescore:
     def _methods(self) -> dict[str, Method]:
         """Return the on-policy methods by stage."""
         stages = getattr(self.config, "stages", ())
-        methods = {stage.name: registry.get("method", stage.method.type)(stage.method) for stage in stages}
+        methods: dict[str, Method[Any]] = {
+            stage.name: registry.get("method", stage.method.type)(stage.method) for stage in stages
+        }
         return {name: method for name, method in methods.items() if method.on_policy}
 
     @staticmethod

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
-from rl2f_core.errors import DataError
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESULTS, TEACHER_WRITTEN_LEAKS
+from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.errors import DataError
 from rl2f_core.leaks.benchmark.score import BenchmarkReport, LeakItem, Split, compare, kinds_of, read_items
 from rl2f_core.leaks.benchmark.timing import areas, needs_model, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
-from rl2f_core.common.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESULTS, TEACHER_WRITTEN_LEAKS
-from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
@@ -46,9 +46,11 @@ class CascadeResult(FrozenModel):
     hints: int
     """Number of checked hints."""
     available: int
-    """Number of hints of the split; if more than `hints`, an evenly spaced sample was checked."""
+    """Number of hints of the split; if more than `hints`, a sample was checked."""
     needs_model: bool
     """A detector needs a model."""
+    judged: int = 0
+    """Hints that a detector with a model checked."""
     model: str | None
     """Model of detectors that need one and name none; None if no detector needs one."""
     usd_per_1000_hints: float | None
@@ -85,7 +87,7 @@ def evaluate(
         benchmark: A name in `BENCHMARKS`, or the path of a file or folder of items.
         split: The split.
         models: Models of detectors that need one.
-        limit: Maximum number of hints, evenly spaced; None is all.
+        limit: Maximum number of hints; see `spread_out`. None is all.
         on_progress: Called with (hints checked, all hints).
         given: The items of all splits; by default those of the path.
 
@@ -108,6 +110,7 @@ def evaluate(
         hints=len(items),
         available=len(available),
         needs_model=uses_model,
+        judged=trial.judged,
         model=models.student_config.name if uses_model else None,
         usd_per_1000_hints=None if trial.cost is None else 1000 * trial.cost / len(items),
         hints_per_second=len(items) / trial.seconds,

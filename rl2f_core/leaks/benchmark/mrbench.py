@@ -13,9 +13,9 @@ import re
 from functools import cache
 from pathlib import Path
 
+from rl2f_core.common.paths import DATA
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.benchmark.score import LeakItem
-from rl2f_core.common.paths import DATA
 from rl2f_core.types import JsonObject
 
 ANSWERS = DATA / "leaks" / "mrbench_answers.json"

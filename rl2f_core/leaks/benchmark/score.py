@@ -15,13 +15,13 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from rl2f_core import registry
+from rl2f_core.common.paths import LEAK_BENCHMARK
+from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
-from rl2f_core.common.paths import LEAK_BENCHMARK
-from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.types import FrozenModel, JsonObject, LeakReport
 
 Split = Literal["dev", "test"]
@@ -220,7 +220,7 @@ def by_environment(items: Sequence[LeakItem]) -> Iterator[tuple[Environment, lis
 
 def environment_of(config: Mapping[str, JsonValue]) -> Environment:
     """Build the environment of an item's configuration."""
-    cls = registry.get("environment", str(config.get("type", "")))
+    cls: type[Environment] = registry.get("environment", str(config.get("type", "")))
     return cls(cls.Config.model_validate(dict(config)))
 
 

@@ -6,14 +6,15 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rl2f_core import registry
+from rl2f_core.common.stats.intervals import Interval, auc
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.leaks.base import run_cascade
 from rl2f_core.leaks.benchmark.score import LeakItem, by_environment, query_of
 from rl2f_core.leaks.guard import make_detectors
-from rl2f_core.common.stats.intervals import Interval, auc
 from rl2f_core.types import LeakReport
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Trial:
     """Without model loading. Cached replies of an endpoint take no time."""
     cost: float | None
     """US dollars, also of cached replies; None if a price is unknown."""
+    judged: int
+    """Hints that a detector with a model checked."""
 
 
 def needs_model(detectors: Sequence[ComponentConfig]) -> bool:
@@ -41,8 +44,10 @@ def needs_model(detectors: Sequence[ComponentConfig]) -> bool:
 
 
 def spread_out(items: Sequence[LeakItem], limit: int) -> list[LeakItem]:
-    """Return at most `limit` items, evenly spaced over the list."""
-    return list(items) if len(items) <= limit else [items[i * len(items) // limit] for i in range(limit)]
+    """Return at most `limit` items of evenly spaced dialogues; neighbors with the same problem are one dialogue."""
+    dialogues = [list(group) for _, group in groupby(items, key=lambda item: (item.problem, item.attempts))]
+    count = min(len(dialogues), -(-limit * len(dialogues) // max(1, len(items))))
+    return [item for i in range(count) for item in dialogues[i * len(dialogues) // count]][:limit]
 
 
 def try_detectors(
@@ -60,7 +65,7 @@ def try_detectors(
         on_progress: Called with (items checked, all items).
     """
     reports: dict[int, LeakReport] = {}
-    seconds, cost = 0.0, []
+    seconds, cost, judged = 0.0, [], 0
     if items and needs_model(detectors):
         _warm_up(detectors, items[0], models)
     for environment, indices in by_environment(items):
@@ -74,9 +79,10 @@ def try_detectors(
             reports.update(zip(batch, results, strict=True))
             on_progress(len(reports), len(items))
         cost += [detector.cost for detector in cascade]
+        judged += max((detector.num_checked for detector in cascade if detector.requires_model), default=0)
     known = [each for each in cost if each is not None]
     total = sum(known) if len(known) == len(cost) else None
-    return Trial([reports[i] for i in range(len(items))], seconds, total)
+    return Trial([reports[i] for i in range(len(items))], seconds, total, judged)
 
 
 def _warm_up(detectors: Sequence[ComponentConfig], item: LeakItem, models: ModelPool | None) -> None:

@@ -12,9 +12,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from rl2f_core.leaks.decoding import encodings, letters, number_words, numerals, relations
 from rl2f_core.common.text.normalize import NormalizedText, Reading, literals, non_overlapping, normalize, replaced
 from rl2f_core.common.text.tokens import digit_runs, split_words
+from rl2f_core.leaks.decoding import encodings, letters, number_words, numerals, relations
 
 T = TypeVar("T")
 _LATEX = re.compile(r"\\[a-zA-Z,;:!( \[]|\{,\}")

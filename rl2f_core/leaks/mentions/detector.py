@@ -29,11 +29,15 @@ class MentionsDetector(LeakDetector):
     one of three roles, count as `Config.partial` says; parts that the student has written never count.
     """
 
+    gives_probability = True
+
     class Config(ComponentConfig):
         """The answer in any form, asserted."""
 
         type: Literal["mentions"] = "mentions"
         """Name of the detector."""
+        version: Literal[1] = 1
+        """Version of the weights of the package and of the features."""
         path: str | None = Field(None, json_schema_extra=DETECTOR_REF)
         """File of weights that `rl2f leaks fit` or the page Labels wrote; None takes the weights of the package."""
         threshold: float | None = Field(None, ge=0, le=1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from rl2f_core.common.text.normalize import NUMBER, contains_tokens, normalize
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import LeakVocabulary
 from rl2f_core.leaks.assertions import asserted as asserting_phrase
@@ -19,7 +20,6 @@ from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.exact import find_verbatim
 from rl2f_core.leaks.mentions.finder import Mention
 from rl2f_core.leaks.visible_context import already_visible, listed_in, own_texts
-from rl2f_core.common.text.normalize import NUMBER, contains_tokens, normalize
 
 _END = re.compile(r"[.!?](?=[\s\"'”’)*]|$)|\n")
 _BOX = re.compile(r"<answer>|\\(?:boxed|fbox)\s*\{")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
+from rl2f_core.common.text.normalize import is_whole, literals, normalize
+from rl2f_core.common.text.tokens import cached
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import LeakVocabulary
 from rl2f_core.leaks.assertions import in_score
@@ -19,8 +21,6 @@ from rl2f_core.leaks.decoding import letters, views
 from rl2f_core.leaks.decoding.views import AnswerType, TextView
 from rl2f_core.leaks.exact import find_verbatim
 from rl2f_core.leaks.visible_context import numerals, parse_attempt
-from rl2f_core.common.text.normalize import is_whole, literals, normalize
-from rl2f_core.common.text.tokens import cached
 from rl2f_core.types import Task
 
 MAX_MENTIONS = 50

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from rl2f_core.errors import DataError
-from rl2f_core.leaks.mentions.features import FEATURES
 from rl2f_core.common.paths import MENTION_WEIGHTS
 from rl2f_core.common.stats.intervals import Interval, wilson
+from rl2f_core.errors import DataError
+from rl2f_core.leaks.mentions.features import FEATURES
 from rl2f_core.types import FrozenModel
 
 L2 = 3.0

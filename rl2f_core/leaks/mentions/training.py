@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rl2f_core import registry
+from rl2f_core.common.paths import DATA
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
 from rl2f_core.leaks.base import LeakQuery
@@ -23,7 +24,6 @@ from rl2f_core.leaks.benchmark.score import LeakItem, by_environment, query_of, 
 from rl2f_core.leaks.mentions.features import FEATURES, Dialogue, vectors
 from rl2f_core.leaks.mentions.finder import MentionFinder
 from rl2f_core.leaks.mentions.model import Example
-from rl2f_core.common.paths import DATA
 from rl2f_core.types import Verdict
 
 TUTORS = ("MathDial", "Bridge")
@@ -89,7 +89,7 @@ def scripted_examples(count: int, seed: int = 0) -> list[Example]:
     """Return `count` scripted hints per environment, which never leak, after attempts of the simulated student."""
     rng, examples = random.Random(seed), []
     for name in registry.names("environment"):
-        cls = registry.get("environment", name)
+        cls: type[Environment] = registry.get("environment", name)
         if issubclass(cls, ScriptedHints) and issubclass(cls, Demonstrator):
             try:
                 environment = cls(cls.Config())

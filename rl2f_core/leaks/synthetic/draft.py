@@ -13,8 +13,8 @@ import yaml
 from jinja2 import Environment as JinjaEnvironment
 from jinja2 import StrictUndefined
 
-from rl2f_core.environments.base import Environment
 from rl2f_core.common.paths import LEAK_BENCHMARK
+from rl2f_core.environments.base import Environment
 from rl2f_core.types import Task
 
 T = TypeVar("T")

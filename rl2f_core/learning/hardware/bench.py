@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rl2f_core.config.model import ModelConfig
-from rl2f_core.models.device import free_cached, matmul_ceiling, out_of_memory
 from rl2f_core.learning.hardware import measure, sizes
+from rl2f_core.models.device import free_cached, matmul_ceiling, out_of_memory
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
-from rl2f_core.models.tokenizer import encode_chat
-from rl2f_core.config.stage import StageConfig
-from rl2f_core.models.device import best_seconds, seconds_of
 from rl2f_core.common.processes import peak_memory
+from rl2f_core.config.stage import StageConfig
+from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
+from rl2f_core.models.device import best_seconds, seconds_of
+from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.types import JsonObject, TrainingSample
 
 if TYPE_CHECKING:
     import torch
 
+    from rl2f_core.learning.learner.learner import Learner
     from rl2f_core.models.backends.hf.backend import HFBackend
     from rl2f_core.models.modeling.attention import CausalLM
-    from rl2f_core.learning.learner.learner import Learner
 
 GREEDY = 0.0
 """Sampling temperature that selects the most likely token."""

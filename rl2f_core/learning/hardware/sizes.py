@@ -66,7 +66,7 @@ def memory_table(total: int, width: int, sizes: Sequence[ModelSize] = SIZES) -> 
     """Return the estimated bytes of training each size, and whether they fit into `total` bytes.
 
     With N weights of the model, P of the adapter and w bytes per weight: an adapter needs 2·w·N + 16·P, all weights
-    2·w·N + 16·N, as sampler and learner each hold the base (`training.memory`). The KV cache is that of 16 dialogues
+    2·w·N + 16·N, as sampler and learner each hold the base (`learner.memory`). The KV cache is that of 16 dialogues
     of 2,048 tokens. Activations are not included.
     """
     rows: list[JsonObject] = []

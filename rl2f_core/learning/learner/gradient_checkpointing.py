@@ -14,9 +14,9 @@ from typing import Literal
 
 import torch
 
-from rl2f_core.models.modeling.attention import CausalLM
 from rl2f_core.learning.learner.policy_model import PolicyModel
 from rl2f_core.learning.learner.torch_compile import decoder_layers
+from rl2f_core.models.modeling.attention import CausalLM
 
 MEMORY_FRACTION = 0.6
 """Fraction of the free memory for the activations of one forward pass."""

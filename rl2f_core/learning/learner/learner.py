@@ -1,4 +1,4 @@
-"""The learner: iterations → minibatches → micro-batches → optimizer step, with the loss of `training.losses`.
+"""The learner: iterations → minibatches → micro-batches → optimizer step, with the loss of `learner.losses`.
 
 There is no dropout, so training draws no random numbers: weights, optimizer and samples determine a step.
 
@@ -17,9 +17,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
-from rl2f_core.models.process_group import current_group
 from rl2f_core.errors import RunError
-from rl2f_core.learning.methods.advantages import compute_batch_advantages
 from rl2f_core.learning.learner.fsdp import full_tensor
 from rl2f_core.learning.learner.gradient_checkpointing import Choice
 from rl2f_core.learning.learner.importance_sampling import recompute_old_logprobs
@@ -34,9 +32,11 @@ from rl2f_core.learning.learner.micro_batch import (
 )
 from rl2f_core.learning.learner.policy_model import OutputFlags
 from rl2f_core.learning.learner.scoring import Scorer
-from rl2f_core.learning.training.step_metrics import loss_means
 from rl2f_core.learning.learner.trainable_adapter import TrainableAdapter
 from rl2f_core.learning.learner.value_head import value_loss
+from rl2f_core.learning.methods.advantages import compute_batch_advantages
+from rl2f_core.learning.training.step_metrics import loss_means
+from rl2f_core.models.process_group import current_group
 from rl2f_core.types import TrainingSample
 
 

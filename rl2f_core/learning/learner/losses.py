@@ -7,7 +7,7 @@ Here ρ = exp(log π − log π_old), and H(π) = − Σ_v π(v) log π(v) is th
 entropy bonus of arXiv 1707.06347, eq. 9; c is `entropy_coef`). The terms rl, kl and entropy use log π at the sampling
 temperature, ce at temperature 1. Each mean is over all samples of an update, also those of groups with equal returns,
 by their weights of that term. A sample may select another policy loss (`policy_objective`), `LossConfig.kl` another
-divergence. Under a critic, `training.value_head` adds the value loss. Sources: rl2f_core/learning/methods/README.md.
+divergence. Under a critic, `learner.value_head` adds the value loss. Sources: rl2f_core/learning/methods/README.md.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
-from rl2f_core.learning.methods.loss_spec import KLConfig, LossConfig
 from rl2f_core.learning.learner.kl import k3, ratio_weights, score_function
+from rl2f_core.learning.methods.loss_spec import KLConfig, LossConfig
 from rl2f_core.types import POLICY_LOSSES
 
 CLIPPED = [POLICY_LOSSES.index("ppo"), POLICY_LOSSES.index("cispo")]
@@ -68,7 +68,7 @@ def policy_objective(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig
     ppo                  min(ρA, clip(ρ)·A)
     importance_sampling  ρ·A, unclipped
     cispo                sg(clip(ρ))·A·log π: clipped, but every token has a gradient (arXiv 2506.13585, eq. 4)
-    awr                  ρ·A with ρ = 1 before the update (`training.importance_sampling`)
+    awr                  ρ·A with ρ = 1 before the update (`learner.importance_sampling`)
     """
     log_ratio_N = logp_N - batch.old_logprobs_N
     if batch.policy_loss_N is None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from rl2f_core.models.modeling.logprobs import allowed_tensor, right_padded
 from rl2f_core.learning.learner.losses import LossNormalizers, TokenBatch
+from rl2f_core.models.modeling.logprobs import allowed_tensor, right_padded
 from rl2f_core.types import POLICY_LOSSES, TrainingSample
 
 

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from rl2f_core.learning.learner.kl import distribution_divergence
+from rl2f_core.learning.learner.micro_batch import MicroBatch
+from rl2f_core.learning.learner.value_head import ValueHead
 from rl2f_core.learning.methods.loss_spec import KLConfig
 from rl2f_core.models.modeling.attention import CausalLM
 from rl2f_core.models.modeling.logprobs import (
@@ -29,9 +32,6 @@ from rl2f_core.models.modeling.sequence_packing import (
     enable_varlen_attention,
     prefix_savings,
 )
-from rl2f_core.learning.learner.kl import distribution_divergence
-from rl2f_core.learning.learner.micro_batch import MicroBatch
-from rl2f_core.learning.learner.value_head import ValueHead
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,6 @@ from itertools import compress
 
 import torch
 
-from rl2f_core.models.process_group import current_group
-from rl2f_core.learning.methods.loss_spec import KLConfig
-from rl2f_core.learning.methods.samples import unweighted_sample
 from rl2f_core.learning.learner.micro_batch import (
     MicroBatch,
     local_micro_batches,
@@ -20,6 +17,9 @@ from rl2f_core.learning.learner.micro_batch import (
 )
 from rl2f_core.learning.learner.policy_model import OutputFlags
 from rl2f_core.learning.learner.trainable_adapter import TrainableAdapter
+from rl2f_core.learning.methods.loss_spec import KLConfig
+from rl2f_core.learning.methods.samples import unweighted_sample
+from rl2f_core.models.process_group import current_group
 from rl2f_core.types import TrainingSample
 
 ScoreBatch = Callable[[MicroBatch], torch.Tensor]

@@ -17,14 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from rl2f_core.models.backends.hf.lora import FULL_WEIGHTS, check_base, read_lora_config
+from rl2f_core.common.file_io import apply_umask, read_json
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.models.process_group import current_group
 from rl2f_core.errors import AdapterError, ConfigError, RunError
-from rl2f_core.common.file_io import apply_umask, read_json
-from rl2f_core.models.modeling.attention import CausalLM
-from rl2f_core.models.modeling.loading import load_base_model
 from rl2f_core.learning.learner import torch_compile
 from rl2f_core.learning.learner.fsdp import check_sharding, full_tensor, reshard_like, sharding
 from rl2f_core.learning.learner.full_finetuning import FullModel, checkpoint_name, save_full, swapped
@@ -32,6 +28,10 @@ from rl2f_core.learning.learner.gradient_checkpointing import ActivationMemory
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.policy_model import PolicyModel
 from rl2f_core.learning.learner.value_head import ValueHead
+from rl2f_core.models.backends.hf.lora import FULL_WEIGHTS, check_base, read_lora_config
+from rl2f_core.models.modeling.attention import CausalLM
+from rl2f_core.models.modeling.loading import load_base_model
+from rl2f_core.models.process_group import current_group
 
 VALUE_HEAD_FILE = "value_head.safetensors"
 

@@ -29,14 +29,14 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
-from rl2f_core.models.process_group import current_group
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.learning.methods.trl_compat import unsupported_options, unsupported_sample
-from rl2f_core.models.modeling.attention import CausalLM
 from rl2f_core.learning.learner.learner import Learner, MicroBatchContext
 from rl2f_core.learning.learner.losses import LossConfig, loss
 from rl2f_core.learning.learner.micro_batch import MicroBatch, shared_prefix_length
 from rl2f_core.learning.learner.policy_model import autocast_context
+from rl2f_core.learning.methods.trl_compat import unsupported_options, unsupported_sample
+from rl2f_core.models.modeling.attention import CausalLM
+from rl2f_core.models.process_group import current_group
 from rl2f_core.types import TrainingSample
 
 BANNED_TOKEN_BIAS = -1e30
@@ -89,7 +89,7 @@ class FedTrainer(GRPOTrainer):
     """Sum of their entropies."""
     student_mask_BT: torch.Tensor
     compute_dtype: torch.dtype | None = None
-    """See `training.policy_model`."""
+    """See `learner.policy_model`."""
 
     def _send_telemetry(self) -> None:
         """Send no telemetry."""

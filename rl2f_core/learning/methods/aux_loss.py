@@ -12,18 +12,18 @@ from typing import Literal, Protocol, cast
 
 from pydantic import Field
 
-from rl2f_core.models.tokenizer import encode_chat
+from rl2f_core.common import prompt_templates
 from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF
 from rl2f_core.config.run import CheckedMethodConfig, RunConfig
 from rl2f_core.config.stage import ResolvedStage
+from rl2f_core.dialogue.teachers.base import FeedbackRequest
+from rl2f_core.dialogue.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher, critique
 from rl2f_core.errors import FieldValueError
 from rl2f_core.learning.methods.base import StepContext
 from rl2f_core.learning.methods.loss_spec import LossConfig
 from rl2f_core.learning.methods.policy_gradient import GradientConfigT, PolicyGradient
 from rl2f_core.learning.methods.samples import sft_sample
-from rl2f_core.common import prompt_templates
-from rl2f_core.dialogue.teachers.base import FeedbackRequest
-from rl2f_core.dialogue.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher, critique
+from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.types import Dialogue, Group, Hint, Task, TrainingSample
 
 

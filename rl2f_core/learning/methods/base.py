@@ -13,14 +13,13 @@ from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import FieldValueError, RunError
 from rl2f_core.learning.methods.advantages import has_gradient
 from rl2f_core.learning.methods.loss_spec import LossConfig
-from rl2f_core.learning.methods.trl_compat import unsupported_method
+from rl2f_core.learning.methods.trl_compat import unsupported_options
 from rl2f_core.types import Group, JsonObject, Task, TrainingSample
 
 if TYPE_CHECKING:
-    from rl2f_core.models.renderer import ChatRenderer
-    from rl2f_core.environments.base import Environment
-    from rl2f_core.learning.methods.sft import SFT
     from rl2f_core.dialogue.rollout.engine import RolloutEngine
+    from rl2f_core.environments.base import Environment
+    from rl2f_core.models.renderer import ChatRenderer
     from rl2f_core.run.directory import RunDir
 
 
@@ -52,6 +51,16 @@ class StepContext:
         return cls(engine.environment, engine.renderer, engine.backend.max_model_len, step, steps, engine_of)
 
 
+@dataclass(frozen=True, slots=True)
+class DemonstrationSettings:
+    """How the environment's simulated student acts; see `SFT.Config`."""
+
+    hint_follow_rate: float
+    final_correct_rate: float = 1.0
+    first_correct_rate: float = 0.0
+    max_turns: int | None = None
+
+
 class Collector(Protocol):
     """Collects the dialogues of a stage step by step."""
 
@@ -67,7 +76,7 @@ class Collector(Protocol):
     def rollouts(self, step: int, method: Method) -> list[Group]:
         """Roll out the policy on a step's tasks."""
 
-    def demonstrations(self, step: int, config: SFT.Config) -> list[Group]:
+    def demonstrations(self, step: int, settings: DemonstrationSettings) -> list[Group]:
         """Generate demonstrations on a step's tasks."""
 
 
@@ -93,11 +102,21 @@ class Method(ABC, Generic[ConfigT]):
     @classmethod
     def check_trainer(cls, stage: StageConfig) -> None:
         """Refuse a stage whose trainer does not support the method's samples; raises `FieldValueError`."""
-        reason = unsupported_method(cls(cast(ConfigT, stage.method))) if stage.trainer == "trl" else ""
+        reason = cls(cast(ConfigT, stage.method)).unsupported_by_trl() if stage.trainer == "trl" else ""
         if reason:
             raise FieldValueError(
                 f"stage {stage.name!r}: TRL's GRPO loss does not support {reason}; set trainer: native", "trainer"
             )
+
+    def unsupported_by_trl(self) -> str:
+        """Return what TRL's loss does not support of the method, as far as known before sampling; otherwise empty."""
+        if not self.updates_weights:
+            return "a stage that updates no weights"
+        if "ce" in self.loss_terms:
+            return f"the cross-entropy term of {self.name}"
+        if not self.uniform_weights:
+            return f"the samples of {self.name}, which have individual weights or another reference prompt"
+        return unsupported_options(self.loss_options())
 
     def begin_step(self, context: StepContext) -> None:
         """Set the context of a step, before its samples and loss options are computed."""

@@ -49,7 +49,7 @@ class AdvantageConfig:
 
 @dataclass(frozen=True)
 class KLConfig:
-    """Reference and divergence of the kl term (`training.kl`)."""
+    """Reference and divergence of the kl term (`learner.kl`)."""
 
     divergence: Literal["k3", "sampled_token", "full_logits", "topk_logits"] = "k3"
     """Of the sampled token (k3, or the score function of the reverse KL) or of whole distributions."""

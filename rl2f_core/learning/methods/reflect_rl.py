@@ -31,14 +31,6 @@ from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.fields import BASIC_FIELD
 from rl2f_core.config.run import CheckedMethodConfig, RunConfig
 from rl2f_core.config.stage import ResolvedStage
-from rl2f_core.environments.base import wrap_answer
-from rl2f_core.environments.stateful import OracleEnvironment
-from rl2f_core.errors import FieldValueError
-from rl2f_core.learning.methods.base import Collector, Method
-from rl2f_core.learning.methods.policy_gradient import PolicyGradient, PolicyGradientConfig
-from rl2f_core.learning.methods.samples import sft_sample, unweighted_sample
-from rl2f_core.learning.methods.sft import SFT
-from rl2f_core.registry import register
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.dialogue.rollout.enumeration import (
     action_prompt,
@@ -49,6 +41,13 @@ from rl2f_core.dialogue.rollout.enumeration import (
     state_text,
 )
 from rl2f_core.dialogue.rollout.request import turn_seed
+from rl2f_core.environments.base import wrap_answer
+from rl2f_core.environments.stateful import OracleEnvironment
+from rl2f_core.errors import FieldValueError
+from rl2f_core.learning.methods.base import Collector, DemonstrationSettings, Method
+from rl2f_core.learning.methods.policy_gradient import PolicyGradient, PolicyGradientConfig
+from rl2f_core.learning.methods.samples import sft_sample, unweighted_sample
+from rl2f_core.registry import register
 from rl2f_core.types import Group, JsonObject, Rollout, Task, TrainingSample, Turn
 
 SampleKind = Literal["reflection", "action_with_reflection", "action"]
@@ -86,7 +85,7 @@ class ReflectSFT(Method["ReflectSFT.Config"]):
                 )
 
     def collect(self, collector: Collector, step: int) -> list[Group]:
-        return collector.demonstrations(step, SFT.Config(hint_follow_rate=self.config.oracle_rate))
+        return collector.demonstrations(step, DemonstrationSettings(self.config.oracle_rate))
 
     def samples(self, group: Group) -> list[TrainingSample]:
         writer = _SampleWriter(self.context.engine_of(group.task), group.task, self.config.samples)

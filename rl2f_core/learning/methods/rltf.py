@@ -20,9 +20,11 @@ from typing import Literal, TypeVar
 
 from pydantic import Field
 
+from rl2f_core.common import prompt_templates
 from rl2f_core.config.fields import BASIC_FIELD
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
+from rl2f_core.dialogue.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher
 from rl2f_core.errors import FieldValueError
 from rl2f_core.learning.methods.advantages import MIN_ADVANTAGE, turn_advantages
 from rl2f_core.learning.methods.aux_loss import (
@@ -35,8 +37,6 @@ from rl2f_core.learning.methods.aux_loss import (
 from rl2f_core.learning.methods.policy_gradient import PolicyGradient, RevisionGradientConfig
 from rl2f_core.learning.methods.samples import off_context_sample, revision_distillation_sample, revision_sft_sample
 from rl2f_core.registry import register
-from rl2f_core.common import prompt_templates
-from rl2f_core.dialogue.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher
 from rl2f_core.types import Group, PolicyLoss, TrainingSample
 
 Baseline = Literal["first", "second", "none"]

@@ -13,6 +13,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from rl2f_core.common import prompt_templates
+from rl2f_core.common.paths import PROMPTS
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
@@ -21,9 +23,7 @@ from rl2f_core.learning.methods.advantages import subtract_baseline
 from rl2f_core.learning.methods.base import Method
 from rl2f_core.learning.methods.loss_spec import KLConfig, LossConfig
 from rl2f_core.learning.methods.samples import first_attempt_sample, turn_mask
-from rl2f_core.common.paths import PROMPTS
 from rl2f_core.registry import register
-from rl2f_core.common import prompt_templates
 from rl2f_core.types import Group, Rollout, TrainingSample
 
 TEMPLATE = str(PROMPTS / "contexts" / "hindsight.txt")

@@ -19,13 +19,13 @@ from rl2f_core.config.fields import BASIC_FIELD, DATASET_REF, BaseConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.dialogue.dataset_store import Row, find_rows, read_rows, refuse_held_out
-from rl2f_core.environments.capabilities import Demonstrator, check_parts
-from rl2f_core.errors import ConfigError, FieldValueError
-from rl2f_core.learning.methods.base import Collector, Method
-from rl2f_core.learning.methods.samples import sft_samples
-from rl2f_core.registry import register
 from rl2f_core.dialogue.rollout.engine import RolloutRequest
 from rl2f_core.dialogue.rollout.transcript import rollout_from_text
+from rl2f_core.environments.capabilities import Demonstrator, check_parts
+from rl2f_core.errors import ConfigError, FieldValueError
+from rl2f_core.learning.methods.base import Collector, DemonstrationSettings, Method
+from rl2f_core.learning.methods.samples import sft_samples
+from rl2f_core.registry import register
 from rl2f_core.types import Group, Rollout, Task, TrainingSample
 
 
@@ -116,7 +116,9 @@ class SFT(Method["SFT.Config"]):
 
     def collect(self, collector: Collector, step: int) -> list[Group]:
         if self.config.dataset is None:
-            return collector.demonstrations(step, self.config)
+            config = self.config
+            rates = config.hint_follow_rate, config.final_correct_rate, config.first_correct_rate
+            return collector.demonstrations(step, DemonstrationSettings(*rates, config.max_turns))
         if not self._stored:
             self._load(collector)
         stage, n = collector.stage, len(self._stored)

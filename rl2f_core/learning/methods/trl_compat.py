@@ -7,24 +7,8 @@ divergences or tokens for the KL, other policy losses per sample, and a value he
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rl2f_core.learning.methods.loss_spec import LossConfig
 from rl2f_core.types import TrainingSample
-
-if TYPE_CHECKING:
-    from rl2f_core.learning.methods.base import Method
-
-
-def unsupported_method(method: Method) -> str:
-    """Return what TRL's loss does not support of a method, as far as known before sampling; else an empty string."""
-    if not method.updates_weights:
-        return "a stage that updates no weights"
-    if "ce" in method.loss_terms:
-        return f"the cross-entropy term of {method.name}"
-    if not method.uniform_weights:
-        return f"the samples of {method.name}, which have individual weights or another reference prompt"
-    return unsupported_options(method.loss_options())
 
 
 def unsupported_options(options: LossConfig) -> str:

@@ -6,13 +6,13 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from rl2f_core.models.backends.base import Backend
 from rl2f_core.config.run import RunConfig
+from rl2f_core.learning.training.curriculum import CurriculumTracker
+from rl2f_core.models.backends.base import Backend
 from rl2f_core.models.process_group import current_group
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import CheckpointEvent
 from rl2f_core.run.journal import Journal
-from rl2f_core.learning.training.curriculum import CurriculumTracker
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.models.process_group import current_group
-from rl2f_core.learning.methods.base import Method
-from rl2f_core.learning.methods.sft import SFT
 from rl2f_core.dialogue.rollout.build import with_teacher
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.dialogue.rollout.trees import run_trees
-from rl2f_core.run.directory import RunDir
+from rl2f_core.learning.methods.base import DemonstrationSettings, Method
 from rl2f_core.learning.training.curriculum import CurriculumTracker
 from rl2f_core.learning.training.demonstrations import demonstrate
+from rl2f_core.models.process_group import current_group
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import Group, Rollout, Task
 
 
@@ -80,12 +79,12 @@ class Collector:
             budget -= len(flat)
         return groups
 
-    def demonstrations(self, step: int, config: SFT.Config) -> list[Group]:
+    def demonstrations(self, step: int, settings: DemonstrationSettings) -> list[Group]:
         """Generate the environment's demonstrations on the step's tasks."""
-        turns = config.max_turns or self.engine.config.max_turns
+        turns = settings.max_turns or self.engine.config.max_turns
 
         def write(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-            return current_group().map_sharded(requests, lambda shard: demonstrate(engine, shard, config, turns))
+            return current_group().map_sharded(requests, lambda shard: demonstrate(engine, shard, settings, turns))
 
         return self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, write)
 

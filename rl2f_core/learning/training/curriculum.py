@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from rl2f_core.config.curriculum import Curriculum, level_of, tag_level
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.environments.base import Environment
 from rl2f_core.dialogue.metrics.dialogues import solved_within
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
+from rl2f_core.environments.base import Environment
 from rl2f_core.types import Group, JsonObject, Task
 
 Counts = tuple[int, int]

@@ -13,23 +13,23 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from rl2f_core.environments.capabilities import Demonstrator
-from rl2f_core.leaks.guard import ScreenedHint
-from rl2f_core.learning.methods.sft import SFT
 from rl2f_core.dialogue.rollout.dialogue_builder import DialogueBuilder, build_turn, stop_reason
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
+from rl2f_core.environments.capabilities import Demonstrator
+from rl2f_core.leaks.guard import ScreenedHint
+from rl2f_core.learning.methods.base import DemonstrationSettings
 from rl2f_core.types import DEMONSTRATION, FinishReason, Rollout, StopReason
 
 
 def demonstrate(
-    engine: RolloutEngine, requests: Sequence[RolloutRequest], config: SFT.Config, turns: int
+    engine: RolloutEngine, requests: Sequence[RolloutRequest], settings: DemonstrationSettings, turns: int
 ) -> list[Rollout]:
     """Return one demonstration per request, in order.
 
     The policy generates nothing. A dialogue's number of turns is drawn uniformly from 2…`turns`.
     """
-    writers = [_Writer(engine, request, config, turns) for request in requests]
+    writers = [_Writer(engine, request, settings, turns) for request in requests]
     for _ in range(turns):
         for writer in writers:
             if writer.stop is None:
@@ -44,20 +44,22 @@ def demonstrate(
 class _Writer(DialogueBuilder):
     """Builds one demonstration."""
 
-    def __init__(self, engine: RolloutEngine, request: RolloutRequest, config: SFT.Config, turns: int) -> None:
+    def __init__(
+        self, engine: RolloutEngine, request: RolloutRequest, settings: DemonstrationSettings, turns: int
+    ) -> None:
         super().__init__(request, engine.prompts)
         self.engine = engine
         self.rng = random.Random(f"demonstration/{request.seed}")
         if engine.environment.restore(request.task, ()) is not None:
             self.length, self.ends_correct = turns, False
-        elif self.rng.random() < config.first_correct_rate:
+        elif self.rng.random() < settings.first_correct_rate:
             self.length, self.ends_correct = 1, True
         elif turns == 1:
             self.length, self.ends_correct = 1, False
         else:
             self.length = self.rng.randint(2, turns)
-            self.ends_correct = self.rng.random() < config.final_correct_rate
-        self.hint_follow_rate = config.hint_follow_rate
+            self.ends_correct = self.rng.random() < settings.final_correct_rate
+        self.hint_follow_rate = settings.hint_follow_rate
 
     def write_attempt(self) -> None:
         """Add the next attempt, which may end the dialogue."""

@@ -11,31 +11,30 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from pydantic import BaseModel, Field, field_serializer
 
 from rl2f_core import registry
+from rl2f_core.common.stats.intervals import wilson
+from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.dialogue.dataset_store import DatasetWriter, normalize_text
-from rl2f_core.models.process_group import current_group
-from rl2f_core.environments.capabilities import Demonstrator
-from rl2f_core.errors import RunError
-from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
-from rl2f_core.learning.methods.base import Method
-from rl2f_core.learning.methods.distill import Distill, Keep
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.dialogue.rollout.transcript import rollout_from_text
-from rl2f_core.run.events import DialogueEvent, Event, LogEvent, MetricEvent
-from rl2f_core.common.stats.intervals import wilson
+from rl2f_core.environments.capabilities import Demonstrator
+from rl2f_core.errors import RunError
+from rl2f_core.learning.methods.base import Method
+from rl2f_core.learning.methods.distill import Distill, Keep
 from rl2f_core.learning.training.checkpoints import ADAPTER
 from rl2f_core.learning.training.collector import group_requests
 from rl2f_core.learning.training.resource_usage import ResourceUsage
 from rl2f_core.learning.training.step_metrics import step_metrics
+from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
+from rl2f_core.models.process_group import current_group
+from rl2f_core.run.context import RunContext
+from rl2f_core.run.events import DialogueEvent, Event, LogEvent, MetricEvent
 from rl2f_core.types import DEMONSTRATION, Dialogue, FinishReason, Group, JsonObject, Message, Rollout, Task, Usage
-
-if TYPE_CHECKING:
-    from rl2f_core.learning.training.trainer import Trainer
 
 SampleStatus = Literal["kept", "spare", "duplicate", "incorrect", "unparsable", "too_long", "leaked", "failed"]
 """Outcome of a sample: spare (correct, but not selected), too_long (correct, but an attempt is longer than the limit or
@@ -231,41 +230,42 @@ class Source:
 
 
 class DistillStage:
-    """Runs one `distill` stage for a trainer."""
+    """Runs one `distill` stage."""
 
-    def __init__(self, trainer: Trainer, stage: StageConfig, method: Method) -> None:
-        self.trainer, self.stage, self.method = trainer, stage, method
-        self.engine, self.seed = trainer.engine, trainer.config.seed
-        self.first_task = trainer.config.first_task(stage)
+    def __init__(
+        self, context: RunContext, config: RunConfig, engine: RolloutEngine, stage: StageConfig, method: Method
+    ) -> None:
+        self.context, self.engine, self.stage, self.method = context, engine, stage, method
+        self.seed, self.first_task = config.seed, config.first_task(stage)
         self.source = Source(self.engine, stage)
         self.limit = method.config.max_kept_tokens or self.engine.config.max_new_tokens
-        self.writer = DatasetWriter(trainer.run_dir, stage.name)
+        self.writer = DatasetWriter(context.run_dir, stage.name)
         self.stats = DistillStats()
         self.rows: list[JsonObject] = []
         self.problems: set[str] = set()
         self.texts: dict[str, set[str]] = {}
 
     def run(self, start: int, commit: Callable[[int], object]) -> bool:
-        """Run the remaining steps, each ended by `commit`; False if the trainer's `stop` ended the stage early."""
-        trainer, stage = self.trainer, self.stage
+        """Run the remaining steps, each ended by `commit`; False if `context.stop` ended the stage early."""
+        context, stage = self.context, self.stage
         for part in self.writer.steps(start):
             self._add(part["rows"], DistillStats.model_validate(part["counts"]))
         for step in range(start, stage.steps):
-            if trainer.stop():
+            if context.stop():
                 commit(step)
                 return False
             self._run_step(step)
             commit(step + 1)
             note = f"kept {self.stats.kept.total()} of {self.stats.tasks.total()}"
-            trainer.progress.update(f"stage {stage.name}", step + 1, stage.steps, note)
-            trainer.run_dir.heartbeat(status="running", stage=stage.name, step=step + 1, steps=stage.steps)
+            context.progress.update(f"stage {stage.name}", step + 1, stage.steps, note)
+            context.run_dir.heartbeat(status="running", stage=stage.name, step=step + 1, steps=stage.steps)
         current_group().run_on_main(self.writer.clear)
-        trainer.progress.message(f"{stage.name}: {self.stats.describe()}.")
+        context.progress.message(f"{stage.name}: {self.stats.describe()}.")
         return True
 
     def _run_step(self, step: int) -> None:
         """Sample, verify and store the answers of one 0-based step; the last step publishes the dataset."""
-        stage, journal, start = self.stage, self.trainer.journal, time.perf_counter()
+        stage, journal, start = self.stage, self.context.journal, time.perf_counter()
         resources = ResourceUsage()
         groups, statuses, usage = self._sample(step)
         rows, stats = self._select(groups, statuses)
@@ -303,7 +303,7 @@ class DistillStage:
             tasks.append((task, key))
             name = f"{stage.name}/{step + 1}/{i}"
             requests += group_requests(task, name, stage.group_size, self.seed, stage.name, step, 0, i)
-        on_progress = partial(self.trainer.progress.update, f"{stage.name} step {step + 1} answers")
+        on_progress = partial(self.context.progress.update, f"{stage.name} step {step + 1} answers")
         rollouts, usage = self.source.answers(requests, on_progress) if requests else ([], Usage())
         size = stage.group_size
         groups = [Group(task, tuple(rollouts[n * size : (n + 1) * size])) for n, (task, _) in enumerate(tasks)]

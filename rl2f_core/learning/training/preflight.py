@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rl2f_core.common.processes import peak_memory
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.errors import shorten
-from rl2f_core.learning.methods.base import Method, StepContext
 from rl2f_core.dialogue.metrics.constant_baseline import compare_to_baseline, constant_baseline, describe_comparison
 from rl2f_core.dialogue.metrics.dialogues import fraction
-from rl2f_core.common.processes import peak_memory
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
-from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.errors import shorten
+from rl2f_core.learning.methods.base import Method, StepContext
 from rl2f_core.learning.training.collector import group_requests
 from rl2f_core.learning.training.step_metrics import outcomes_of
 from rl2f_core.types import ConstantBaseline, FinishReason, FrozenModel, Group, JsonObject, StopReason, TrainingSample
@@ -69,7 +69,7 @@ class PreflightReport(FrozenModel):
     trained_weights: str = ""
     """`adapter of rank 16`, or `all weights`."""
     training_memory_gib: float | None = None
-    """Estimated memory of weights, gradients, optimizer and reference (`training.memory`), without activations."""
+    """Estimated memory of weights, gradients, optimizer and reference (`learner.memory`), without activations."""
     total_memory_gib: float | None = None
     """Memory of the GPU, or of this machine."""
     retained_states: int = 0

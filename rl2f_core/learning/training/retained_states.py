@@ -20,18 +20,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rl2f_core.config.run import RunConfig
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.config.run import RunConfig
+from rl2f_core.learning.learner.fsdp import full_tensor
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import Event, encode
 from rl2f_core.run.journal import Journal
-from rl2f_core.learning.training.checkpoints import resume_position
-from rl2f_core.learning.learner.fsdp import full_tensor
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from rl2f_core.learning.learner.learner import Learner
-    from rl2f_core.learning.training.step import StageSteps
 
 STATE, RESULT, EVENTS = "state.json", "result.json", "events.json"
 
@@ -49,12 +47,11 @@ class StateRetainer:
         self.folder = retained_dir(journal.run_dir)
         self.steps = frozenset(config.retained_steps())
 
-    def keep_state(self, steps: StageSteps, step: int) -> None:
-        """Write the training state before a 0-based step with one rename, if the step is chosen."""
-        name, learner = (steps.stage.name, step + 1), steps.trainer.learner
+    def keep_state(self, stage: str, position: JsonObject, learner: Learner) -> None:
+        """Write the training state before the step of a resume position with one rename, if the step is chosen."""
+        name = stage, position["step"] + 1
         if name not in self.steps:
             return
-        position = resume_position(steps.index, step, steps.course, steps.method.state())
         if not self.ranks.is_main_process:
             learner.save(self.folder)
         self.ranks.run_on_main(lambda: self._write_state(self._dir_of(*name), position, learner))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from rl2f_core.models.device import trim_memory
+from rl2f_core.config.run import RunConfig
+from rl2f_core.dialogue.metrics.teacher_costs import teacher_costs
+from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.environments.base import Environment
+from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.methods.base import Method, StepContext
 from rl2f_core.learning.methods.samples import mean_advantage_per_turn
-from rl2f_core.dialogue.metrics.teacher_costs import teacher_costs
-from rl2f_core.run.events import DialogueEvent, Event, MetricEvent, Phase
-from rl2f_core.learning.training.checkpoints import ADAPTER
+from rl2f_core.learning.training.checkpoints import ADAPTER, Checkpoints, resume_position
 from rl2f_core.learning.training.collector import Collector
 from rl2f_core.learning.training.curriculum import CurriculumTracker
 from rl2f_core.learning.training.resource_usage import ResourceUsage
+from rl2f_core.learning.training.retained_states import StateRetainer
 from rl2f_core.learning.training.step_metrics import (
     StepTimer,
     constant_baseline,
@@ -24,42 +26,53 @@ from rl2f_core.learning.training.step_metrics import (
     rollout_metrics,
     throughput,
 )
+from rl2f_core.models.device import trim_memory
+from rl2f_core.run.context import RunContext
+from rl2f_core.run.events import DialogueEvent, Event, MetricEvent, Phase
 from rl2f_core.types import Group, TrainingSample
 
-if TYPE_CHECKING:
-    from rl2f_core.learning.training.trainer import Trainer
 
-
+@dataclass
 class StageSteps:
     """The steps of one stage."""
 
-    def __init__(self, trainer: Trainer, index: int, method: Method, course: CurriculumTracker | None) -> None:
-        self.trainer, self.index, self.method, self.course = trainer, index, method, course
-        self.config, self.stage = trainer.config, trainer.config.stages[index]
+    context: RunContext
+    config: RunConfig
+    engine: RolloutEngine
+    learner: Learner
+    checkpoints: Checkpoints
+    retainer: StateRetainer
+    index: int
+    """0-based index of the stage."""
+    method: Method
+    course: CurriculumTracker | None
+
+    def __post_init__(self) -> None:
+        self.stage = self.config.stages[self.index]
         self.collector = Collector(
-            trainer.engine,
+            self.engine,
             self.stage,
             self.config.seed,
             ADAPTER,
             first_task=self.config.first_task(self.stage),
-            run_dir=trainer.run_dir,
-            course=course,
+            run_dir=self.context.run_dir,
+            course=self.course,
         )
 
     def run(self, start: int) -> bool:
-        """Run the steps from the 0-based `start`; False if the trainer's `stop` ended the stage early."""
+        """Run the steps from the 0-based `start`; False if `context.stop` ended the stage early."""
         for step in range(start, self.stage.steps):
-            if self.trainer.stop():
-                state = self.method.state()
-                self.trainer.checkpoints.commit(self.index, step, self.course, self.trainer.learner, state)
+            if self.context.stop():
+                self.checkpoints.commit(self.index, step, self.course, self.learner, self.method.state())
                 return False
-            self.trainer.retainer.keep_state(self, step)
+            position = resume_position(self.index, step, self.course, self.method.state())
+            self.retainer.keep_state(self.stage.name, position, self.learner)
             self.run_step(step)
         return True
 
     def run_step(self, step: int) -> None:
         """Run one 0-based step."""
-        trainer, method, now = self.trainer, self.method, self.stage.resolve(step)
+        context, method, now = self.context, self.method, self.stage.resolve(step)
         timer, usage = StepTimer(), ResourceUsage()
         temperature = 1.0  # demonstrations were not sampled
         if method.on_policy:
@@ -67,25 +80,25 @@ class StageSteps:
 
         # rollouts
         engine_of = None if self.course is None else self.course.engine_of
-        method.begin_step(StepContext.of(trainer.engine, step, self.stage.steps, engine_of))
+        method.begin_step(StepContext.of(self.engine, step, self.stage.steps, engine_of))
         self.collector.policy = f"{self.stage.name}@{step}"
-        self.collector.on_progress = partial(trainer.progress.update, f"{self.stage.name} step {step + 1} rollout")
+        self.collector.on_progress = partial(context.progress.update, f"{self.stage.name} step {step + 1} rollout")
         if method.on_policy:
-            trainer.checkpoints.sync(trainer.learner, self.collector.policy)
+            self.checkpoints.sync(self.learner, self.collector.policy)
         timer.lap("sync")
         groups = method.collect(self.collector, step)
         usage.sample()
-        trainer.backend.release_memory()
+        self.engine.backend.release_memory()
         trim_memory()
         timer.lap("rollout")
 
         # samples
         samples = [sample for group in groups for sample in method.samples(group)]
         options = method.loss_options()
-        samples, advantage_metrics = trainer.learner.compute_advantages(samples, options, now, temperature)
+        samples, advantage_metrics = self.learner.compute_advantages(samples, options, now, temperature)
 
         # update
-        updated = trainer.learner.update(samples, options, now, step, temperature)
+        updated = self.learner.update(samples, options, now, step, temperature)
         usage.sample()
         trim_memory()
         timer.lap("update")
@@ -108,17 +121,17 @@ class StageSteps:
         name, number = self.stage.name, step + 1
         events = dialogue_events("train", name, number, collected, method, samples)
         events.append(MetricEvent(id=f"metric:{name}:{number}", stage=name, step=number, values=values))
-        trainer.journal.emit(events)
-        trainer.retainer.record_result(trainer.learner, name, number, events)
+        context.journal.emit(events)
+        self.retainer.record_result(self.learner, name, number, events)
 
         # checkpoint and commit
         self._save(number)
-        trainer.progress.update(f"stage {name}", number, self.stage.steps, progress_note(values))
-        trainer.run_dir.heartbeat(status="running", stage=name, step=number, steps=self.stage.steps)
+        context.progress.update(f"stage {name}", number, self.stage.steps, progress_note(values))
+        context.run_dir.heartbeat(status="running", stage=name, step=number, steps=self.stage.steps)
 
     def _environments(self, groups: Sequence[Group]) -> list[Environment]:
         """Return the environment of each group; a curriculum has one per level."""
-        course, environment = self.course, self.trainer.engine.environment
+        course, environment = self.course, self.engine.environment
         return [environment if course is None else course.environment_of(group.task) for group in groups]
 
     def _advance_curriculum(self, step: int, collected: Sequence[Group]) -> dict[str, float]:
@@ -129,16 +142,16 @@ class StageSteps:
         values, text = course.record_step(collected, on_policy=self.method.on_policy)
         if text:
             text = f"Stage {name}, after step {step + 1}: {text}"
-            self.trainer.context.log(f"curriculum:{name}:{course.level + 1}", text)
+            self.context.log(f"curriculum:{name}:{course.level + 1}", text)
         return values
 
     def _save(self, step: int) -> None:
         """Write the checkpoint and the commit due after a 1-based step."""
-        checkpoints, learner, last = self.trainer.checkpoints, self.trainer.learner, step == self.stage.steps
+        last = step == self.stage.steps
         if last or step % self.stage.save_steps == 0:
-            checkpoints.save(learner, self.stage.name, step)
+            self.checkpoints.save(self.learner, self.stage.name, step)
         if last or step % self.stage.commit_steps == 0:
-            checkpoints.commit(self.index, step, self.course, learner, self.method.state())
+            self.checkpoints.commit(self.index, step, self.course, self.learner, self.method.state())
 
 
 def dialogue_events(

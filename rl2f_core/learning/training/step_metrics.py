@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rl2f_core.dialogue.metrics.dialogues import compute_metrics, solved_within
+from rl2f_core.dialogue.metrics.groups import group_outcomes
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
 from rl2f_core.learning.methods.advantages import dialogue_return
 from rl2f_core.learning.methods.base import Method
-from rl2f_core.dialogue.metrics.dialogues import compute_metrics, solved_within
-from rl2f_core.dialogue.metrics.groups import group_outcomes
 from rl2f_core.types import Group, TrainingSample
 
 if TYPE_CHECKING:

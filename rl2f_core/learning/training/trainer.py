@@ -12,31 +12,32 @@ from pathlib import Path
 from typing import Any
 
 from rl2f_core import registry
-from rl2f_core.models.backends.base import Backend
+from rl2f_core.common.file_io import read_json
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.errors import ConfigError, PreflightError
-from rl2f_core.common.file_io import read_json
-from rl2f_core.leaks.guard import skipped_detectors
-from rl2f_core.learning.methods.base import Method, StepContext
 from rl2f_core.dialogue.rollout.build import build_backend, build_engine, load_reflector, with_teacher
 from rl2f_core.dialogue.rollout.engine import derive_seed
-from rl2f_core.run.context import RunContext
-from rl2f_core.run.events import LogEvent
+from rl2f_core.errors import ConfigError, PreflightError
+from rl2f_core.leaks.guard import skipped_detectors
+from rl2f_core.learning.learner.learner import Learner
+from rl2f_core.learning.methods.base import Method, StepContext
 from rl2f_core.learning.training.checkpoints import ADAPTER, Checkpoints
 from rl2f_core.learning.training.collector import Collector
 from rl2f_core.learning.training.curriculum import CurriculumTracker, tracker_for_stage
-from rl2f_core.learning.learner.learner import Learner
+from rl2f_core.learning.training.distill_stage import DistillStage
 from rl2f_core.learning.training.preflight import PreflightReport, preflight
 from rl2f_core.learning.training.retained_states import StateRetainer
 from rl2f_core.learning.training.step import StageSteps, dialogue_events
+from rl2f_core.models.backends.base import Backend
+from rl2f_core.run.context import RunContext
+from rl2f_core.run.events import LogEvent
 
 
 class Trainer:
     """Runs the stages of one training run."""
 
     def __init__(self, config: RunConfig, context: RunContext) -> None:
-        self.config, self.context, self.stop, self.progress = config, context, context.stop, context.progress
+        self.config, self.context, self.progress = config, context, context.progress
         self.run_dir, self.journal = context.run_dir, context.journal
         self.progress.message(f"Loading {config.model.name} …")
         self.backend = build_backend(config, self.run_dir, self.progress)
@@ -54,7 +55,7 @@ class Trainer:
             self.learner.load(self.journal.state_dir)
 
     def run(self) -> bool:
-        """Run the remaining stages; False if `stop` ended the run early."""
+        """Run the remaining stages; False if `context.stop` ended the run early."""
         if self.journal.resume_state is None:
             self.context.log("environment", self.engine.environment.describe_data())
             skipped = skipped_detectors(self.config.leak_detection.detectors, self.config.environment)
@@ -76,12 +77,12 @@ class Trainer:
         stage = self.config.stages[index]
         method, course = self._set_up_stage(stage, step)
         self.learner.compile(stage)
-        StageSteps(self, index, method, course).run_step(step)
+        self._steps(index, method, course).run_step(step)
 
     def _set_up_stage(self, stage: StageConfig, start: int) -> tuple[Method, CurriculumTracker | None]:
         """Set engine and learner of a stage that starts at a 0-based step; return its method and curriculum."""
         self.engine = self._engine if stage.teacher is None else with_teacher(self._engine, stage.teacher)
-        method = registry.get("method", stage.method.type)(stage.method)
+        method: Method[Any] = registry.get("method", stage.method.type)(stage.method)
         if start and "method" in self.position:
             method.load_state(self.position["method"])
         self._switch_learner(stage)
@@ -91,18 +92,20 @@ class Trainer:
         state = self.position.get("curriculum") if start else None
         return method, tracker_for_stage(self.config.for_stage(stage), stage, self.engine, state)
 
+    def _steps(self, index: int, method: Method, course: CurriculumTracker | None) -> StageSteps:
+        parts = self.context, self.config, self.engine, self.learner, self.checkpoints, self.retainer
+        return StageSteps(*parts, index, method, course)
+
     def _run_stage(
         self, index: int, stage: StageConfig, method: Method, start: int, course: CurriculumTracker | None
     ) -> bool:
         if not method.updates_weights:
-            from rl2f_core.learning.training.distill_stage import DistillStage
-
             self.checkpoints.sync(self.learner, f"{stage.name}@0")
-            data = DistillStage(self, stage, method)
+            data = DistillStage(self.context, self.config, self.engine, stage, method)
             return data.run(start, lambda step: self.checkpoints.commit(index, step))
         if self.learner.compile(stage):
             self.progress.message(f"{stage.name} is compiled: its first update may take half a minute longer.")
-        return StageSteps(self, index, method, course).run(start)
+        return self._steps(index, method, course).run(start)
 
     def _begin_stage(self, index: int, stage: StageConfig, method: Method, course: CurriculumTracker | None) -> None:
         """Set the starting weights, run the preflight, and commit."""

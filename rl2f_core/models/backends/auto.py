@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, NamedTuple
 
 from rl2f_core import registry
-from rl2f_core.models.backends.base import Backend
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
+from rl2f_core.models.backends.base import Backend
 from rl2f_core.registry import register
 
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from rl2f_core.models.backends import concurrency
-from rl2f_core.models.tokenizer import ChatTokenizer
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.schedules import GREEDY_LIMIT
 from rl2f_core.errors import AdapterError, RunError
+from rl2f_core.models.backends import concurrency
+from rl2f_core.models.tokenizer import ChatTokenizer
 from rl2f_core.types import FinishReason
 
 

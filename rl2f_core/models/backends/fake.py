@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from rl2f_core.models.backends.base import Backend, Generation, GenerationRequest, SamplingParams
-from rl2f_core.models.tokenizer import ByteTokenizer
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
+from rl2f_core.models.backends.base import Backend, Generation, GenerationRequest, SamplingParams
+from rl2f_core.models.tokenizer import ByteTokenizer
 from rl2f_core.registry import register
 from rl2f_core.types import FinishReason
 

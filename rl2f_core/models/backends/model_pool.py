@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from rl2f_core import registry
-from rl2f_core.models.backends.base import Backend
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
+from rl2f_core.models.backends.base import Backend
 
 
 class ModelPool:

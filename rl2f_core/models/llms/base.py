@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.types import JsonObject, Message, Usage
 
 

@@ -14,18 +14,16 @@ import re
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import openai
 
 from rl2f_core.models.llms import protocol
+from rl2f_core.models.llms.endpoint_config import Config
 from rl2f_core.models.llms.protocol import UNSUPPORTED, Reply, RequestError
 from rl2f_core.models.llms.rate_limit import CircuitBreaker, RateLimiter
 from rl2f_core.types import JsonObject
-
-if TYPE_CHECKING:
-    from rl2f_core.models.llms.openai_api import OpenAICompatible
 
 CHARS_PER_TOKEN = 3.5
 """Estimate for prompts, until the endpoint reports the token count."""
@@ -63,7 +61,7 @@ class Endpoint:
     Requests run in the endpoint's own event loop, in a daemon thread.
     """
 
-    def __init__(self, config: OpenAICompatible.Config, *, use_proxy: bool) -> None:
+    def __init__(self, config: Config, *, use_proxy: bool) -> None:
         self.config = config
         self.rate_limiter = RateLimiter(config.requests_per_minute, config.tokens_per_minute)
         self.breaker = CircuitBreaker(config.breaker_failures, config.breaker_seconds)

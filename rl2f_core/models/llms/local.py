@@ -8,13 +8,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from rl2f_core.models.backends.base import Backend, GenerationRequest, SamplingParams
-from rl2f_core.models.backends.model_pool import ModelPool
-from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, ComponentConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import ConfigError
+from rl2f_core.models.backends.base import Backend, GenerationRequest, SamplingParams
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
+from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.registry import register
 from rl2f_core.types import FinishReason, Usage
 

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rl2f_core.errors import ModelError
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.errors import ModelError
 from rl2f_core.types import JsonObject
 
 CONVERSION = 2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from rl2f_core.errors import ModelError, rl2f_command
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.errors import ModelError, rl2f_command
 from rl2f_core.types import JsonObject
 
 MANIFEST = "manifest.json"

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from rl2f_core.errors import DiskFullError, ModelError
 from rl2f_core.common.file_io import apply_umask, disk_is_full, write_atomically
+from rl2f_core.errors import DiskFullError, ModelError
 from rl2f_core.models.store.conversion import CONVERSION, CONVERTED, conversion_name
 from rl2f_core.models.store.files import (
     check_folder,

@@ -12,15 +12,15 @@ from typing import Any
 
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import BaseRun, RunConfig
+from rl2f_core.dialogue.rollout.build import build_backend, build_environment
 from rl2f_core.environments.capabilities import without_worked_solution
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.evaluate import EvaluationRunner, supported_conditions
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report
-from rl2f_core.dialogue.rollout.build import build_backend, build_environment
+from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute, removed_if_not_started
-from rl2f_core.run.context import Progress
 from rl2f_core.types import Dialogue, JsonObject
 
 MODEL = "tiny-random"

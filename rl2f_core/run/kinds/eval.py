@@ -40,9 +40,9 @@ class Eval(Kind[EvalRun]):
 
     def execute(self, config: EvalRun, context: RunContext) -> bool:
         """Evaluate and report; False if `context.stop` ended it early."""
+        from rl2f_core.dialogue.rollout.build import build_backend, build_environment
         from rl2f_core.evaluation.evaluate import evaluate_run
         from rl2f_core.leaks.guard import skipped_detectors
-        from rl2f_core.dialogue.rollout.build import build_backend, build_environment
 
         context.progress.message(f"Loading {config.model.name} …")
         backend = build_backend(config, context.run_dir, context.progress)

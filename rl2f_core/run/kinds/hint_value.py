@@ -14,9 +14,9 @@ from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD
 from rl2f_core.config.loading import validate_config
+from rl2f_core.errors import DataError
 from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.evaluation.counterfactual.fork_points import ForkPoint, hinted_turns, sample_fork_points
-from rl2f_core.errors import DataError
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir

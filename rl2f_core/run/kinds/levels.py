@@ -25,8 +25,8 @@ class Levels(Kind[LevelsRun]):
 
     def execute(self, config: LevelsRun, context: RunContext) -> bool:
         """Evaluate and report; False if `context.stop` ended it early."""
-        from rl2f_core.evaluation.levels.runner import evaluate_levels
         from rl2f_core.dialogue.rollout.build import build_backend
+        from rl2f_core.evaluation.levels.runner import evaluate_levels
 
         context.progress.message(f"Loading {config.model.name} …")
         if not evaluate_levels(config, context, build_backend(config, context.run_dir, context.progress)):

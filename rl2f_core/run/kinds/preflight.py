@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.config.rollout import ReflectorConfig
 from rl2f_core.config.run import RunConfig
-from rl2f_core.models.process_group import current_group
 from rl2f_core.errors import PreflightError
-from rl2f_core.common.file_io import write_atomically
+from rl2f_core.models.process_group import current_group
 from rl2f_core.registry import get, register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import LogEvent
@@ -19,8 +19,8 @@ from rl2f_core.run.kinds.base import Kind
 from rl2f_core.types import TrainingSample
 
 if TYPE_CHECKING:
-    from rl2f_core.models.backends.base import Backend
     from rl2f_core.config.stage import StageConfig
+    from rl2f_core.models.backends.base import Backend
 
 
 class PreflightRun(RunConfig):

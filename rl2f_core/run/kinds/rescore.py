@@ -10,16 +10,16 @@ from typing import Literal
 
 from pydantic import Field
 
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.config.components import by_name
 from rl2f_core.config.fields import BASIC_FIELD, RUN_REF, BaseConfig
 from rl2f_core.config.leaks import Cascade
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-from rl2f_core.common.file_io import write_atomically
-from rl2f_core.registry import register
 from rl2f_core.evaluation.rescoring.rescore import Rescore, Scored
 from rl2f_core.evaluation.rescoring.reward_changes import RewardChange
+from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import Event, LeakEvent, LeakRescoreEvent, LogEvent
 from rl2f_core.run.kinds.base import Kind

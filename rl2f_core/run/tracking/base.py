@@ -17,11 +17,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from rl2f_core import registry
+from rl2f_core.common.file_io import write_atomically
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import ConfigError
-from rl2f_core.common.file_io import write_atomically
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, MetricEvent, StatusEvent
 from rl2f_core.run.observers import Observer

@@ -11,9 +11,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from app.cli import app
+from rl2f_core.common.paths import QUESTIONS_SAMPLE
 from rl2f_core.config.loading import load_config
 from rl2f_core.environments.dataset.environment import Dataset
-from rl2f_core.common.paths import QUESTIONS_SAMPLE
 
 
 def check(*args: str | Path) -> Result:

@@ -20,8 +20,8 @@ from jobs.db.engine import Database
 from jobs.db.queries import dialogues, runs
 from jobs.ingest import ingester
 from jobs.workspace import Workspace
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.leaks.parsing import parse_detectors
+from rl2f_core.models.backends.model_pool import ModelPool
 
 SUM = {"environment": "arithmetic", "problem": "What is 47 + 85?", "answer": "132", "attempts": [], "hint": "Carry."}
 
@@ -68,8 +68,8 @@ def test_a_number_is_a_run_of_the_workspace_and_so_is_its_rescoring(db: Database
     assert done.exit_code == 0 and "Stored as run 2 of the workspace" in done.stderr
     again = runs.get(db, 2)
     assert (again.kind, again.status, again.origin) == ("rescore", "succeeded", "cli")
-    (finding,) = dialogues.get(db, 1, "dialogue:train:rl2f/1/0/0").turns[0].findings
-    assert (finding.source, finding.detector, finding.start) == ("2", "exact", 14)
+    finding = dialogues.get(db, 1, "dialogue:train:rl2f/1/0/0").findings[0]["2"]
+    assert (finding.detector, finding.span and finding.span[0]) == ("exact", 14)
     assert read_all(db, workspace, again) == 0
     unknown = leaks("7", "--workspace", workspace.root, cwd=workspace.root)
     assert unknown.exit_code == 2 and "7" in unknown.stderr

@@ -69,10 +69,9 @@ def steps(run: Path) -> list[tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A finished run in `runs/` of a working folder, and what the command said in a process of its own."""
+    """A finished run in `runs/` of a working folder, and what the command said."""
     cwd = tmp_path_factory.mktemp("work")
-    command = [*COMMAND, "train", str(write(cwd / "small.yaml"))]
-    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    done = rl2f("train", write(cwd / "small.yaml"), cwd=cwd)
     assert done.returncode == 0, done.stderr
     (run,) = (cwd / "runs").iterdir()
     return run, done

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.components.elements.transcript import FOLD_CHARS, Mark, fixed, inline, signed, signs, text_block, token_view, word_diff
+from app.components.elements.transcript import (
+    FOLD_CHARS,
+    Mark,
+    fixed,
+    inline,
+    signed,
+    signs,
+    text_block,
+    token_view,
+    word_diff,
+)
 
 
 def texts(node: Any) -> str:

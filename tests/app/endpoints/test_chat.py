@@ -15,9 +15,11 @@ from app.common.context import Context
 from app.endpoints.chat import ChatEndpoints, TurnUpdate
 from app.endpoints.endpoint import ArgumentError
 from jobs.chat.checkpoints import ChatSettings
+from jobs.chat.service import ChatService
 from jobs.db.engine import Database
 from jobs.db.errors import StoreReadOnlyError
 from jobs.db.queries import chats
+from jobs.model_server.process import ModelProcess
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError
@@ -30,7 +32,7 @@ Start = Callable[..., int]
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> Iterator[Context]:
-    """A workspace for all tests of this module, which share one model process."""
+    """A workspace for all tests of this module."""
     workspace = Workspace(tmp_path_factory.mktemp("chat") / "workspace").create()
     workspace.database.write_bytes(empty_database)
     db = Database(workspace.database_url())
@@ -40,10 +42,10 @@ def context(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> 
 
 
 @pytest.fixture(scope="module")
-def endpoints(context: Context) -> Iterator[ChatEndpoints]:
-    made = ChatEndpoints(context)
-    yield made
-    made.close()
+def endpoints(context: Context, model_process: ModelProcess) -> ChatEndpoints:
+    service = ChatService(context.db, context.workspace)
+    service.process = model_process
+    return ChatEndpoints(context, service)
 
 
 @pytest.fixture(scope="module")
@@ -163,12 +165,40 @@ def test_an_unloaded_model_is_an_error_and_the_next_message_works(endpoints: Cha
     next(update for update in updates if update["messages"][-1]["content"])
     memory = endpoints.chat_memory()
     assert memory["running"] and memory["pid"]
-    assert endpoints.unload_chat_model() == {**memory, "running": False, "busy": False, "pid": None, "model": None}
+    gone = dict.fromkeys(("pid", "model", "served", "url", "requests", "bytes"))
+    assert endpoints.unload_chat_model() == {**memory, "running": False, "busy": False, **gone}
     update = last(updates)
     assert update["error"] and "unloaded" in update["error"]["what"] and update["messages"][-1]["status"] == "failed"
     endpoints.change_chat(chat, settings={"sampling": SHORT})
     (response,) = last(endpoints.retry_response(chat, update["messages"][-1]["id"]))["messages"]
     assert response["status"] == "done" and endpoints.chat_memory()["starts"] == memory["starts"] + 1
+
+
+def test_a_served_checkpoint_gives_openai_clients_the_response_of_the_chat(
+    endpoints: ChatEndpoints, start: Start, run: int, tiny: Path
+) -> None:
+    import openai
+
+    served = endpoints.serve_checkpoint(run, "rl@3")
+    client = openai.OpenAI(base_url=served["url"], api_key=served["api_key"], max_retries=0)
+    assert served["models"] == [model.id for model in client.models.list()]
+    names, before = ["run-1@rl@3", "tiny"], endpoints.chat_memory()
+    chat, parent = start(sampling=SHORT), None
+    histories: dict[str, list[Any]] = {name: [] for name in names}
+    for text in ("What is 1 + 1?", "Sure?"):
+        user, base, tuned = last(endpoints.send_message(chat, text, parent))["messages"]
+        parent = user["id"]
+        for response, (model, history) in zip((tuned, base), histories.items(), strict=True):
+            history.append({"role": "user", "content": text})
+            reply = client.chat.completions.create(model=model, messages=history, seed=response["detail"]["seed"],
+                                                   max_tokens=6, temperature=1, top_p=1)  # fmt: skip
+            assert reply.choices[0].message.content == response["content"]
+            history.append({"role": "assistant", "content": response["content"]})
+    memory = endpoints.chat_memory()
+    assert set(names) <= set(memory["served"] or ()) and memory["url"] == served["url"]
+    assert (memory["requests"] or 0) - (before["requests"] or 0) == 4 and (memory["bytes"] or 0) > 10**8
+    with pytest.raises(RL2FError, match="no such checkpoint"):
+        endpoints.serve_checkpoint(run, "rl@4")
 
 
 # -- interactive tasks -------------------------------------------------------------------------------------------------

@@ -16,18 +16,21 @@ from typer.testing import CliRunner
 from app.cli import app
 from app.common import benchmark_scores
 from app.common.context import Context
-from app.endpoints.leaks.detectors import DetectorEndpoints
 from app.endpoints.endpoint import ArgumentError, endpoints_of
+from app.endpoints.leaks.detectors import DetectorEndpoints
 from app.endpoints.leaks.labels import LabelEndpoints
 from jobs.db.errors import NotFoundError
+from jobs.db.queries import runs
+from jobs.db.queries.runs import RunFilter
+from jobs.ingest.ingester import reindex
 from jobs.labels import label_queries, opened_hints, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
-from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.leaks.benchmark import comparison
 from rl2f_core.leaks.likelihood import LikelihoodDetector
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
 
 LATER, NEVER = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2))
 
@@ -268,6 +271,17 @@ def test_a_card_has_the_quality_of_the_runs_detector_with_its_settings_or_says_u
     assert (tutors["name"], tutors["hints"], tutors["split"]) == ("real tutors (public set)", 3, "dev")
     assert (tutors["precision"]["value"], tutors["recall"]["value"]) == (1.0, 0.5), "it misses forty and one"
     assert likelihood["rows"][0]["hints"] == 0, "it was measured with other settings"
+
+
+def test_the_cards_of_a_rescore_run_are_those_of_its_own_detectors(
+    endpoints: DetectorEndpoints, context: Context
+) -> None:
+    folder = context.workspace.folder("rescore")
+    folder.mkdir()
+    (folder / "config.yaml").write_text("{kind: rescore, run: other, detectors: [exact]}")
+    reindex(context.db, context.workspace)
+    (run,) = runs.page(context.db, RunFilter(kind="rescore")).rows
+    assert [card["detector"] for card in endpoints.detector_cards(run.id or 0)] == ["exact"]
 
 
 def test_a_card_has_the_precision_of_a_detector_by_human_labels(endpoints: DetectorEndpoints, truth: Truth) -> None:

@@ -23,13 +23,13 @@ from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource
 from jobs.labels import annotation_queue
 from jobs.workspace import Workspace
-from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.backends.model_pool import ModelPool
-from rl2f_core.environments.base import CONTENTLESS
-from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.common import prompt_templates
+from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.dialogue.teachers.llm import LLMTeacher
+from rl2f_core.environments.base import CONTENTLESS
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.types import FinishReason, Hint, LeakReport, Task, Usage
 
 USAGE = Usage(prompt_tokens=120, completion_tokens=9, cost=0.0003, seconds=1.5, requests=2)

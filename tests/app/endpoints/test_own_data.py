@@ -19,7 +19,7 @@ from app.forms.allowlist import check_questions, list_questions
 from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.workspace import Workspace
 from rl2f_core.environments.data_files import scan_records
-from rl2f_core.environments.dataset.environment import CheckerName
+from rl2f_core.environments.dataset.config import CheckerName
 from rl2f_core.errors import DataError
 
 TEXT = "item,result\n" + "".join(f"What is {n} plus {n}?,{2 * n}\n" for n in range(20)) + "What?,?\n"

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from app.cli import app
 from app.common.context import Context
 from app.components.elements.transcript import finding_lines
-from app.endpoints.leaks.detectors import DetectorEndpoints, ReportScope
 from app.endpoints.dialogues import DialogueEndpoints
+from app.endpoints.leaks.detectors import DetectorEndpoints, ReportScope
 from app.endpoints.leaks.labels import LabelEndpoints
 from app.pages.labels.desk import LabelForm
 from app.pages.labels.report import report_view

@@ -20,11 +20,11 @@ from app.forms.schema import Node
 from jobs import run_kinds
 from jobs.workspace import Workspace
 from rl2f_core import registry
+from rl2f_core.common.paths import CONFIGS
 from rl2f_core.config.components import Component
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import dump_yaml, load_config
 from rl2f_core.config.run import BaseRun
-from rl2f_core.common.paths import CONFIGS
 
 ROOT = Path(__file__).resolve().parents[3]
 run_kinds.load()

@@ -9,9 +9,8 @@ from typing import Any
 import gradio as gr
 
 from app.endpoints.fork import CheckpointChoice, ForkResult, HintScreening
-from app.pages.fork import result
-from app.pages.fork import view
 from app.pages._query import QueryFields
+from app.pages.fork import result, view
 from app.pages.fork.page import DEFAULT_ARMS, _Page
 from jobs.db.models import RunSummary
 

@@ -14,19 +14,19 @@ from app.common.context import Context
 from app.endpoints.leaks.detectors import Recommendation, ReportScope
 from app.endpoints.leaks.labels import HintLabel
 from app.endpoints.studio import Studio
+from app.pages._query import QueryFields
 from app.pages.labels.benchmark import benchmark_view
 from app.pages.labels.desk import CHOOSE, Desk, Draft, LabelForm, Labeling
+from app.pages.labels.page import _Page
 from app.pages.labels.report import ends, fraction, labels_to_add, plural, report_view
 from app.pages.labels.stage import hint_key, queue_view
-from app.pages._query import QueryFields
-from app.pages.labels.page import _Page
 from jobs.db.engine import Database
 from jobs.labels.hint_counts import InformationRow
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.leaks.benchmark.comparison import CascadeResult
 from rl2f_core.leaks.benchmark.score import BenchmarkReport, Counts, Score
-from rl2f_core.common.stats.intervals import Interval
 
 LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
 NOTHING = Draft()
@@ -222,7 +222,8 @@ def cascade(name: str, recall: float, **more: Any) -> CascadeResult:
         by_environment={"maze": overall},
     )  # fmt: skip
     values: Any = {"hints": 80, "available": 90, "usd_per_1000_hints": 1.5, "hints_per_second": 2.5, "report": report,
-                   "configs": (), "needs_model": False, "model": None, "errors": 0, "area_under_roc": None}  # fmt: skip
+                   "configs": (), "judged": 20,
+                   "needs_model": True, "model": None, "errors": 0, "area_under_roc": None}  # fmt: skip
     return CascadeResult(detectors=name, benchmark="handwritten", split="test", **{**values, **more})
 
 

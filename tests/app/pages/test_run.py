@@ -145,7 +145,7 @@ def test_checkpoints_have_their_actions_and_the_overview_lists_the_newest(endpoi
     assert row[1]["data-key"] == "rl@6"
     models = ["Merged model (safetensors)", "Adapter (PEFT)", "GGUF f16", "GGUF q8_0"]
     assert [text(each) for each in elements(row, "button") + elements(row, "a")] == [
-        "Evaluate", *models, "rl2f serve-model 1@rl@6", "Copy hash", "Chat", "Dialogues of rl",
+        "Evaluate", *models, "Serve in the studio", "rl2f serve-model 1@rl@6", "Copy hash", "Chat", "Dialogues of rl",
     ]  # fmt: skip
     (serve,) = [each[1] for each in elements(row, "button") if each[1].get("data-text") == "rl2f serve-model 1@rl@6"]
     assert serve["data-action"] == "copy"

@@ -13,8 +13,7 @@ from app.common.context import Context
 from app.common.quantities import duration, number
 from app.components.elements.sparkline import sparkline
 from app.endpoints.studio import Studio
-from app.pages.runs import view
-from app.pages.runs.page import NEW_USER, _Page, act, ended_runs, facet_choices, is_filtered, statuses
+from app.pages.runs.page import NEW_USER, _Page, act, ended_runs, facet_choices, is_filtered, statuses, view
 from jobs.db.models import Run
 from jobs.db.queries import runs
 

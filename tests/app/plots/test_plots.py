@@ -15,8 +15,8 @@ from app.plots.run_charts import PlotOptions, catalogue, overview, series, sizes
 from app.plots.series import axis, line, share_band, smooth, thin
 from app.web.page_registry import STATIC
 from jobs.db.models import Metric
-from rl2f_core.evaluation.plotting import Line, Mark, Plot, figure, place_labels, value_text
 from rl2f_core.common.stats.intervals import effective_number, wilson, wilson_clustered
+from rl2f_core.evaluation.plotting import Line, Mark, Plot, figure, place_labels, value_text
 
 T0 = 1_000_000.0
 

@@ -101,6 +101,15 @@ def test_texts_of_models_are_escaped(tmp_path: Path) -> None:
     assert "<img" not in text and "<b>" not in text
 
 
+def test_a_leak_that_the_student_did_not_read_is_marked(tmp_path: Path) -> None:
+    task = ENVIRONMENT.task("train", 0)
+    hints = [turn(task, 0, wrong(task), "It is A.", True), turn(task, 1, wrong(task), "[…]", True, feedback="It is A.")]
+    folder = tmp_path / "pages"
+    write_pages(run_with(tmp_path / "run", [event(task, hints, name="leaks")]).path, folder)
+    page = (folder / "dialogues.html").read_text()
+    assert page.count("leak (exact)") == 2 and page.count("not shown to the student") == 1
+
+
 def test_dialogues_with_paths_of_this_machine_are_left_out(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", [dialogue(1), dialogue(2, hint=f"Look into {tmp_path / 'run'}/notes.")])
     assert write_pages(run.path, tmp_path / "out") == {"shared": 1, "left_out": 1}

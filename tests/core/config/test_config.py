@@ -11,13 +11,13 @@ import pytest
 from pydantic import ValidationError
 
 from rl2f_core import registry
+from rl2f_core.common.file_io import disk_is_full, write_atomically
 from rl2f_core.config.components import Component
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import apply_override, dump_yaml, format_validation_error, load_config, parse_config
 from rl2f_core.config.presets import presets
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.errors import ConfigError, DataError, DiskFullError
-from rl2f_core.common.file_io import disk_is_full, write_atomically
 
 
 def data(**changes: Any) -> dict[str, Any]:

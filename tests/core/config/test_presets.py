@@ -11,12 +11,13 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli import app
+from rl2f_core.common.paths import CONFIGS
+from rl2f_core.config.leaks import describe_detector
 from rl2f_core.config.loading import load_config, parse_config
 from rl2f_core.config.matrix import cells
 from rl2f_core.config.presets import preset, presets
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.errors import ConfigError
-from rl2f_core.common.paths import CONFIGS
 from rl2f_core.run.events import DialogueEvent, MetricEvent, read_events
 from rl2f_core.run.kinds.dry_run import MODEL, dry_run, shrink_config
 
@@ -176,3 +177,16 @@ def test_dry_run_executes_every_stage_and_condition_once(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_dry_run_of_every_preset_succeeds(name: str, tmp_path: Path) -> None:
     assert "Everything was built" in dry_run(small(preset(name).config()), tmp_path / "dry")
+
+
+def test_every_preset_names_its_leak_detectors_and_the_version_of_their_weights() -> None:
+    for file in sorted(CONFIGS.glob("*/*.yaml")):
+        if file.parent.name != "launch":
+            text = file.read_text(encoding="utf-8")
+            assert re.search(
+                r"^leak_detection: \{detectors: (\[\]|\[\{type: mentions, version: 1\}\]|\[exact,)", text, re.M
+            ), file
+    shown = preset("quickstart").config().model_dump()["leak_detection"]["detectors"]
+    assert [describe_detector(each) for each in shown] == ["mentions 1"]
+    assert describe_detector({"type": "mentions", "version": 1, "path": "detectors/v3.json"}) == "mentions v3"
+    assert describe_detector({"type": "exact"}) == "exact"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rl2f_core.config.presets import preset, presets
 from rl2f_core.common.paths import CONFIGS
+from rl2f_core.config.presets import preset, presets
 
 PUBLISHED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
 ROWS = [(name, row) for name, about in PUBLISHED.items() for row in about["rows"]]

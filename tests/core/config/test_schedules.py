@@ -11,11 +11,11 @@ from rl2f_core.config.loading import load_config, parse_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.schedules import Schedule, resolve_float, resolve_int
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.evaluation.counterfactual.config import inherit_settings
 from rl2f_core.errors import ConfigError
-from rl2f_core.run.directory import RunDir
+from rl2f_core.evaluation.counterfactual.config import inherit_settings
 from rl2f_core.learning.learner.learner import learning_rate
 from rl2f_core.learning.training.preflight import dialogues_of
+from rl2f_core.run.directory import RunDir
 
 POINTS = [{"step": 0, "value": 1.0}, {"step": 4, "value": 3.0}, {"step": 6, "value": 2.0}]
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
+from rl2f_core.dialogue.rollout.hint_information import measure_hints
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.candidates import contains, count, intersect, one_of
 from rl2f_core.environments.capabilities import AnswerSpace, Demonstrator, MisleadingHints
 from rl2f_core.environments.puzzles.grids.path_environment import PathEnvironment, grid_of
 from rl2f_core.environments.puzzles.knights_knaves import logic
 from rl2f_core.environments.puzzles.knights_knaves.hint_counts import hint_counts
-from rl2f_core.dialogue.rollout.hint_information import measure_hints
 from rl2f_core.types import Hint, Task, Turn, Verdict
 
 LEVELS: list[tuple[str, dict[str, Any]]] = [

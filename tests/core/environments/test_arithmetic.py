@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
+from rl2f_core.common.text.integers import find_integers, parse_integer
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic, product_pairs
 from rl2f_core.errors import DataError
-from rl2f_core.common.text.integers import find_integers, parse_integer
 from rl2f_core.types import ConstantBaseline, Task, Verdict
 
 

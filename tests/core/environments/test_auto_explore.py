@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from stateful_contract import check_episode, check_oracle, take
 
+from rl2f_core.environments.base import new_task
 from rl2f_core.environments.worlds.auto_explore.collect import MAX_CHARS, collect
 from rl2f_core.environments.worlds.auto_explore.environment import BELOW, ELSEWHERE, HERE, AutoExplore, TreeState
 from rl2f_core.environments.worlds.auto_explore.files import files, paths_of, read
-from rl2f_core.environments.base import new_task
 from rl2f_core.errors import DataError
 from rl2f_core.types import SPLITS, Task
 

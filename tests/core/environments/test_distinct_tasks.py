@@ -9,8 +9,8 @@ import pytest
 
 from rl2f_core import registry
 from rl2f_core.config.loading import parse_config
-from rl2f_core.environments.base import Environment, distinct_tasks, problem_key
 from rl2f_core.dialogue.rollout.build import build_environment
+from rl2f_core.environments.base import Environment, distinct_tasks, problem_key
 
 
 def make(name: str, **settings: Any) -> Environment:

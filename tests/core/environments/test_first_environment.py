@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
+from rl2f_core.dialogue.rollout.build import build_environment
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.capabilities import Baselines, LeakVocabulary, ScriptedHints
 from rl2f_core.environments.mixture import Mixture
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.evaluation.evaluate import evaluate_run
-from rl2f_core.dialogue.rollout.build import build_environment
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink, LogEvent, read_events

@@ -13,10 +13,10 @@ import pytest
 
 from rl2f_core.config.loading import validate_config
 from rl2f_core.environments.base import assign_split
+from rl2f_core.environments.math.environment import Math
 from rl2f_core.environments.puzzles.knights_knaves import logic
 from rl2f_core.environments.puzzles.knights_knaves import text as puzzle_text
 from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
-from rl2f_core.environments.math.environment import Math
 from rl2f_core.errors import ConfigError, DataError
 
 ROLES = ("knight", "knave")

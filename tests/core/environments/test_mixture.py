@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.curriculum import tag_level
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.dialogue.dataset_store import read_rows
+from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.dialogue.teachers.shuffled import RecordedHints
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
@@ -34,15 +35,14 @@ from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.evaluation.evaluate import evaluate_run, write_report
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.leaks.base import LeakQuery
-from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.learning.training.collector import Collector
+from rl2f_core.learning.training.curriculum import tracker_for_stage
+from rl2f_core.learning.training.step_metrics import constant_baseline, part_metrics
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink
 from rl2f_core.run.journal import Journal
-from rl2f_core.dialogue.teachers.shuffled import RecordedHints
-from rl2f_core.learning.training.collector import Collector
-from rl2f_core.learning.training.curriculum import tracker_for_stage
-from rl2f_core.learning.training.step_metrics import constant_baseline, part_metrics
 from rl2f_core.types import Dialogue, Hint, StopReason, Task, Turn
 
 PARTS: list[dict[str, Any]] = [

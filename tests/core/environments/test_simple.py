@@ -237,7 +237,7 @@ def test_the_time_to_find_candidates_is_linear_in_the_text(environment):
 
 
 def test_the_simple_environments_load_without_torch():
-    names = ", ".join(f"rl2f_core.environments.{n}" for n in ("numbers", "secret_code"))
+    names = ", ".join(f"rl2f_core.environments.puzzles.{n}" for n in ("numbers", "secret_code"))
     subprocess.run([sys.executable, "-c", f"import sys, {names}; assert 'torch' not in sys.modules"], check=True)
 
 

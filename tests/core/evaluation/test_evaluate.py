@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import BaseRun
+from rl2f_core.dialogue.rollout.build import build_environment
+from rl2f_core.dialogue.rollout.engine import derive_seed, turn_seed
 from rl2f_core.errors import AdapterError, DataError
 from rl2f_core.evaluation.evaluate import (
     EvaluationRunner,
@@ -28,14 +28,13 @@ from rl2f_core.evaluation.evaluate import (
     read_dialogues,
 )
 from rl2f_core.evaluation.report import EvaluationReport
-from rl2f_core.dialogue.rollout.build import build_environment
-from rl2f_core.dialogue.rollout.engine import derive_seed, turn_seed
-from rl2f_core.run.context import RunContext
+from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.run.context import Progress, RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.context import Progress
 from rl2f_core.types import Dialogue, StopReason, Turn, Verdict
 
 CONDITIONS = ("hints", "contentless", "resample", "shuffled", "misleading")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.common.stats.intervals import wilson
 from rl2f_core.config.loading import parse_config
 from rl2f_core.environments.base import assign_split, distinct_tasks, wrap_answer
 from rl2f_core.environments.capabilities import Levels, Perturbations
@@ -38,12 +38,12 @@ from rl2f_core.evaluation.levels.report import (
 )
 from rl2f_core.evaluation.levels.runner import evaluate_levels
 from rl2f_core.evaluation.report import EvaluatedTasks
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.run.journal import Journal
 from rl2f_core.run.kinds.levels import levels_config
-from rl2f_core.common.stats.intervals import wilson
 
 KNOWN = registry.names("environment")
 

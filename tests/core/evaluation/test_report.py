@@ -12,6 +12,9 @@ from plotly.graph_objects import Figure
 from report_data import TURNS, built, made, tasks, with_effect
 
 from rl2f_core import registry
+from rl2f_core.common.stats.intervals import Interval, wilson
+from rl2f_core.dialogue.metrics.constant_baseline import compare_to_baseline, describe_comparison
+from rl2f_core.dialogue.metrics.dialogues import OUTCOMES
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.figure_files import to_html, to_png, write_figures
 from rl2f_core.evaluation.formatting import MIN_PROBLEMS, interval_text, markdown_table, number
@@ -25,9 +28,6 @@ from rl2f_core.evaluation.report import (
     findings,
     tables,
 )
-from rl2f_core.dialogue.metrics.constant_baseline import compare_to_baseline, describe_comparison
-from rl2f_core.dialogue.metrics.dialogues import OUTCOMES
-from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.types import ConstantBaseline, Dialogue, StopReason
 
 

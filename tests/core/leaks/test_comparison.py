@@ -12,11 +12,11 @@ from openai_server import FakeEndpoint, Say, serving
 from typer.testing import CliRunner
 
 from app.cli import app
-from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.benchmark.comparison import CascadeResult, evaluate, latest, read_results, recommend, record
 from rl2f_core.leaks.benchmark.score import kinds_of, read_items
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
 
 
 def row(number: int, label: str, hint: str, kind: str, split: str = "dev", **more: Any) -> dict[str, Any]:

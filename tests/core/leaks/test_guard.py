@@ -10,10 +10,10 @@ from leak_helpers import arithmetic
 
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.environments.base import CONTENTLESS, wrap_answer
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.leaks.guard import MAX_REDACTIONS, REDACTED, LeakGuard, make_detectors
-from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.types import Hint, LeakReport, Turn, Usage
 
 
@@ -39,8 +39,11 @@ def request(attempt: str = "<answer>1000</answer>", hint: str | None = None, ret
     return FeedbackRequest(task, (told, first.model_copy(update={"index": 1})), seed=5, retry=retry)
 
 
-def guard(action: Literal["flag", "redact", "resample", "drop"], tries: int = 3) -> LeakGuard:
-    return LeakGuard.from_config(LeaksConfig(action=action, max_resamples=tries), arithmetic()[0])
+def guard(
+    action: Literal["flag", "redact", "resample", "drop"], tries: int = 3, detector: str = "mentions"
+) -> LeakGuard:
+    config = LeaksConfig.model_validate({"action": action, "max_resamples": tries, "detectors": [detector]})
+    return LeakGuard.from_config(config, arithmetic()[0])
 
 
 def read(held: LeakGuard, *texts: str | Feedback, resample: Callable | None = None):
@@ -62,7 +65,7 @@ def test_report_covers_raw_message_and_names_action(action):
     (answer,) = read(guard(action), "It is 1,024!", resample=Spy("Too low."))
     assert answer.hint.leak is not None and answer.hint.leak.action == action
     assert answer.hint.leak.detector == "mentions" and answer.hint.leak.span == (6, 11)
-    assert answer.hint.feedback == (None if action == "flag" else "It is 1,024!")
+    assert answer.hint.feedback == "It is 1,024!" and answer.hint.is_replaced == (action != "flag")
 
 
 def test_flag_keeps_message():
@@ -93,9 +96,9 @@ def test_redact_keeps_visible_values():
 
 
 def test_redact_falls_back_after_max_redactions():
-    (some,) = read(guard("redact"), "1024 " * (MAX_REDACTIONS - 1))
+    (some,) = read(guard("redact", detector="exact"), "1024 " * (MAX_REDACTIONS - 1))
     assert some.hint.text == f"{REDACTED} " * (MAX_REDACTIONS - 1)
-    (many,) = read(guard("redact"), "1024 " * (MAX_REDACTIONS + 1))
+    (many,) = read(guard("redact", detector="exact"), "1024 " * (MAX_REDACTIONS + 1))
     assert many.hint.text == CONTENTLESS and many.hint.feedback == "1024 " * (MAX_REDACTIONS + 1)
 
 

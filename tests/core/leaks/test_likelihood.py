@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from leak_helpers import Oracle, arithmetic
 
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.environments.base import CONTENTLESS
@@ -16,6 +15,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.leaks.likelihood import LikelihoodDetector
+from rl2f_core.models.backends.model_pool import ModelPool
 
 TELLS, HIDES = "It is 1024, I think.", "Carry the one."
 

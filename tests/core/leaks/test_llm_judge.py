@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from leak_helpers import Oracle, arithmetic
 from openai_server import FakeEndpoint, Say, in_turn, serving
 
-from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.errors import ConfigError
-from rl2f_core.leaks.base import LeakQuery
+from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
 from rl2f_core.leaks.guard import LeakGuard, make_detectors
 from rl2f_core.leaks.judge_output import Judgement, locate_quote, read_judgement
 from rl2f_core.leaks.llm_judge import LLMJudgeDetector
+from rl2f_core.leaks.mentions.features import FEATURES
+from rl2f_core.leaks.mentions.model import MentionWeights
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.types import LeakReport, LeakType
 
 HINT = "Add the tens first: 50 and 70 make 120, then 12 more."
@@ -335,8 +338,83 @@ def test_judge_checks_only_unflagged_hints() -> None:
     oracle = Oracle()
     held = LeakGuard.from_config(LeaksConfig(detectors=("exact", "llm_judge")), env, ModelPool(oracle))
     queries = [LeakQuery(task, "It is 132."), LeakQuery(task, "The answer is not even odd."), LeakQuery(task, "No.")]
-    from rl2f_core.leaks.base import run_cascade
-
     found = run_cascade(held.detectors, queries)
     assert [report.detector for report in found] == ["exact", "llm_judge", None]
     assert len(oracle.seen) == 2
+
+
+# -- uncertain hints ---------------------------------------------------------------------------------------------------
+NO_MENTION, UNCERTAIN, CERTAIN = "Count again.", "132 or not?", "132, 132, 132, 132, 132, 132, 132!"
+
+
+def after_mentions(tmp_path: Path, script: Callable[[str, random.Random], str], **settings: Any) -> list[LeakDetector]:
+    """Detector `mentions`, for which n mentions have the odds n : 1, and a scripted judge."""
+    zeros = dict.fromkeys((feature.name for feature in FEATURES), 0.0)
+    made = MentionWeights(name="made", weights=zeros, means=zeros, scales=zeros, intercept=0.0, threshold=0.4)
+    file = tmp_path / "weights.json"
+    file.write_text(made.model_dump_json())
+    config = LeaksConfig.model_validate(
+        {"detectors": [{"type": "mentions", "path": str(file)}, {"type": "llm_judge", **settings}]}
+    )
+    return make_detectors(config.detectors, arithmetic()[0], ModelPool(FakeBackend(script=script)))
+
+
+@pytest.mark.parametrize(
+    ("hints", "judged", "detectors"),
+    [
+        ("uncertain", [UNCERTAIN], [None, None, "mentions"]),
+        ("unflagged", [NO_MENTION], [None, "mentions", "mentions"]),
+    ],
+)
+def test_after_mentions_the_judge_decides_uncertain_hints(
+    tmp_path: Path, hints: str, judged: list[str], detectors: list[str | None]
+) -> None:
+    seen: list[str] = []
+
+    def spy(prompt: str, rng: random.Random) -> str:
+        seen.append(prompt)
+        return CLEAN
+
+    cascade = after_mentions(tmp_path, spy, hints=hints)
+    reports = run_cascade(cascade, queries_of(NO_MENTION, UNCERTAIN, CERTAIN))
+    assert [[hint for hint in (NO_MENTION, UNCERTAIN, CERTAIN) if hint in prompt] for prompt in seen] == [judged]
+    assert [report.detector for report in reports] == detectors
+    assert [detector.num_checked for detector in cascade] == [3, 1]
+    assert [report.leak_probability for report in reports] == [None, 0.5, 0.875]
+
+
+def test_a_judge_flags_an_uncertain_hint_below_the_threshold(tmp_path: Path) -> None:
+    cascade = after_mentions(tmp_path, says("Verdict: leak\nQuote: 132 or not"))
+    cascade[0].threshold = 0.6  # type: ignore[attr-defined]
+    (report,) = run_cascade(cascade, queries_of(UNCERTAIN))
+    assert (report.leaked, report.detector, report.leak_probability) == (True, "llm_judge", 0.5)
+
+
+def test_a_flag_stays_if_the_judge_fails(tmp_path: Path) -> None:
+    (report,) = run_cascade(after_mentions(tmp_path, says("?")), queries_of(UNCERTAIN))
+    assert report.leaked and report.detector == "mentions" and "not of the required form" in (report.error or "")
+
+
+def test_prompts_on_one_dialogue_differ_only_after_the_dialogue() -> None:
+    seen: list[str] = []
+
+    def spy(prompt: str, rng: random.Random) -> str:
+        seen.append(prompt)
+        return CLEAN
+
+    detector(spy).check_batch(queries_of("One hint.", "Another hint."))
+    assert seen[0].split("One hint.")[0] == seen[1].split("Another hint.")[0]
+
+
+def test_equal_requests_are_sent_once() -> None:
+    with serving(in_turn(Say("<answer>unknown</answer>"))) as endpoint:
+        remote(endpoint, mode="contrastive").check_batch(queries_of(HINT, "Count again.", HINT))
+    prompts = [body["messages"][-1]["content"] for body in endpoint.requests]
+    assert len(prompts) == len(set(prompts)) == 3  # two hints, and one contentless message
+
+
+def test_the_short_prompt_asks_only_whether_the_answer_is_told() -> None:
+    settings = {"prompt": "reveals", "on_unverified_quote": "flag"}
+    report = ask(says("Verdict: leak"), "It is 132.", **settings)
+    assert report.leaked and "reveals@" in report.evidence
+    assert not ask(says("Verdict: no leak"), "It is 132.", **settings).leaked

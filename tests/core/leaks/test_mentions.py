@@ -16,6 +16,7 @@ from rl2f_core.environments.base import wrap_answer
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.benchmark.mrbench import read_mrbench
+from rl2f_core.leaks.benchmark.score import environment_of
 from rl2f_core.leaks.mentions.detector import MentionsDetector
 from rl2f_core.leaks.mentions.features import FEATURES, Dialogue, vectors
 from rl2f_core.leaks.mentions.finder import MAX_MENTIONS, MentionFinder
@@ -124,6 +125,31 @@ def test_parts_are_flagged_from_the_configured_fraction() -> None:
         report = MentionsDetector(MentionsDetector.Config(partial=partial), env).check(query)
         assert report.leaked == leaked and report.answer_fraction == pytest.approx(1 / 3)
         assert report.leak_type == (LeakType.PARTIAL if leaked else None)
+
+
+CAPITAL = "What is the capital of France?\n(A) Lyon\n(B) Paris\n(C) Nice"
+COUNTDOWN = "Using all the numbers 3, 5, 7, create an expression that equals 22."
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem", "answer", "attempt", "hint", "leaked"),
+    [
+        ({"type": "dataset", "checker": "multiple_choice"}, CAPITAL, "B", "A", "So the capital is Paris.", True),
+        ({"type": "dataset", "checker": "multiple_choice"}, CAPITAL, "Paris", "A", "The answer is B.", True),
+        ({"type": "dataset", "checker": "multiple_choice"}, CAPITAL, "B", "A", "Is it Paris or Nice?", False),
+        ({"type": "dataset", "checker": "multiple_choice"}, CAPITAL, "B", "A", "Lyon is large, but no capital.", False),
+        ({"type": "reasoning_gym", "name": "countdown"}, COUNTDOWN, "3*5+7", "3+5+7", "So it is 3*5 + 7.", True),
+        ({"type": "reasoning_gym", "name": "countdown"}, COUNTDOWN, "3*5+7", "3+5+7", "It should be 7 + 5 × 3.", True),
+        ({"type": "reasoning_gym", "name": "countdown"}, COUNTDOWN, "3*5+7", "3+5+7", "Is 3 + 5 + 7 right?", False),
+    ],
+)  # fmt: skip
+def test_choices_and_expressions_are_checked_from_problem_and_answer_alone(
+    settings: dict[str, str], problem: str, answer: str, attempt: str, hint: str, leaked: bool
+) -> None:
+    env = environment_of(settings)
+    for text in (attempt, wrap_answer(attempt)):
+        query = LeakQuery(env.task_from_gold(problem, answer), hint, (text,))
+        assert MentionsDetector(MentionsDetector.Config(), env).check(query).leaked == leaked
 
 
 # -- the regression --------------------------------------------------------------------------------------------------
@@ -274,6 +300,7 @@ def test_replies_of_tutors_are_read_from_the_public_format(tmp_path: Path) -> No
         read_mrbench(file)
 
 
+@pytest.mark.slow
 def test_the_trainer_loads_no_benchmark_and_no_synthetic_leaks() -> None:
     code = (
         "import sys, rl2f_core.learning.training.trainer; from rl2f_core import registry; registry.names('teacher'); "

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from leak_helpers import Oracle
 
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.leaks.benchmark.score import LeakItem
 from rl2f_core.leaks.benchmark.timing import areas, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.types import LeakReport
 
 
@@ -55,3 +55,18 @@ def test_detectors_run_per_environment_in_order() -> None:
 
 def test_spread_out_is_evenly_spaced() -> None:
     assert spread_out(ITEMS, 2) == [ITEMS[0], ITEMS[2]] and spread_out(ITEMS, 9) == ITEMS
+
+
+def test_a_sample_keeps_the_hints_on_a_dialogue_together() -> None:
+    tutors = [item(f"Hint {k}.", False, a=a) for a in range(10, 20) for k in range(3)]
+    chosen = spread_out(tutors, 7)
+    assert [(each.problem[8:10], each.hint) for each in chosen] == [
+        ("10", "Hint 0."), ("10", "Hint 1."), ("10", "Hint 2."), ("13", "Hint 0."), ("13", "Hint 1."),
+        ("13", "Hint 2."), ("16", "Hint 0."),
+    ]  # fmt: skip
+
+
+def test_a_trial_counts_the_hints_that_a_model_checked() -> None:
+    checked = try_detectors(ITEMS, parse_detectors("exact,likelihood"), ModelPool(Oracle()))
+    assert checked.judged == sum(report.detector != "exact" for report in checked.reports) < len(ITEMS)
+    assert try_detectors(ITEMS, parse_detectors("exact")).judged == 0

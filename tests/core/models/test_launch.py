@@ -22,9 +22,9 @@ from sharded_worker import NOW, OPTIONS, updates
 
 from rl2f_core.config.loading import dump_yaml
 from rl2f_core.config.run import RunConfig
+from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import MetricEvent, read_events
-from rl2f_core.learning.learner.learner import Learner
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]

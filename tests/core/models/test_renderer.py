@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rl2f_core.errors import ModelError
 from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.models.tokenizer import ByteTokenizer, ChatTokenizer, HFChatTokenizer, escape_special_tokens
-from rl2f_core.errors import ModelError
 from rl2f_core.types import Message
 
 MARKERS = ("<|im_start|>", "<|im_end|>")

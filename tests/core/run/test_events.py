@@ -25,6 +25,7 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, JsonlSink, LogEvent, MetricEvent, StatusEvent, encode, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.journal import Journal
+from rl2f_core.types import Hint
 
 
 def log(name: str, text: str = "") -> LogEvent:
@@ -56,6 +57,15 @@ def test_events_round_trip(tmp_path: Path) -> None:
     sink = sink_with(tmp_path, *events)
     assert list(read_events(sink.path, strict=True)) == events
     assert sink.path.read_bytes().count(b"\n") == 3 and sink.offset() == sink.path.stat().st_size
+
+
+def test_feedback_is_null_in_files_unless_a_leak_action_replaced_it() -> None:
+    read, replaced = Hint(text="Look.", teacher="t"), Hint(text="", teacher="t", feedback="It is 8.")
+    assert [hint.feedback for hint in (read, replaced)] == ["Look.", "It is 8."]
+    written = [json.loads(hint.model_dump_json())["feedback"] for hint in (read, replaced)]
+    assert written == [None, "It is 8."]
+    assert [Hint.model_validate_json(hint.model_dump_json()) for hint in (read, replaced)] == [read, replaced]
+    assert Hint.model_validate_json('{"text": "Look.", "teacher": "t"}') == read
 
 
 def test_incomplete_last_line_is_ignored(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, JsonlSink, LogEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
-from rl2f_core.run.observers import ObservedSink, Observer
 from rl2f_core.run.kinds.train import Train
+from rl2f_core.run.observers import ObservedSink, Observer
 
 
 class Recorder(Observer):

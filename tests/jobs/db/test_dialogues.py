@@ -13,7 +13,7 @@ from sqlmodel import select
 
 from jobs.db.engine import Database
 from jobs.db.errors import UnknownDialogueError, UnknownRunError
-from jobs.db.models import Dialogue, LeakLabel
+from jobs.db.models import DialogueRow, LeakLabel
 from jobs.db.queries import dialogues, notes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.workspace import Workspace
@@ -200,7 +200,7 @@ def test_dialogues_are_ordered_by_reward_then_by_id(own: tuple[Database, Workspa
     stored_run(db, workspace, [dialogue(1, index=i) for i in range(6)])
     rewards = [0.5, 1.0, -1.0, 0.5, 1.0, 0.0]
     with db.write() as session:
-        for row in session.scalars(select(Dialogue)):
+        for row in session.scalars(select(DialogueRow)):
             row.reward = rewards[row.index]
     order = {"reward": [2, 5, 0, 3, 1, 4], "-reward": [1, 4, 0, 3, 5, 2]}
     for name, wanted in order.items():
@@ -281,7 +281,7 @@ def test_a_group_is_the_siblings_of_the_same_step_and_control(filled: Database) 
 
 def test_a_dialogue_without_turns_can_be_shown(filled: Database) -> None:
     view = dialogues.get(filled, 1, "dialogue:train:rl2f/3/1/0")
-    assert (view.turns, view.row.error, view.row.outcomes, view.row.length) == ([], "out of memory", "", 0)
+    assert (view.turns, view.row.error, view.row.outcomes, view.row.length) == ((), "out of memory", "", 0)
 
 
 def test_what_there_is_to_filter_by(filled: Database) -> None:
@@ -294,15 +294,6 @@ def test_what_there_is_to_filter_by(filled: Database) -> None:
     }  # fmt: skip
     assert dialogues.facets(filled, 2)["checkpoints"] == []
     assert dialogues.facets(filled, None)["steps"] == (0, 3)
-
-
-def test_tokens_come_back_as_they_were_packed() -> None:
-    assert dialogues.tokens(dialogues.pack([1, 49151, 0], [-0.5, -1.25, 0.0])) == ([1, 49151, 0], [-0.5, -1.25, 0.0])
-    assert dialogues.tokens(dialogues.pack([7, 8], [])) == ([7, 8], [])
-    assert dialogues.pack([1], [-0.5]) == b"\x01\0\0\0\x01\0\0\0\0\0\0\xbf"
-    assert dialogues.tokens(None) == dialogues.tokens(b"") == ([], [])
-    with pytest.raises(ValueError, match="2 tokens have 1"):
-        dialogues.pack([1, 2], [-0.5])
 
 
 def test_deleting_a_run_leaves_nothing_of_it_and_all_of_the_others(own: tuple[Database, Workspace]) -> None:
@@ -322,8 +313,27 @@ def test_deleting_a_run_leaves_nothing_of_it_and_all_of_the_others(own: tuple[Da
     with db.read() as session:
         ask = session.connection().exec_driver_sql
         after = {name: ask(f'SELECT count(*) FROM "{name}"').scalar_one() for name in names}
-    filled_tables = {"run", "tag", "stage", "task", "dialogue", "turn", "rewardterm", "leakfinding", "note"}
+    filled_tables = {"run", "tag", "stage", "task", "dialogue", "record", "turn", "note"}
     assert all(before[name] > 0 for name in filled_tables)
     assert {name: 2 * after[name] for name in filled_tables} == {name: before[name] for name in filled_tables}
     assert dialogues.page(db, DialogueFilter(search="fox")).total == 2
     assert len(notes.of_run(db, kept.id or 0)) == 1
+
+
+def test_turns_can_be_read_with_sql_as_the_guide_shows(filled: Database) -> None:
+    guide = (Path(__file__).resolve().parents[3] / "jobs" / "README.md").read_text("utf-8")
+    query = guide.partition("```sql\n")[2].partition("```")[0]
+    texts = "SELECT reward, leaked, attempt, hint, feedback, parsed FROM turns WHERE run_id = 1 AND event_id = ?"
+    view = dialogues.get(filled, 1, "dialogue:train:rl2f/1/0/1")
+    with filled.read() as session:
+        ask = session.connection().exec_driver_sql
+        means = {row[0]: row[1:] for row in ask(query)}
+        rows = [tuple(row) for row in ask(texts, (view.row.event_id,))]
+    step = DialogueFilter(run=1, stage="rl2f", step_to=1)
+    first = [turn for view in dialogues.next_views(filled, step, after=0, limit=99) for turn in view.turns]
+    assert means[1][0] == pytest.approx(sum(turn.reward for turn in first) / len(first))
+    assert rows == [
+        (turn.known_reward, turn.hint is not None and turn.hint.read_leak, turn.attempt, turn.hint and turn.hint.text,
+         turn.hint and turn.hint.feedback, turn.verdict.parsed)
+        for turn in view.turns
+    ]  # fmt: skip

@@ -56,8 +56,8 @@ def test_whichever_run_is_read_first_a_dialogue_shows_its_best_hint(
         run = stored_run(db, workspace, played(3))
     assert worths(db, run) == [0.5, None, -0.125]
     view = dialogues.get(db, run.id or 0, EVENT.format(0))
-    assert [[w.value for w in t.hint_values] for t in view.turns] == [[0.25], [0.5], []]
-    assert view.turns[0].hint_values[0].arms == {"original": 0.75, "contentless": 0.5}
+    assert [[w.value for w in view.hint_values[turn.index]] for turn in view.turns] == [[0.25], [0.5], []]
+    assert view.hint_values[0][0].arms == {"original": 0.75, "contentless": 0.5}
     for name in ("1-small", "2-values"):
         reindex(db, workspace, [name])
         assert worths(db, run) == [0.5, None, -0.125]
@@ -75,7 +75,7 @@ def test_of_several_measurements_that_of_the_same_weights_counts_then_the_larges
     )
     assert worths(db, run) == [0.1, 0.2]
     view = dialogues.get(db, run.id or 0, EVENT.format(0))
-    assert [w.value for w in view.turns[0].hint_values] == [0.1, 0.9], "the one that counts comes first"
+    assert [w.value for w in view.hint_values[0]] == [0.1, 0.9], "the one that counts comes first"
     runs.remove(db, fork.id or 0)
     assert worths(db, run) == [0.9, 0.2]
 

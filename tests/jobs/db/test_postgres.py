@@ -117,9 +117,14 @@ def test_a_run_is_read_shown_searched_rebuilt_and_deleted(db: Database, workspac
     second = dialogues.page(db, DialogueFilter(run=run.id), page.after, 5)
     assert (second.first, dialogues.page(db, DialogueFilter(run=run.id), second.before, 5).rows) == (6, page.rows)
     view = dialogues.get(db, run.id, odd.id)
-    assert view.turns[0].row.attempt == "Größe \ufffd 50% x_y 😀" and view.row.seed == 2**40
-    assert view.turns[0].row.verdict["parts"] == {"1": "x"} and view.task.privileged == {"answer": 8}
-    assert dialogues.tokens(view.turns[0].row.tokens) == ([5, 6, 7], [-0.5, -0.25, -1.0])
+    first = view.turns[0]
+    assert first.attempt == "Größe \ufffd 50% x_y 😀" and view.row.seed == 2**40
+    assert first.verdict.parts == {"1": "x"} and view.event.task.privileged == {"answer": 8}
+    assert (first.token_ids, first.logprobs) == ((5, 6, 7), (-0.5, -0.25, -1.0))
+    with db.read() as session:
+        query = "SELECT attempt, reward, leaked FROM turns WHERE event_id = %s"
+        found = session.connection().exec_driver_sql(query, (odd.id,)).all()
+        assert found[0] == (first.attempt, first.known_reward, False)
     for search, wanted in (("größe", 1), ("50%", 1), ("x_y", 1), ("xzy", 0), ("red box", 7), ("nothing", 0)):
         assert dialogues.page(db, DialogueFilter(run=run.id, search=search)).total == wanted
     assert dialogues.page_containing(db, DialogueFilter(run=run.id), odd.id, 5).first == 11
@@ -137,7 +142,7 @@ def test_a_run_is_read_shown_searched_rebuilt_and_deleted(db: Database, workspac
 def counts(db: Database) -> dict[str, int]:
     with db.read() as session:
         ask = session.connection().exec_driver_sql
-        tables = ("run", "dialogue", "turn", "rewardterm", "task", "metric", "stage", "checkpoint", "log")
+        tables = ("run", "dialogue", "record", "turn", "dialogue_text", "task", "metric", "stage", "checkpoint", "log")
         return {name: int(ask(f"SELECT count(*) FROM {name}").scalar_one()) for name in tables}
 
 

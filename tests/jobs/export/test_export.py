@@ -10,14 +10,15 @@ import pytest
 from export_builders import ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
 from replay_data import taxi_events
 
-from jobs.export.export_records import ExportRecord, ExportTurn, HumanLabel, TaskRenderer, from_event
-from jobs.export.exporter import export
-from jobs.export.formats import FORMATS
-from jobs.export.label_choice import decide
-from jobs.export.pairs import PairFinder
-from jobs.export.row_builders import messages, stepwise, teacher_prompt, unpaired
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import FolderSource
+from jobs.db.models import LeakLabel
+from jobs.export.datasets.export_records import ExportRecord, TaskRenderer, from_event, written
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.formats import FORMATS
+from jobs.export.datasets.label_choice import decide
+from jobs.export.datasets.pairs import PairFinder
+from jobs.export.datasets.row_builders import messages, stepwise, teacher_prompt, unpaired
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import FolderSource
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Hint, LeakReport, StopReason, Turn, Verdict
 
@@ -31,16 +32,16 @@ def record(dialogue: DialogueEvent) -> ExportRecord:
 
 
 def decisions(made: ExportRecord, source: Any = "detector") -> list[Any]:
-    return [None if step.written is None else decide(step, source) for step in made.steps]
+    return [None if written(turn) is None else decide(turn, (), source) for turn in made.turns]
 
 
-def step(*labels: tuple[str, str], leaked: bool | None = None) -> ExportTurn:
-    """A turn with people's labels, and the detectors' finding."""
+def labeled(*labels: tuple[str, str], leaked: bool | None = None) -> tuple[Turn, list[LeakLabel]]:
+    """A turn with the detectors' finding, and people's labels."""
     hint = Hint(text="h", teacher="scripted", leak=None if leaked is None else LeakReport(leaked=leaked))
-    return ExportTurn(
+    key: Any = {"run_id": 1, "event_id": "d", "turn": 0, "time": 0.0}
+    return (
         Turn(index=0, attempt="a", verdict=Verdict(correct=False, score=0.0), hint=hint),
-        reward=0.0,
-        human_labels=tuple(HumanLabel(who, what) for who, what in labels),
+        [LeakLabel(annotator=who, label=what, **key) for who, what in labels],
     )
 
 
@@ -48,22 +49,22 @@ def step(*labels: tuple[str, str], leaked: bool | None = None) -> ExportTurn:
 @pytest.mark.parametrize(
     ("turn_", "source", "annotator", "leaks", "why"),
     [
-        (step(("ann", "leak")), "human", "", True, "human"),
-        (step(("ann", "leak"), leaked=False), "both", "", True, "human"),
-        (step(("ann", "leak"), leaked=False), "detector", "", False, "detector"),
-        (step(("ann", "leak"), ("bob", "no_leak"), ("eve", "no_leak")), "human", "", False, "human"),
-        (step(("ann", "leak"), ("bob", "no_leak"), leaked=True), "both", "", None, "disputed"),
-        (step(("ann", "leak"), ("bob", "unsure")), "human", "", True, "human"),
-        (step(("ann", "unsure"), leaked=True), "both", "", True, "detector"),
-        (step(("ann", "unsure"), leaked=True), "human", "", None, "unsure"),
-        (step(("ann", "leak"), ("bob", "no_leak")), "human", "bob", False, "human"),
-        (step(("ann", "leak"), leaked=False), "both", "bob", False, "detector"),
-        (step(leaked=True), "human", "", None, "unlabeled"),
-        (step(), "both", "", None, "unlabeled"),
+        (labeled(("ann", "leak")), "human", "", True, "human"),
+        (labeled(("ann", "leak"), leaked=False), "both", "", True, "human"),
+        (labeled(("ann", "leak"), leaked=False), "detector", "", False, "detector"),
+        (labeled(("ann", "leak"), ("bob", "no_leak"), ("eve", "no_leak")), "human", "", False, "human"),
+        (labeled(("ann", "leak"), ("bob", "no_leak"), leaked=True), "both", "", None, "disputed"),
+        (labeled(("ann", "leak"), ("bob", "unsure")), "human", "", True, "human"),
+        (labeled(("ann", "unsure"), leaked=True), "both", "", True, "detector"),
+        (labeled(("ann", "unsure"), leaked=True), "human", "", None, "unsure"),
+        (labeled(("ann", "leak"), ("bob", "no_leak")), "human", "bob", False, "human"),
+        (labeled(("ann", "leak"), leaked=False), "both", "bob", False, "detector"),
+        (labeled(leaked=True), "human", "", None, "unlabeled"),
+        (labeled(), "both", "", None, "unlabeled"),
     ],
 )
-def test_whose_label_counts(turn_: ExportTurn, source: Any, annotator: str, leaks: bool | None, why: str) -> None:
-    decision = decide(turn_, source, annotator)
+def test_whose_label_counts(turn_: Any, source: Any, annotator: str, leaks: bool | None, why: str) -> None:
+    decision = decide(*turn_, source, annotator)
     assert (decision.leaks, decision.source) == (leaks, why)
 
 

@@ -16,13 +16,13 @@ import pytest
 import yaml
 from export_builders import ENVIRONMENT, event, leaky_events, rows_of, turn, write_run, wrong
 
-from jobs.export.exporter import SCHEMA_VERSION, export, summary
-from jobs.export.formats import FORMATS
-from jobs.export.settings import ExportFilter, ExportSettings
-from jobs.export.sources import BATCH, FolderSource
+from jobs.export.datasets.exporter import SCHEMA_VERSION, export, summary
+from jobs.export.datasets.formats import FORMATS
+from jobs.export.datasets.settings import ExportFilter, ExportSettings
+from jobs.export.datasets.sources import BATCH, FolderSource
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import ConfigError, DataError, DiskFullError, RunError
-from rl2f_core.run.progress import Progress
+from rl2f_core.run.context import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -65,6 +65,7 @@ def test_the_manifest_tells_rows_checksums_labels_and_settings(tmp_path: Path) -
     }
     (run,) = manifest["runs"]
     assert run["name"] == "leaky" and run["dialogues"] == 4 and run["environment"]["type"] == "secret_code"
+    assert run["detectors"] == ["mentions 1"], "with the version of their weights"
     assert manifest["packages"]["rl2f"] and str(tmp_path) not in json.dumps(manifest)
 
 
@@ -268,10 +269,10 @@ KILLED = textwrap.dedent(
     """
     import sys, time
     from pathlib import Path
-    from jobs.export.exporter import export
-    from jobs.export.settings import ExportSettings
-    from jobs.export.sources import FolderSource
-    from rl2f_core.run.progress import Progress
+    from jobs.export.datasets.exporter import export
+    from jobs.export.datasets.settings import ExportSettings
+    from jobs.export.datasets.sources import FolderSource
+    from rl2f_core.run.context import Progress
 
     class Waiting(Progress):
         def update(self, *args):
@@ -301,9 +302,9 @@ FULL = textwrap.dedent(
     """
     import resource, signal, sys
     from pathlib import Path
-    from jobs.export.exporter import export
-    from jobs.export.settings import ExportSettings
-    from jobs.export.sources import FolderSource
+    from jobs.export.datasets.exporter import export
+    from jobs.export.datasets.settings import ExportSettings
+    from jobs.export.datasets.sources import FolderSource
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     source = FolderSource(sys.argv[1])
@@ -330,9 +331,9 @@ MEASURED = textwrap.dedent(
     """
     import re, sys
     from pathlib import Path
-    from jobs.export.exporter import export
-    from jobs.export.settings import ExportSettings
-    from jobs.export.sources import FolderSource
+    from jobs.export.datasets.exporter import export
+    from jobs.export.datasets.settings import ExportSettings
+    from jobs.export.datasets.sources import FolderSource
 
     manifest = export([FolderSource(sys.argv[1])], ExportSettings(), Path(sys.argv[2]))
     # getrusage would tell the peak of the process that started this one

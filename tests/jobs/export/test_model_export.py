@@ -30,8 +30,8 @@ from jobs.export.model.formats import MODEL_FORMATS, ModelFormat
 from jobs.export.model.gguf_file import QUANTIZATIONS, write_gguf
 from jobs.export.model.hub import push
 from jobs.export.model.ollama import CHATML, modelfile
-from rl2f_core.errors import AdapterError, ConfigError, ModelError, RunError
 from rl2f_core.common.paths import EXAMPLE_RUNS, ROOT
+from rl2f_core.errors import AdapterError, ConfigError, ModelError, RunError
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.types import JsonObject
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from export_builders import ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
 
-from jobs.export.exporter import export
-from jobs.export.formats import FORMATS
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import FolderSource
-from rl2f_core.errors import DataError
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.formats import FORMATS
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import FolderSource
 from rl2f_core.common.paths import EXAMPLE_RUNS
+from rl2f_core.errors import DataError
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Hint, LeakReport, Task, Turn
 

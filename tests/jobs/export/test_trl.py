@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from export_builders import leaky_events, rows_of, write_run
 
-from jobs.export.exporter import export
-from jobs.export.formats import FORMATS
-from jobs.export.settings import ExportSettings
-from jobs.export.sources import FolderSource
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.formats import FORMATS
+from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import FolderSource
 
 
 @pytest.fixture(scope="module")

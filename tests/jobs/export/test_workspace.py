@@ -18,11 +18,11 @@ from export_builders import ENVIRONMENT, event, leaky_events, rows_of, turn, wri
 from jobs.db.engine import Database
 from jobs.db.queries import runs
 from jobs.export import catalog
-from jobs.export.exporter import export
-from jobs.export.formats import FORMATS
-from jobs.export.resolve_sources import open_workspace, workspace_sources
-from jobs.export.settings import ExportFilter, ExportSettings
-from jobs.export.sources import FolderSource, WorkspaceSource
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.formats import FORMATS
+from jobs.export.datasets.resolve_sources import open_workspace, workspace_sources
+from jobs.export.datasets.settings import ExportFilter, ExportSettings
+from jobs.export.datasets.sources import FolderSource, WorkspaceSource
 from jobs.ingest.ingester import reindex
 from jobs.labels import label_queries
 from jobs.labels.label_queries import LabelAnswer

@@ -19,9 +19,9 @@ from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import dialogues, metrics, runs
 from jobs.db.queries.dialogues import DialogueFilter
-from jobs.export.exporter import export
-from jobs.export.resolve_sources import workspace_sources
-from jobs.export.settings import ExportSettings
+from jobs.export.datasets.exporter import export
+from jobs.export.datasets.resolve_sources import workspace_sources
+from jobs.export.datasets.settings import ExportSettings
 from jobs.imports.dialogues import DialogueConverter
 from jobs.imports.importer import FORMATS, ImportRowsError, ImportSettings, import_file
 from jobs.ingest.ingester import reindex
@@ -30,14 +30,14 @@ from jobs.labels.annotation_queue import QueueFilter
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import validate_config
-from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.errors import ConfigError, DataError, RunError
+from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.learning.training.reproduction import reproduce
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, encode, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.kinds.eval import eval_config
-from rl2f_core.learning.training.reproduction import reproduce
 
 INSPECT = Path(__file__).with_name("inspect.eval")
 """A log of inspect_ai 0.3.285: two sums, two epochs, with a hint after the first attempt."""

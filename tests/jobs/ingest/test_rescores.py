@@ -10,8 +10,9 @@ from rescore_data import pair, run_folder
 from sqlmodel import col, select
 
 from jobs.db.engine import Database
-from jobs.db.models import LeakFinding, RescoredRun, RescoreFinding, RescoreSummary
+from jobs.db.models import RescoredHint, RescoreSummary, Run
 from jobs.db.queries import dialogues, runs
+from jobs.db.queries.dialogues import DialogueFilter
 from jobs.ingest import ingester
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
@@ -36,10 +37,12 @@ def scanned(workspace: Workspace) -> Workspace:
 def held(db: Database) -> tuple[list[tuple[str, str | None, int | None]], list[tuple[int, int, int, int]]]:
     """Findings of later runs as (source, tier, start), and scans as (run, target, checked, flagged)."""
     with db.read() as session:
-        query = select(LeakFinding).where(col(LeakFinding.source) != "run").order_by(col(LeakFinding.turn_id))
-        findings = [(f.source, f.detector, f.start) for f in session.execute(query).scalars()]
-        scans = session.execute(select(RescoredRun)).scalars()
-        return findings, [(s.run_id, s.target_run_id, s.checked, s.flagged) for s in scans]
+        scans = session.execute(select(RescoreSummary, Run.id).join(Run, col(Run.folder) == RescoreSummary.target))
+        summaries = [(s.run_id, target or 0, s.checked, s.flagged) for s, target in scans]
+    views = [dialogues.get(db, row.run_id, row.event_id) for row in dialogues.page(db, DialogueFilter()).rows]
+    found = [reports for view in views for reports in view.findings.values()]
+    findings = [(s, r.detector, r.span and r.span[0]) for reports in found for s, r in reports.items() if s != "run"]
+    return findings, summaries
 
 
 def number(db: Database, folder: str) -> int:
@@ -55,8 +58,9 @@ def test_either_may_be_ingested_first(order: tuple[str, str], db: Database, scan
     again, target = number(db, "a-again"), number(db, "b-target")
     assert held(db) == ([(str(again), "exact", 14)] * 2, [(again, target, 4, 2)])
     view = dialogues.get(db, target, TOLD)
-    assert [(f.source, f.detector, f.leak_type) for f in view.turns[0].findings] == [(str(again), "exact", "exact")]
-    assert not view.turns[0].row.leak_found and view.row.leak_state == 1  # what the run itself found stays
+    assert [(s, f.detector, f.leak_type) for s, f in view.findings[0].items()] == [(str(again), "exact", "exact")]
+    assert view.turns[0].hint and not view.turns[0].hint.read_leak  # what the run itself found stays
+    assert view.row.leak_state == 1
 
 
 def test_a_rebuild_of_either_or_of_all_gives_the_same(db: Database, scanned: Workspace) -> None:
@@ -81,7 +85,7 @@ def test_a_deleted_run_takes_its_findings_and_a_deleted_target_its_scan(db: Data
     assert held(db) == ([], [])
     with db.read() as session:
         assert session.execute(select(RescoreSummary)).first() is None
-        assert session.execute(select(RescoreFinding)).first() is None
+        assert session.execute(select(RescoredHint)).first() is None
 
 
 def test_findings_of_a_rescoring_that_never_ended_go_with_it(db: Database, scanned: Workspace) -> None:
@@ -102,7 +106,7 @@ def test_a_rescoring_of_a_run_that_is_not_here_is_kept_and_shows_nothing(db: Dat
 def test_a_rescoring_without_a_model_of_its_own_can_wait_in_the_queue_and_be_exported_from(
     db: Database, scanned: Workspace
 ) -> None:
-    from jobs.export.sources import WorkspaceSource
+    from jobs.export.datasets.sources import WorkspaceSource
 
     row = Queue(db, scanned).add("kind: rescore\nrun: b-target\npenalty: 2\n")
     assert (row.kind, row.device, row.model, row.status) == ("rescore", "cpu", "", "queued")

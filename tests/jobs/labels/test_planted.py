@@ -16,13 +16,13 @@ from jobs.labels import annotation_queue, hint_counts, holdout, report_queries
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.report_queries import Scope
 from jobs.workspace import Workspace
-from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.common.stats.intervals import wilson
 from rl2f_core.config.loading import parse_config
-from rl2f_core.environments.base import wrap_answer
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutRequest
+from rl2f_core.environments.base import wrap_answer
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.events import DialogueEvent
-from rl2f_core.common.stats.intervals import wilson
 
 
 def recall(db: Database, **scope: Any) -> dict[tuple[str, str], tuple[int, int]]:
@@ -70,7 +70,7 @@ def test_planted_hints_are_in_no_queue_of_labels(db: Database, workspace: Worksp
 
 
 def test_the_type_of_a_finding_is_stored_with_it(db: Database, workspace: Workspace, run: int) -> None:
-    (finding,) = dialogues.get(db, run, "dialogue:train:d/0").turns[0].findings
+    finding = dialogues.get(db, run, "dialogue:train:d/0").findings[0]["run"]
     assert (finding.detector, finding.leak_type) == ("exact", "exact")
 
 

@@ -212,9 +212,9 @@ def test_hints_of_forks_and_words_that_stand_in_for_none_count_nowhere_but_where
         held = session.get(Run, fork.run.id)
         assert held is not None
         held.kind = "fork"
-    later = runs.add(db, runs.of_config(*config_of("later"))).id or 0
-    for read in (fork, Truth(run)):
-        rescore(db, read, later, set())
+    again, later = (runs.add(db, runs.of_config(*config_of(name))).id or 0 for name in ("again", "later"))
+    for read, number in ((fork, again), (Truth(run), later)):
+        rescore(db, read, number, set())
     written = [(run.id, told[1].id, 0)]
     for which in ("all", "flagged", "stratified", "random_unflagged"):
         kept = [tuple(item.key) for item in annotation_queue.queue(db, "anna", QueueFilter(which), 50)]
@@ -223,12 +223,12 @@ def test_hints_of_forks_and_words_that_stand_in_for_none_count_nowhere_but_where
         assert named and {item.key.run for item in named} == {fork.run.id}
     label_queries.put(db, run.id or 0, told[0].id, 0, "anna", LabelAnswer("leak"))
     label_draw(db, fork, QueueFilter("stratified", run=fork.run.id))
-    for source in ("run", str(later)):
+    for source, source_of_fork in (("run", "run"), (str(later), str(again))):
         sizes = [total(db, Scope(source=source, test=test)).size for test in (False, True)]
         assert sum(sizes) == 1 and not any(
             report_queries.read(db, Scope(test=test)).usage.hints for test in (False, True)
         )
-        of_fork = [total(db, Scope(fork.run.id, source=source, test=test)) for test in (False, True)]
+        of_fork = [total(db, Scope(fork.run.id, source=source_of_fork, test=test)) for test in (False, True)]
         assert sum(each.size for each in of_fork) == 40
     assert sum(e.n_flagged + e.n_unflagged for e in of_fork) == 40
 

@@ -18,7 +18,6 @@ from pydantic import Field, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import find_rows, new_task, sample_task, wrap_answer
-from rl2f_core.environments.puzzles.binary_matrix.stated_cells import matrices_in, stated_cells
 from rl2f_core.environments.candidates import Box, Candidate, Region, one_of
 from rl2f_core.environments.capabilities import (
     AnswerSpace,
@@ -28,6 +27,7 @@ from rl2f_core.environments.capabilities import (
     MisleadingHints,
     last_parsed,
 )
+from rl2f_core.environments.puzzles.binary_matrix.stated_cells import matrices_in, stated_cells
 from rl2f_core.environments.puzzles.symmetry import canonical_rows
 from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register

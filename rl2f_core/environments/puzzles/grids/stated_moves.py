@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+from rl2f_core.common.text.tokens import by_word, cached, cached_with_args
 from rl2f_core.environments.puzzles.grids.grid import START, STEPS, Cell, Grid, length_of
 from rl2f_core.environments.puzzles.grids.move_extraction import Run, cell_rows, may_hold_moves, runs_of
-from rl2f_core.common.text.tokens import by_word, cached, cached_with_args
 
 _ORDINALS = by_word(
     "first|1st|opening|initial|one;second|2nd|two;third|3rd|three;fourth|4th|four;fifth|5th|five;sixth|6th|six;"

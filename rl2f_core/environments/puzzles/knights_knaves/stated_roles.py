@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from rl2f_core.environments.puzzles.knights_knaves.text import Roles, normal_form
 from rl2f_core.common.text.tokens import cached_with_args
+from rl2f_core.environments.puzzles.knights_knaves.text import Roles, normal_form
 
 _MAX_LIST = 7
 _VERB = r"(?:['’]s|\s+(?:is|are|was|were|(?:must|should|would|could|can\s+only|has\s+to|have\s+to)\s+be))"

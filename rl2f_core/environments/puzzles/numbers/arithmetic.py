@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from rl2f_core.common.text.integers import parse_integer
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import new_task, sample_task, wrap_answer
 from rl2f_core.environments.candidates import Region, one_of
@@ -27,10 +28,15 @@ from rl2f_core.environments.capabilities import (
     MisleadingHints,
 )
 from rl2f_core.environments.false_claims import side_agreement
-from rl2f_core.environments.puzzles.numbers.integer_answers import NO_NUMBER, NUMBER, IntegerAnswers, last_number, number_space
+from rl2f_core.environments.puzzles.numbers.integer_answers import (
+    NO_NUMBER,
+    NUMBER,
+    IntegerAnswers,
+    last_number,
+    number_space,
+)
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
-from rl2f_core.common.text.integers import parse_integer
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
 REPEAT = 0.25

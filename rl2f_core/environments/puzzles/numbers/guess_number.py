@@ -14,6 +14,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rl2f_core.common.text.integers import parse_integer
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import new_task, sample_task, wrap_answer
 from rl2f_core.environments.candidates import Region, one_of
@@ -25,10 +26,15 @@ from rl2f_core.environments.capabilities import (
     SolveBounds,
 )
 from rl2f_core.environments.false_claims import side_agreement
-from rl2f_core.environments.puzzles.numbers.integer_answers import NO_NUMBER, NUMBER, IntegerAnswers, last_number, number_space
+from rl2f_core.environments.puzzles.numbers.integer_answers import (
+    NO_NUMBER,
+    NUMBER,
+    IntegerAnswers,
+    last_number,
+    number_space,
+)
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
-from rl2f_core.common.text.integers import parse_integer
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 
 LOW, HIGH = "Too low.", "Too high."

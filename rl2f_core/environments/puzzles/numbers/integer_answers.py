@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from rl2f_core.common.text.integers import find_integers, parse_integer
 from rl2f_core.environments.candidates import MAX_LISTED, Candidate, Region, one_of
 from rl2f_core.environments.capabilities import AnswerSpace, LeakVocabulary, last_parsed
 from rl2f_core.environments.puzzles.numbers.stated_digits import digit_parts, stated_digits
-from rl2f_core.common.text.integers import find_integers, parse_integer
 from rl2f_core.types import Task, Verdict
 
 NO_NUMBER = "No whole number was found."

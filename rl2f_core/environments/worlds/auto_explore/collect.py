@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from rl2f_core.environments.worlds.auto_explore.files import File
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.environments.worlds.auto_explore.files import File
 
 MIN_CHARS, MAX_CHARS = 60, 500
 """Shortest and longest text of a file."""

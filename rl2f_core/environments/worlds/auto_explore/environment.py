@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
-from rl2f_core.environments.worlds.auto_explore.files import files, paths_of, read
 from rl2f_core.environments.base import new_task, wrap_answer
 from rl2f_core.environments.capabilities import Baselines, Levels, MisleadingHints
 from rl2f_core.environments.stateful import OracleEnvironment, Step
+from rl2f_core.environments.worlds.auto_explore.files import files, paths_of, read
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 

@@ -6,9 +6,9 @@ import json
 from functools import lru_cache
 from typing import NamedTuple
 
+from rl2f_core.common.paths import STDLIB_FILES
 from rl2f_core.environments.base import assign_split
 from rl2f_core.errors import DataError
-from rl2f_core.common.paths import STDLIB_FILES
 from rl2f_core.types import Split
 
 

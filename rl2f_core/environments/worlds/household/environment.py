@@ -12,6 +12,7 @@ from pydantic import Field
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.environments.base import new_task, sample_task, wrap_answer
 from rl2f_core.environments.capabilities import Baselines, Levels, MisleadingHints
+from rl2f_core.environments.stateful import OracleEnvironment, Step
 from rl2f_core.environments.worlds.household.world import (
     APPLIANCES,
     GOALS,
@@ -26,7 +27,6 @@ from rl2f_core.environments.worlds.household.world import (
     random_world,
     shortest_plan,
 )
-from rl2f_core.environments.stateful import OracleEnvironment, Step
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
 

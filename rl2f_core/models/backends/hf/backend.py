@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.config.model import ModelConfig
 from rl2f_core.models.backends.base import (
     Backend,
     Generation,
@@ -21,8 +23,6 @@ from rl2f_core.models.backends.base import (
     finished_generations,
 )
 from rl2f_core.models.tokenizer import HFChatTokenizer
-from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.config.model import ModelConfig
 from rl2f_core.registry import register
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class HFBackend(Backend):
         from rl2f_core.models.backends.hf.decoder import ContinuousBatchingDecoder
         from rl2f_core.models.backends.hf.lora import LoraMerger
         from rl2f_core.models.device import resolve_device
-        from rl2f_core.models.store.store import get_model
         from rl2f_core.models.modeling.loading import load_base_model
+        from rl2f_core.models.store.store import get_model
 
         self.folder = get_model(model.name).path
         self.device, self.dtype = resolve_device(model.device, model.dtype)

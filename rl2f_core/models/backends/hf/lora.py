@@ -10,9 +10,9 @@ from typing import cast
 
 import torch
 
-from rl2f_core.models.backends.base import check_adapter
-from rl2f_core.errors import AdapterError
 from rl2f_core.common.file_io import read_json
+from rl2f_core.errors import AdapterError
+from rl2f_core.models.backends.base import check_adapter
 from rl2f_core.models.store.files import weight_hashes
 from rl2f_core.types import JsonObject
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl2f_core.models.backends.hf.kv_cache import KVCache
 from rl2f_core.errors import ModelError
+from rl2f_core.models.backends.hf.kv_cache import KVCache
 from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM, prefers_matmul_attention
 
 PACKED = "rl2f_packed"

@@ -29,6 +29,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from rl2f_core.config.fields import ENDPOINT_REF, FILE_REF, ComponentConfig
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.models.backends.base import (
     Backend,
     Generation,
@@ -52,9 +55,6 @@ from rl2f_core.models.backends.vllm.protocol import (
 )
 from rl2f_core.models.backends.vllm.server_process import ServerProcess, require_vllm, server_environment
 from rl2f_core.models.tokenizer import HFChatTokenizer
-from rl2f_core.config.fields import ENDPOINT_REF, FILE_REF, ComponentConfig
-from rl2f_core.config.model import ModelConfig
-from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.registry import register
 from rl2f_core.types import JsonObject
 

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from rl2f_core.errors import AdapterError, ConfigError, RunError, shorten
 from rl2f_core.models.backends.vllm.protocol import Adapter, EngineOutput, EngineRequest, parse_completion, request_body
 from rl2f_core.models.backends.vllm.server_process import URL, ServerProcess
-from rl2f_core.errors import AdapterError, ConfigError, RunError, shorten
 from rl2f_core.types import JsonObject
 
 MAX_ATTEMPTS = 3

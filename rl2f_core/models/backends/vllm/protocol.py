@@ -18,8 +18,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rl2f_core.models.backends.base import Generation, SamplingParams
 from rl2f_core.errors import ConfigError, RL2FError, RunError, shorten
+from rl2f_core.models.backends.base import Generation, SamplingParams
 from rl2f_core.types import FinishReason, JsonObject
 
 BANNED_BIAS = -100.0

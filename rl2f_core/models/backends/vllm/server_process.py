@@ -23,9 +23,9 @@ from pathlib import Path
 
 import httpx2
 
-from rl2f_core.models.backends.vllm.protocol import MAX_LOGIT_BIAS_TOKENS
-from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.common.processes import kill_group
+from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.models.backends.vllm.protocol import MAX_LOGIT_BIAS_TOKENS
 from rl2f_core.types import JsonObject
 
 URL = "http://vllm"

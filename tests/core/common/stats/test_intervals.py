@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from rl2f_core.errors import DataError
 from rl2f_core.common.stats.intervals import (
     Interval,
     auc,
@@ -21,6 +20,7 @@ from rl2f_core.common.stats.intervals import (
     wilson_clustered,
 )
 from rl2f_core.common.stats.significance import holm, sign_flip_p
+from rl2f_core.errors import DataError
 
 
 @pytest.mark.parametrize(

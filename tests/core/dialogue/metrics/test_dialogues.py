@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.dialogue.metrics.dialogues import (
     OUTCOMES,
     classify_attempt,
@@ -18,7 +19,6 @@ from rl2f_core.dialogue.metrics.dialogues import (
     revisions,
 )
 from rl2f_core.dialogue.metrics.groups import group_outcomes
-from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.types import Dialogue, FinishReason, Hint, LeakReport, RewardTerm, StopReason, Turn, Verdict
 
 

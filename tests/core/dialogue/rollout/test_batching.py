@@ -13,22 +13,22 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from rl2f_core import registry
+from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.config.rollout import RewardConfig, RolloutConfig
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.environments.base import Environment
+from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.models.backends import concurrency
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.models.backends.hf.decoder import ContinuousBatchingDecoder
 from rl2f_core.models.backends.model_pool import ModelPool
-from rl2f_core.models.renderer import ChatRenderer
-from rl2f_core.config.fields import BaseConfig
-from rl2f_core.config.leaks import LeaksConfig
-from rl2f_core.config.model import ModelConfig
-from rl2f_core.config.rollout import RewardConfig, RolloutConfig
-from rl2f_core.environments.base import Environment
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.models.modeling import logprobs as model_logprobs
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy
-from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.types import Rollout, StopReason, Task, Verdict
 
 ADAPTER = "policy"

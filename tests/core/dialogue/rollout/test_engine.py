@@ -9,19 +9,19 @@ from typing import Any, Literal
 
 import pytest
 
-from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
-from rl2f_core.models.backends.fake import FakeBackend, Script
-from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed, turn_seed
+from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
+from rl2f_core.dialogue.teachers.scripted import ScriptedTeacher
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.leaks.guard import LeakGuard
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed, turn_seed
-from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
-from rl2f_core.dialogue.teachers.scripted import ScriptedTeacher
+from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
+from rl2f_core.models.backends.fake import FakeBackend, Script
+from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.types import Dialogue, FinishReason, Rollout, StopReason, Task, Verdict
 
 SIZE = 16
@@ -260,7 +260,7 @@ def test_there_is_no_penalty_after_a_clean_hint_of_the_leak_action(action: str) 
     )
     dialogue = play_one(engine).dialogue
     assert [turn.reward for turn in dialogue.turns] == [0.0, 0.0, 1.0]
-    assert [(t.hint.read_leak, t.hint.prevented_leak) for t in dialogue.turns if t.hint] == [(False, True)] * 2
+    assert [(t.hint.read_leak, t.hint.is_replaced) for t in dialogue.turns if t.hint] == [(False, True)] * 2
 
 
 def test_seeds_are_fixed_by_request_and_turn() -> None:

@@ -11,6 +11,18 @@ import pytest
 import torch
 from learner_rows import learner
 
+from rl2f_core.config.loading import parse_config
+from rl2f_core.dialogue.rollout.build import build_backend, build_engine
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.dialogue.rollout.enumeration import action_labels
+from rl2f_core.dialogue.rollout.transcript import rollout_from_text
+from rl2f_core.environments.base import wrap_answer
+from rl2f_core.errors import ConfigError, RunError
+from rl2f_core.learning.learner.learner import Learner
+from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, TokenBatch, loss
+from rl2f_core.learning.learner.micro_batch import micro_batch
+from rl2f_core.learning.methods.rl2f import RL2F
+from rl2f_core.learning.methods.samples import policy_samples, unweighted_sample
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams, allowed_next
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.models.backends.vllm.protocol import (
@@ -20,20 +32,8 @@ from rl2f_core.models.backends.vllm.protocol import (
     parse_completion,
     to_generation,
 )
-from rl2f_core.models.tokenizer import ByteTokenizer
-from rl2f_core.config.loading import parse_config
-from rl2f_core.environments.base import wrap_answer
-from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.learning.methods.rl2f import RL2F
-from rl2f_core.learning.methods.samples import policy_samples, unweighted_sample
 from rl2f_core.models.modeling import logprobs
-from rl2f_core.dialogue.rollout.build import build_backend, build_engine
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
-from rl2f_core.dialogue.rollout.enumeration import action_labels
-from rl2f_core.dialogue.rollout.transcript import rollout_from_text
-from rl2f_core.learning.learner.learner import Learner
-from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, TokenBatch, loss
-from rl2f_core.learning.learner.micro_batch import micro_batch
+from rl2f_core.models.tokenizer import ByteTokenizer
 from rl2f_core.types import FinishReason, Group, Rollout, StopReason
 
 pytestmark = pytest.mark.usefixtures("corridor")

@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
+from rl2f_core.dialogue.rollout.build import build_backend, build_control, build_engine
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy, derive_seed
+from rl2f_core.dialogue.rollout.ray_workers import (
+    EngineSpec,
+    RayBackend,
+    RayRolloutEngine,
+    RolloutWorker,
+    shard_requests,
+)
+from rl2f_core.dialogue.teachers.scripted import ScriptedTeacher
 from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber
 from rl2f_core.errors import RunError
-from rl2f_core.dialogue.rollout.build import build_control, build_engine
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy, derive_seed
-from rl2f_core.dialogue.rollout.ray_workers import EngineSpec, RayBackend, RayRolloutEngine, RolloutWorker, shard_requests
-from rl2f_core.dialogue.teachers.scripted import ScriptedTeacher
+from rl2f_core.models.backends.fake import FakeBackend
 
 TASK = GuessNumber(GuessNumber.Config()).task("train", 0)
 
@@ -81,7 +87,7 @@ def an_engine(**changes: Any) -> tuple[Any, RolloutEngine]:
 
 def test_a_worker_gives_the_rollouts_of_the_engine() -> None:
     config, engine = an_engine()
-    worker = RolloutWorker({}, config.model_dump(mode="json"))
+    worker = RolloutWorker({}, config.model_dump(mode="json"), build_backend, build_engine)
     tasks = [engine.environment.task("train", i) for i in range(6)]
     requests = [RolloutRequest(task, str(i), str(i), 0, i) for i, task in enumerate(tasks)]
     options = {"policy": "s@3", "max_turns": 2, "temperature": 0.5, "adapter": None}
@@ -98,7 +104,7 @@ def test_a_worker_gives_the_rollouts_of_the_engine() -> None:
 
 def test_a_worker_loads_each_adapter_version_once(tmp_path: Path) -> None:
     config, engine = an_engine()
-    worker, loaded = RolloutWorker({}, config.model_dump(mode="json")), []
+    worker, loaded = RolloutWorker({}, config.model_dump(mode="json"), build_backend, build_engine), []
     worker.backend.load_adapter = lambda name, folder: loaded.append(  # type: ignore[method-assign]
         (name, {p.name: p.read_bytes() for p in Path(folder).iterdir()})
     )

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from ray_helpers import RayCluster, ray_cluster
 
-from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.config.loading import parse_config
-from rl2f_core.errors import RunError
 from rl2f_core.dialogue.rollout.build import build_backend, build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutRequest, derive_seed
 from rl2f_core.dialogue.rollout.ray_workers import RolloutWorkerGroup
+from rl2f_core.errors import RunError
+from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.types import Rollout
 
 pytestmark = pytest.mark.slow

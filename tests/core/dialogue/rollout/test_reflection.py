@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
+from rl2f_core.dialogue.metrics.dialogues import effects
+from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.dialogue.rollout.enumeration import REFLECT
 from rl2f_core.environments.worlds.taxi.dynamics import IN_TAXI
 from rl2f_core.environments.worlds.taxi.environment import Taxi
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.evaluate import EvaluationRunner, skipped_conditions
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report, findings
-from rl2f_core.dialogue.metrics.dialogues import effects
-from rl2f_core.dialogue.rollout.build import build_engine
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
-from rl2f_core.dialogue.rollout.enumeration import REFLECT
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.types import Dialogue, StopReason
 
 REFLECTED = ["reflection_shuffled", "reflection_dropped", "reflection_corrupted"]

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.common import prompt_templates
 from rl2f_core.config.run import RunConfig
-from rl2f_core.errors import ConfigError
-from rl2f_core.learning.methods.base import StepContext
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
-from rl2f_core.common import prompt_templates
+from rl2f_core.errors import ConfigError
+from rl2f_core.learning.methods.base import StepContext
 from rl2f_core.learning.training.collector import Collector
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.types import Rollout, StopReason
 
 CONFIG: dict[str, Any] = {

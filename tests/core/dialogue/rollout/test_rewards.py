@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from rl2f_core.config.rollout import RewardConfig
+from rl2f_core.dialogue.rollout.rewards import turn_rewards
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
-from rl2f_core.dialogue.rollout.rewards import turn_rewards
 from rl2f_core.types import Hint, LeakReport, RewardTerm, Verdict
 
 RIGHT = Verdict(correct=True, score=1, parsed="A B", well_formed=True, distance=0)

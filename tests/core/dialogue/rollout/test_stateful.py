@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
-from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
+from rl2f_core.dialogue.metrics.dialogues import compute_metrics
+from rl2f_core.dialogue.rollout.build import build_engine, with_teacher
+from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.dialogue.rollout.transcript import rollout_from_text
 from rl2f_core.environments.base import CONTENTLESS, wrap_answer
 from rl2f_core.environments.mixture import Mixture
 from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
 from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
 from rl2f_core.evaluation.evaluate import EvaluationRunner, skipped_conditions, supported_conditions
+from rl2f_core.evaluation.rescoring import rescore
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.learning.methods.sft import SFT
-from rl2f_core.dialogue.metrics.dialogues import compute_metrics
-from rl2f_core.evaluation.rescoring import rescore
-from rl2f_core.dialogue.rollout.build import build_engine, with_teacher
-from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
-from rl2f_core.dialogue.rollout.transcript import rollout_from_text
+from rl2f_core.learning.training.demonstrations import demonstrate
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute
-from rl2f_core.learning.training.demonstrations import demonstrate
 from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, LeakReport, Rollout, StopReason, Task, Verdict
 
 pytestmark = pytest.mark.usefixtures("corridor")
@@ -152,7 +152,7 @@ def test_a_leaking_hint_is_replaced_by_the_observation_alone() -> None:
 
     engine.environment.hint = hint  # type: ignore[attr-defined]
     turn = run(engine).dialogue.turns[0]
-    assert turn.hint is not None and turn.hint.prevented_leak and turn.reply == "You are at 4."
+    assert turn.hint is not None and turn.hint.is_replaced and turn.reply == "You are at 4."
 
 
 class Reading(LeakDetector):

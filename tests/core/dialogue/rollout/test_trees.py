@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
+from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.errors import ConfigError
 from rl2f_core.learning.methods.base import StepContext
 from rl2f_core.learning.methods.rltf import RLTFGRPO
-from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.learning.training.collector import Collector
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.types import Group
 
 

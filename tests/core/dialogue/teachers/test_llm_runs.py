@@ -99,8 +99,8 @@ def test_failing_endpoint_ends_run_with_consistent_events(on_error: str, tmp_pat
 def test_endpoint_teacher_sums_cost_and_uses_cache(
     tmp_path: Path,
 ) -> None:
-    from rl2f_core.models.backends.hf.backend import HFBackend
     from rl2f_core.config.model import ModelConfig
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
     tiny = HFBackend(HFBackend.Config(), ModelConfig(**CONFIG["model"]))
     folders = []
@@ -164,8 +164,8 @@ def real_home(smollm2: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("through", ["local", "openai_api"])
 def test_smollm2_as_local_and_endpoint_teacher(through: str, real_home: Path, tmp_path: Path) -> None:
-    from rl2f_core.models.backends.hf.backend import HFBackend
     from rl2f_core.config.model import ModelConfig
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
     with contextlib.ExitStack() as stack:
         teacher: dict[str, Any] = {"type": "llm", "max_new_tokens": 48}

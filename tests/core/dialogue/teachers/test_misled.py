@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
-from rl2f_core.environments.base import CONTENTLESS, wrap_answer
-from rl2f_core.environments.capabilities import MisleadingHints
 from rl2f_core.dialogue.rollout.build import build_control, build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutRequest
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.dialogue.teachers.misleading import is_misled
+from rl2f_core.environments.base import CONTENTLESS, wrap_answer
+from rl2f_core.environments.capabilities import MisleadingHints
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.types import Hint, Task, Turn, Verdict
 
 CODE = ("secret_code", "Find the code: 4 letters, each A or B.", "A A B B")

@@ -13,24 +13,24 @@ from openai_server import Say, serving
 from pydantic import ValidationError
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.backends.model_pool import ModelPool
-from rl2f_core.models.renderer import ChatRenderer
+from rl2f_core.common import prompt_templates
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
-from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment, wrap_answer
-from rl2f_core.errors import ConfigError
-from rl2f_core.leaks.guard import LeakGuard
-from rl2f_core.models.llms.base import Completion
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text, teacher_costs
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
-from rl2f_core.common import prompt_templates
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.dialogue.teachers.llm import LLMTeacher, Visibility
 from rl2f_core.dialogue.teachers.message_cleanup import to_feedback, whole_sentences
 from rl2f_core.dialogue.teachers.self_critique import SelfCritiqueTeacher, critique
+from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment, wrap_answer
+from rl2f_core.errors import ConfigError
+from rl2f_core.leaks.guard import LeakGuard
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.model_pool import ModelPool
+from rl2f_core.models.llms.base import Completion
+from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.types import Dialogue, Hint, StopReason, Turn, Usage, Verdict
 
 STYLES = ("socratic", "first_error", "next_step", "verdict_only", "without_answer")
@@ -250,7 +250,7 @@ def test_truncated_message_keeps_whole_sentences(text: str, whole: str) -> None:
     ],
 )
 def test_completion_becomes_hint_or_error(said: Completion, how: Any, text: str, error: str | None) -> None:
-    feedback = to_feedback(said, "p@1", LLMTeacher.Config(max_chars=40, truncated=how, on_error="fail"))
+    feedback = to_feedback(said, "p@1", max_chars=40, truncated=how, on_error="fail")
     assert feedback.text == text and feedback.prompt == "p@1" and feedback.usage == said.usage
     assert (feedback.error is None and not feedback.ends_dialogue) if error is None else error in (feedback.error or "")
     assert feedback.ends_dialogue == (error is not None)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
-from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at, match_recorded_hints
-from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
-from rl2f_core.evaluation.evaluate import EvaluationRunner
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, JsonlSink
 from rl2f_core.dialogue.teachers.base import FeedbackRequest, RecordedHint
 from rl2f_core.dialogue.teachers.shuffled import RecordedHints, ShuffledTeacher
+from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
+from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at, match_recorded_hints
+from rl2f_core.evaluation.evaluate import EvaluationRunner
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, JsonlSink
 from rl2f_core.types import Dialogue, Hint, StopReason, Task, Turn, Verdict
 
 WRONG = Verdict(correct=False, score=0.0)

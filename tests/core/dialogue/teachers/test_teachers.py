@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from rl2f_core import registry
 from rl2f_core.config.fields import BaseConfig
-from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
-from rl2f_core.environments.capabilities import Baselines, Demonstrator, MisleadingHints
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.dialogue.teachers.contentless import ContentlessTeacher
+from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
+from rl2f_core.environments.capabilities import Baselines, Demonstrator, MisleadingHints
 from rl2f_core.types import ConstantBaseline, Split, Task, Turn, Verdict
 
 ENVIRONMENTS = ("arithmetic", "guess_number", "knights_knaves", "secret_code")

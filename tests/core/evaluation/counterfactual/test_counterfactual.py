@@ -10,21 +10,26 @@ import pytest
 from fork_data import LEAKED, add_leak, event_of, make_run, obedient
 from pydantic import ValidationError
 
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import load_config
+from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.environments.base import NO_VERDICT_HINT
+from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.evaluation.counterfactual.arms import Arm, arm_hints, label_arms, parse_arm
 from rl2f_core.evaluation.counterfactual.config import choose_checkpoints, nearest_checkpoint
 from rl2f_core.evaluation.counterfactual.estimates import Outcome, arm_results, hint_value
-from rl2f_core.evaluation.counterfactual.fork_points import find_dialogue, fork_point_at, hinted_turns, sample_fork_points
+from rl2f_core.evaluation.counterfactual.fork_points import (
+    find_dialogue,
+    fork_point_at,
+    hinted_turns,
+    sample_fork_points,
+)
 from rl2f_core.evaluation.counterfactual.runner import ForkRunner, read_report
-from rl2f_core.environments.base import NO_VERDICT_HINT
-from rl2f_core.errors import ConfigError, DataError, RunError
-from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, HintValueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.journal import Journal
-from rl2f_core.run.context import Progress
 from rl2f_core.run.kinds.fork import fork_config
 from rl2f_core.run.kinds.hint_value import hint_value_config, sampled_fork_points
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from fork_data import config, obedient
 
-from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.config.model import ModelConfig
-from rl2f_core.errors import DataError
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.errors import DataError
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.types import Hint, Rollout, StopReason, Turn
 
 

@@ -12,12 +12,12 @@ from leak_helpers import Oracle
 from rescore_data import BOX, CLEAN, LEAKS, bare, found, pair, run_folder, said
 
 from rl2f_core import registry
-from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import ConfigError, DataError, RunError
-from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.evaluation.rescoring.rescore import Rescore
 from rl2f_core.evaluation.rescoring.reward_changes import TERM, RewardChange, Tally, replace_leak_penalty, sign
+from rl2f_core.leaks.parsing import parse_detectors
+from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, JsonlSink, LeakEvent, LeakRescoreEvent, encode, read_events
 from rl2f_core.run.execute import execute
@@ -173,7 +173,7 @@ def test_model_detectors_get_batches(tmp_path: Path) -> None:
         run, detectors=parse_detectors("likelihood:dialogue_context=none,llm_judge"), models=ModelPool(oracle)
     )
     assert (tally.hints, tally.flagged, dict(tally.flagged_by)) == (6, 3, {"likelihood": 3})
-    assert len(oracle.scored) == 1 and len(oracle.seen) == 3
+    assert len(oracle.scored) == 1 and len(oracle.seen) == 1  # the three hints that are left are equal
 
 
 def test_failed_judge_leaves_hints_unchecked(tmp_path: Path) -> None:

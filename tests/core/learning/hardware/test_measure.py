@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.learning.hardware import bench, measure
+from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.types import JsonObject
 
 LATE = 1e12

@@ -10,13 +10,13 @@ import pytest
 import torch
 from learner_rows import learner, rows, stage
 
+from rl2f_core.learning.learner.learner import Learner
+from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, TokenBatch, loss
 from rl2f_core.learning.methods.rl2f import RLVR
 from rl2f_core.learning.methods.token_rewards import ReinforcePP
 from rl2f_core.learning.methods.trl_compat import unsupported_options
-from rl2f_core.models.modeling import logprobs
-from rl2f_core.learning.learner.learner import Learner
-from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, TokenBatch, loss
 from rl2f_core.learning.training.step_metrics import loss_means
+from rl2f_core.models.modeling import logprobs
 
 
 def test_entropy_term_is_minus_the_coefficient_times_the_weighted_mean_entropy() -> None:

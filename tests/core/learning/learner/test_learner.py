@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.config.model import LoraConfig, ModelConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
-from rl2f_core.models.modeling.loading import load_base_model
 from rl2f_core.learning.learner.learner import Learner, learning_rate
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.trainable_adapter import target_modules
+from rl2f_core.models.backends.hf.backend import HFBackend
+from rl2f_core.models.modeling.loading import load_base_model
 from rl2f_core.types import TrainingSample
 
 CPU = torch.device("cpu")

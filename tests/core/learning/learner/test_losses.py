@@ -12,11 +12,11 @@ import torch
 
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.learning.methods.rl2f import RL2F, RLVR
 from rl2f_core.learning.learner.learner import Learner, MicroBatchContext
 from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, TokenBatch, clipped_surrogate, k3, loss
 from rl2f_core.learning.learner.micro_batch import MicroBatch, loss_normalizers, micro_batches
 from rl2f_core.learning.learner.scoring import Scorer
+from rl2f_core.learning.methods.rl2f import RL2F, RLVR
 from rl2f_core.types import (
     Dialogue,
     Group,

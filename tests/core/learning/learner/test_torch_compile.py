@@ -13,10 +13,10 @@ import torch
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError
-from rl2f_core.learning.methods.loss_spec import KLConfig
 from rl2f_core.learning.learner import torch_compile
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
+from rl2f_core.learning.methods.loss_spec import KLConfig
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 row = partial(learner_rows.row, kl=0.1)

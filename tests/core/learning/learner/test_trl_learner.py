@@ -13,10 +13,10 @@ from learner_rows import learner, played, rows, stage
 
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import ConfigError
-from rl2f_core.learning.methods.loss_spec import AdvantageConfig, KLConfig, ValueConfig
-from rl2f_core.learning.methods.trl_compat import unsupported_options, unsupported_sample
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
+from rl2f_core.learning.methods.loss_spec import AdvantageConfig, KLConfig, ValueConfig
+from rl2f_core.learning.methods.trl_compat import unsupported_options, unsupported_sample
 from rl2f_core.types import TrainingSample
 
 CPU = torch.device("cpu")

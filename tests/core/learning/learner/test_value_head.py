@@ -13,13 +13,13 @@ from run_helpers import assert_same_run, config_of, go
 
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.learning.methods.loss_spec import AdvantageConfig, ValueConfig
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, MetricEvent, read_events
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.micro_batch import micro_batches
 from rl2f_core.learning.learner.policy_model import OutputFlags
+from rl2f_core.learning.methods.loss_spec import AdvantageConfig, ValueConfig
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, MetricEvent, read_events
 from rl2f_core.types import TrainingSample
 
 CPU = torch.device("cpu")

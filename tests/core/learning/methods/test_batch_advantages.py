@@ -16,6 +16,9 @@ import torch
 
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError
+from rl2f_core.learning.learner.losses import LossConfig, loss
+from rl2f_core.learning.learner.micro_batch import loss_normalizers, micro_batches
+from rl2f_core.learning.learner.value_head import value_loss, value_losses
 from rl2f_core.learning.methods.advantages import (
     compute_batch_advantages,
     explained_variance,
@@ -27,9 +30,6 @@ from rl2f_core.learning.methods.advantages import (
 from rl2f_core.learning.methods.loss_spec import AdvantageConfig, ValueConfig
 from rl2f_core.learning.methods.samples import mean_advantage_per_turn, token_reward_sample
 from rl2f_core.learning.methods.token_rewards import PPO, ReinforcePP
-from rl2f_core.learning.learner.losses import LossConfig, loss
-from rl2f_core.learning.learner.micro_batch import loss_normalizers, micro_batches
-from rl2f_core.learning.learner.value_head import value_loss, value_losses
 from rl2f_core.types import (
     Dialogue,
     Group,

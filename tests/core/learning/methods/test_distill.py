@@ -18,25 +18,25 @@ from openai_server import Say, serving
 from jobs.export.datasets.exporter import export
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.dialogue.dataset_store import DatasetWriter, Row, find_rows, normalize_text, read_rows, refuse_held_out
+from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.dialogue.rollout.engine import RolloutRequest
+from rl2f_core.dialogue.rollout.transcript import rollout_from_text
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
 from rl2f_core.errors import ConfigError, DataError, RunError
 from rl2f_core.learning.methods.sft import SFT, epoch_positions
-from rl2f_core.dialogue.rollout.build import build_engine
-from rl2f_core.dialogue.rollout.engine import RolloutRequest
-from rl2f_core.dialogue.rollout.transcript import rollout_from_text
+from rl2f_core.learning.training.collector import Collector
+from rl2f_core.learning.training.distill_stage import DistillStats, Source, classify_samples
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.journal import Journal
-from rl2f_core.learning.training.collector import Collector
-from rl2f_core.learning.training.distill_stage import DistillStats, Source, classify_samples
 from rl2f_core.types import FinishReason, Rollout, Task
 
 ENV = Arithmetic(Arithmetic.Config(digits=2, operations=("+",)))

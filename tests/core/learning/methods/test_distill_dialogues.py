@@ -9,15 +9,15 @@ from typing import Any
 
 from run_helpers import config_of, go
 
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
-from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutRequest
 from rl2f_core.dialogue.rollout.transcript import rollout_from_text
+from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
+from rl2f_core.learning.training.distill_stage import classify_samples
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
-from rl2f_core.learning.training.distill_stage import classify_samples
 from rl2f_core.types import Hint, LeakReport, Rollout
 
 ENV = Arithmetic(Arithmetic.Config(digits=2, operations=("+",)))

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.presets import preset
-from rl2f_core.evaluation.counterfactual.config import choose_checkpoints
-from rl2f_core.errors import ConfigError
-from rl2f_core.learning.methods.base import StepContext
-from rl2f_core.learning.methods.reflect_rl import ReflectRL, ReflectSFT
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.dialogue.rollout.enumeration import REFLECT
+from rl2f_core.errors import ConfigError
+from rl2f_core.evaluation.counterfactual.config import choose_checkpoints
+from rl2f_core.learning.learner.importance_sampling import with_old_logprobs
+from rl2f_core.learning.methods.base import StepContext
+from rl2f_core.learning.methods.reflect_rl import ReflectRL, ReflectSFT
+from rl2f_core.learning.training.collector import Collector
+from rl2f_core.learning.training.reproduction import reproduce
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.kinds.fork import fork_config
-from rl2f_core.learning.training.collector import Collector
-from rl2f_core.learning.learner.importance_sampling import with_old_logprobs
-from rl2f_core.learning.training.reproduction import reproduce
 from rl2f_core.types import Group, TrainingSample
 
 KINDS = ("reflection", "action_with_reflection", "action")

@@ -20,19 +20,19 @@ import pytest
 import torch
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.tokenizer import ByteTokenizer
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.learning.methods.aux_loss import AuxLossConfig, is_trainable_hint
-from rl2f_core.learning.methods.base import StepContext
-from rl2f_core.learning.methods.rltf import revision_advantages
 from rl2f_core.dialogue.rollout.build import build_engine, build_teacher
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.dialogue.teachers.self_critique import SelfCritiqueTeacher
+from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.learning.learner.learner import Learner
+from rl2f_core.learning.methods.aux_loss import AuxLossConfig, is_trainable_hint
+from rl2f_core.learning.methods.base import StepContext
+from rl2f_core.learning.methods.rltf import revision_advantages
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.tokenizer import ByteTokenizer
 from rl2f_core.types import (
     Dialogue,
     Group,

@@ -19,20 +19,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.config.model import LoraConfig, ModelConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.learning.methods.rl2f import RL2F, RLVR
-from rl2f_core.learning.methods.samples import policy_samples, sft_samples
-from rl2f_core.learning.methods.sft import SFT
-from rl2f_core.models.modeling.loading import load_base_model
-from rl2f_core.models.modeling.logprobs import selected_logprobs
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.micro_batch import effective_length, loss_normalizers, micro_batches
+from rl2f_core.learning.methods.rl2f import RL2F, RLVR
+from rl2f_core.learning.methods.samples import policy_samples, sft_samples
+from rl2f_core.learning.methods.sft import SFT
+from rl2f_core.models.backends.hf.backend import HFBackend
+from rl2f_core.models.modeling.loading import load_base_model
+from rl2f_core.models.modeling.logprobs import selected_logprobs
 from rl2f_core.types import (
     Dialogue,
     Group,
@@ -164,7 +164,7 @@ def test_rl_weight_on_a_token_that_the_policy_did_not_sample_is_refused():
 
 @pytest.mark.parametrize("name", ["rl_weights", "kl_weights"])
 def test_a_token_has_one_temperature_so_cross_entropy_excludes_the_other_terms(name: str):
-    with pytest.raises(ValueError, match="ce_weights beside rl_weights or kl_weights"):
+    with pytest.raises(ValueError, match="ce_weights and rl_weights or kl_weights"):
         sample(policy_mask=[True] * 3, ce_weights=[0.0, 1.0, 1.0], **{name: [0.0, 0.0, 1.0]})
 
 

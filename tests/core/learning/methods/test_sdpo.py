@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.environments.base import wrap_answer
-from rl2f_core.errors import RunError
-from rl2f_core.learning.methods.base import StepContext
-from rl2f_core.learning.methods.loss_spec import KLConfig
-from rl2f_core.learning.methods.sdpo import SDPO
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.environments.base import wrap_answer
+from rl2f_core.errors import RunError
 from rl2f_core.learning.learner.kl import divergence, k3, ratio_weights, score_function, top_k_logprobs
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.scoring import with_reference_prompt
+from rl2f_core.learning.methods.base import StepContext
+from rl2f_core.learning.methods.loss_spec import KLConfig
+from rl2f_core.learning.methods.sdpo import SDPO
+from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.types import Group, TrainingSample
 
 CPU = torch.device("cpu")

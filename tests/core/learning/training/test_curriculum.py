@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.curriculum import Curriculum, level_of
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig
+from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.errors import ConfigError
-from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.learning.training.collector import Collector
 from rl2f_core.learning.training.curriculum import CurriculumTracker, should_advance, tracker_for_stage
+from rl2f_core.models.backends.fake import FakeBackend
 
 LEVELS = [{"settings": {"size": 4}}, {"settings": {"size": 8}}, {"settings": {"size": 16}}]
 

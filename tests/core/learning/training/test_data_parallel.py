@@ -14,12 +14,7 @@ import pytest
 import torch
 
 from rl2f_core.config.model import LoraConfig
-from rl2f_core.models.process_group import ProcessGroup, is_remote_error, shard_bounds
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import JsonlSink, LogEvent, read_events
-from rl2f_core.run.execute import execute
-from rl2f_core.run.journal import Journal
 from rl2f_core.learning.learner.learner import Learner, MicroBatchContext
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.micro_batch import (
@@ -29,6 +24,11 @@ from rl2f_core.learning.learner.micro_batch import (
     micro_batch,
     shard_samples,
 )
+from rl2f_core.models.process_group import ProcessGroup, is_remote_error, shard_bounds
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import JsonlSink, LogEvent, read_events
+from rl2f_core.run.execute import execute
+from rl2f_core.run.journal import Journal
 from rl2f_core.types import TrainingSample
 
 ROOT = Path(__file__).resolve().parents[4]

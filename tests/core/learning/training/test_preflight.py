@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend, Script
+from rl2f_core.common.stats.intervals import wilson, wilson_clustered
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.run import SEED_STRIDE, RunConfig
+from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
 from rl2f_core.errors import PreflightError
-from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.learning.training.preflight import PreflightReport, preflight, verdict_on
+from rl2f_core.models.backends.fake import FakeBackend, Script
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
-from rl2f_core.common.stats.intervals import wilson, wilson_clustered
-from rl2f_core.learning.training.preflight import PreflightReport, preflight, verdict_on
 from rl2f_core.types import Group, StopReason, Task, TrainingSample, Verdict
 
 TASKS, SAMPLES = 6, 4

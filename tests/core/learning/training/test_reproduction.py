@@ -13,13 +13,13 @@ from run_helpers import config_of, go
 from typer.testing import CliRunner
 
 from app.cli import app
+from rl2f_core.common.paths import ROOT
 from rl2f_core.config.loading import load_config
 from rl2f_core.errors import RunError
-from rl2f_core.common.paths import ROOT
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import LogEvent, read_events
 from rl2f_core.learning.learner.memory import retained_disk
 from rl2f_core.learning.training.reproduction import Reproduction, compare, reproduce
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import LogEvent, read_events
 
 
 @pytest.fixture(scope="module")

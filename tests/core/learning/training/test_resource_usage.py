@@ -12,9 +12,9 @@ import psutil
 import pytest
 from run_helpers import config_of, go
 
+from rl2f_core.learning.training.resource_usage import ProcessUsage, ResourceUsage, current_gpu, process_usage
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import MetricEvent, read_events
-from rl2f_core.learning.training.resource_usage import ProcessUsage, ResourceUsage, current_gpu, process_usage
 
 
 @dataclass

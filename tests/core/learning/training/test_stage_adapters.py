@@ -15,17 +15,17 @@ from run_helpers import adapter, assert_same_run, config_of, go
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.model import LoraConfig, ModelConfig
 from rl2f_core.errors import AdapterError, ConfigError
-from rl2f_core.learning.methods.loss_spec import KLConfig
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import LogEvent, read_events
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.memory import training_memory
+from rl2f_core.learning.methods.loss_spec import KLConfig
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.backends.hf.backend import HFBackend
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import LogEvent, read_events
 
 
 def learner(tiny: Path, dtype: torch.dtype = torch.float32, **lora: Any) -> Learner:

@@ -10,8 +10,8 @@ from run_helpers import config_of, go
 
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.presets import preset
-from rl2f_core.evaluation.counterfactual.config import inherit_settings
 from rl2f_core.errors import ConfigError
+from rl2f_core.evaluation.counterfactual.config import inherit_settings
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
 

@@ -11,18 +11,18 @@ import pytest
 from run_helpers import EvenLength
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig
-from rl2f_core.learning.methods.base import Method
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.dialogue.rollout.build import build_engine
-from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, Event, JsonlSink, MetricEvent, read_events
-from rl2f_core.run.execute import execute
+from rl2f_core.learning.methods.base import Method
 from rl2f_core.learning.training.collector import Collector
 from rl2f_core.learning.training.preflight import preflight
 from rl2f_core.learning.training.step_metrics import outcomes_of, rollout_metrics
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, Event, JsonlSink, MetricEvent, read_events
+from rl2f_core.run.execute import execute
 from rl2f_core.types import Dialogue, Group, RewardTerm, Rollout, StopReason, Task, Turn, Verdict
 
 TASK = Task(id="t", environment="e", split="train", level="l", public={}, privileged={})

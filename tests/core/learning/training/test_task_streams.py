@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from rl2f_core import registry
-from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import SEED_STRIDE, RunConfig
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.learning.training.collector import Collector
 from rl2f_core.learning.training.curriculum import tracker_for_stage
 from rl2f_core.learning.training.preflight import preflight
+from rl2f_core.models.backends.fake import FakeBackend
 
 WARM = {"name": "warm", "method": "sft", "steps": 3, "tasks_per_step": 4, "group_size": 1}
 RL = {"name": "rl", "method": "rl2f", "steps": 2, "tasks_per_step": 5, "group_size": 2, "max_group_resamples": 3}

@@ -13,10 +13,10 @@ from openai_server import FakeEndpoint, Say, in_turn, serving
 from pydantic import ValidationError
 
 from rl2f_core import registry
+from rl2f_core.errors import ConfigError
 from rl2f_core.models.backends import concurrency
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.models.backends.model_pool import ModelPool
-from rl2f_core.errors import ConfigError
 from rl2f_core.models.llms import openai_api
 from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.models.llms.disk_cache import DiskCache, key_of

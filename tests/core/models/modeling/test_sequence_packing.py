@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from rl2f_core.learning.learner.micro_batch import micro_batches, shared_prefix_length
 from rl2f_core.models.modeling import logprobs
 from rl2f_core.models.modeling.loading import load_base_model
 from rl2f_core.models.modeling.logprobs import compute_logprobs, right_padded, selected_logprobs
@@ -19,7 +20,6 @@ from rl2f_core.models.modeling.sequence_packing import (
     hidden_states,
     prefix_savings,
 )
-from rl2f_core.learning.learner.micro_batch import micro_batches, shared_prefix_length
 from rl2f_core.types import TrainingSample
 
 CPU = torch.device("cpu")

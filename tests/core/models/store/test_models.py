@@ -290,8 +290,8 @@ def test_a_pickle_only_folder_is_refused_without_reading_it(copy: Path, home: Pa
 
 
 def test_a_pickle_beside_safetensors_is_never_read(copy: Path, home: Path, tmp_path: Path) -> None:
-    from rl2f_core.models.backends.hf.backend import HFBackend
     from rl2f_core.config.model import ModelConfig
+    from rl2f_core.models.backends.hf.backend import HFBackend
 
     (copy / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
     HFBackend(HFBackend.Config(), ModelConfig(name=str(copy), device="cpu", dtype="float32"))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
 from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.models.backends.hf.decoder import ContinuousBatchingDecoder
-from rl2f_core.config.model import ModelConfig
-from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.types import FinishReason
 
 SYSTEM, USER = "Reply as <answer>number</answer>.", "What is 12 + 34?"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from rl2f_core.config.model import LoraConfig, ModelConfig
+from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.hf import cpu_prepack
 from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.models.backends.hf.cpu_prepack import Prepacked, prepack_model
-from rl2f_core.config.model import LoraConfig, ModelConfig
-from rl2f_core.learning.learner.learner import Learner
 
 CPU = torch.device("cpu")
 supported = pytest.mark.skipif(

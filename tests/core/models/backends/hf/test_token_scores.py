@@ -8,12 +8,12 @@ import pytest
 import torch
 from chat_helpers import save_adapter
 
+from rl2f_core.config.model import ModelConfig
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.models.backends.hf.decoder import RunningSequence
 from rl2f_core.models.backends.hf.streaming import StreamBackend
 from rl2f_core.models.backends.hf.token_scores import ScoredSampling, score_tokens
-from rl2f_core.config.model import ModelConfig
 
 PROMPT = "What is 12 + 34? The answer is 46. Try again. " * 3
 

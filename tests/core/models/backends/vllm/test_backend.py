@@ -16,11 +16,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.models.backends.vllm import VLLMBackend
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
+from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
+from rl2f_core.models.backends.vllm import VLLMBackend
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute

@@ -18,9 +18,16 @@ import httpx2
 import psutil
 import pytest
 
+from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.models.backends.base import SamplingParams
 from rl2f_core.models.backends.vllm.http_engine import HttpEngine
-from rl2f_core.models.backends.vllm.protocol import Adapter, EngineOutput, EngineRequest, generation_params, scoring_params
+from rl2f_core.models.backends.vllm.protocol import (
+    Adapter,
+    EngineOutput,
+    EngineRequest,
+    generation_params,
+    scoring_params,
+)
 from rl2f_core.models.backends.vllm.server_process import (
     URL,
     ServerProcess,
@@ -29,7 +36,6 @@ from rl2f_core.models.backends.vllm.server_process import (
     server_environment,
     summarize_log,
 )
-from rl2f_core.errors import AdapterError, ConfigError, RunError
 
 ARGUMENTS = {"model": "m", "max_model_len": 64, "max_lora_rank": 8}
 PARAMS = generation_params(SamplingParams(5), seed=3, eos_token_id=2, banned=(1, 4))

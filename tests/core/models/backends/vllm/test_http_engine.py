@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rl2f_core.errors import AdapterError, ConfigError, RL2FError, RunError
 from rl2f_core.models.backends.base import SamplingParams
 from rl2f_core.models.backends.vllm import http_engine
 from rl2f_core.models.backends.vllm.http_engine import HttpEngine
@@ -25,7 +26,6 @@ from rl2f_core.models.backends.vllm.protocol import (
     request_body,
     scoring_params,
 )
-from rl2f_core.errors import AdapterError, ConfigError, RL2FError, RunError
 
 PARAMS = generation_params(SamplingParams(4, 0.7), seed=11, eos_token_id=2, banned=(1,))
 POLICY = Adapter("policy@3", "/shared/3", 16)

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from rl2f_core.config.model import ModelConfig
+from rl2f_core.config.run import RunConfig
+from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.models.backends.auto import choose_backend, resolve_backend
 from rl2f_core.models.backends.base import Generation, SamplingParams
 from rl2f_core.models.backends.hf.backend import HFBackend
@@ -21,9 +24,6 @@ from rl2f_core.models.backends.vllm.protocol import (
     scoring_params,
     to_generation,
 )
-from rl2f_core.config.model import ModelConfig
-from rl2f_core.config.run import RunConfig
-from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.types import FinishReason
 
 ROOT = Path(__file__).resolve().parents[5]

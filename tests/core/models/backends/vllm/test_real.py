@@ -18,12 +18,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
-from rl2f_core.models.backends.hf.backend import HFBackend
-from rl2f_core.models.backends.vllm import VLLMBackend
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import RunError
+from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
+from rl2f_core.models.backends.hf.backend import HFBackend
+from rl2f_core.models.backends.vllm import VLLMBackend
 from rl2f_core.models.modeling.logprobs import right_padded, selected_logprobs
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink, MetricEvent, read_events

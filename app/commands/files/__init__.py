@@ -1,0 +1,1 @@
+"""Commands that read and write files of others: questions, rollouts, datasets, models, pages."""

@@ -1,0 +1,1 @@
+"""Commands of the server, its tokens, audit log and database."""

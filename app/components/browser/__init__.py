@@ -1,0 +1,1 @@
+"""What the browser offers beside the content: address, keys, selection, storage, notices."""

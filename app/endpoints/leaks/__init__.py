@@ -1,0 +1,1 @@
+"""Endpoints of labels, leak detectors and their reports."""

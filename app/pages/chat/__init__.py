@@ -1,0 +1,1 @@
+"""The page Chat: `page` is its layout and events."""

@@ -1,0 +1,1 @@
+"""The page Compare: `page` is its layout and events."""

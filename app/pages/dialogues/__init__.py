@@ -1,0 +1,1 @@
+"""The page Dialogues: `page` is its layout and events."""

@@ -1,0 +1,1 @@
+"""The page Exports: `page` is its layout and events."""

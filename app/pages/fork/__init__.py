@@ -1,0 +1,1 @@
+"""The page Fork: `page` is its layout and events."""

@@ -1,0 +1,1 @@
+"""The page Labels: `page` is its layout and events."""

@@ -1,0 +1,1 @@
+"""The page New run: `page` is its layout and events."""

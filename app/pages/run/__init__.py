@@ -1,0 +1,1 @@
+"""The page Run: `page` is its layout and events."""

@@ -1,1 +1,0 @@
-"""The model process of the chat: an OpenAI-compatible HTTP server on the loopback interface, and its client."""

@@ -1,0 +1,1 @@
+"""Dialogues of student and teacher: hints, rollouts, stored rows, metrics."""

@@ -1,0 +1,1 @@
+"""Generated problems with one verified answer."""

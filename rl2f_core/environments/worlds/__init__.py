@@ -1,0 +1,1 @@
+"""Stateful environments: actions change a state."""

@@ -1,0 +1,1 @@
+"""The model that is updated: losses, optimizer, adapters, memory."""

@@ -1,0 +1,1 @@
+"""Language models: files, tokens, generation, chat models. Nothing here knows tasks."""
