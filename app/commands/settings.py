@@ -1,6 +1,6 @@
 """Options that are made from the fields of a settings model, which is imported only when its command runs.
 
-    def export(out: Path, settings: ExportSettings = options_of("jobs.export.datasets.settings:ExportSettings")) -> None:
+    def export(out: Path, settings: ExportSettings = options_of("jobs.export.datasets.settings:ExportSettings")): ...
 
 The name of an option is that of the field, its help text the docstring below the field. A field with several values is
 an option that may be repeated; its name is singular. The fields of a nested model are options too.

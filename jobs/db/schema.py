@@ -107,7 +107,7 @@ def upgrade(connection: sa.Connection, name: str) -> bool:
     if revision is None:
         MODELS.create_all(connection)
         _create_texts_and_view(connection)
-        connection.execute(sa.insert(models.table_of(models.Setting)).values(name="store.version", value="0"))
+        connection.execute(sa.insert(models.table_of(server_models.Setting)).values(name="store.version", value="0"))
         command.stamp(config, "head")
     else:
         command.upgrade(config, "head")

@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.export.model.exporter import find_checkpoint
 from jobs.model_server.protocol import ModelSource
 from rl2f_core.common.file_io import read_json
 from rl2f_core.config.model import ModelConfig
@@ -50,7 +49,7 @@ def find_models(checkpoints: Sequence[tuple[Path, str]], *, base: bool) -> dict[
         config = run.config()
         if not isinstance(config, RunConfig):
             raise ConfigError("Only training runs have checkpoints.", value=str(folder))
-        checkpoint = find_checkpoint(run, name)
+        checkpoint = run.find_checkpoint(name)
         served = f"{run.path.resolve().name}@{checkpoint}"
         if served in models:
             raise ConfigError("Two checkpoints have the same name.", value=served,
