@@ -129,7 +129,6 @@ class LeakReport(FrozenModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     leaked: bool
-    """The hint reveals the answer."""
     detector: str | None = None
     """The registered name of the detector that flagged it."""
     leak_type: LeakType | None = None
@@ -459,9 +458,8 @@ class TrainingSample:
     dialogue: str = ""
     """Id of its dialogue. All samples of a dialogue are in the same update."""
     policy_loss: PolicyLoss = "ppo"
-    """How the rl loss term uses ρ = π / π_old (`learner.losses`): `ppo` min(ρA, clip(ρ)A);
-    `importance_sampling` ρA; `cispo` sg(clip ρ)·A·log π; `awr` ρA with π_old scored on this sample before the update,
-    so that ρ starts at 1."""
+    """Use of ρ = π / π_old (`learner.losses`): `ppo` min(ρA, clip(ρ)A); `importance_sampling` ρA; `cispo`
+    sg(clip ρ)·A·log π; `awr` ρA with π_old scored on this sample before the update, so that ρ starts at 1."""
     min_logprob: float | None = None
     """Drop tokens from the rl loss term whose logprob in this sample was lower before the update."""
     off_context: bool = False

@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from app.common.urls import audit_url
-from app.endpoints.endpoint import endpoint
-from app.endpoints.group import Endpoints
+from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import ShortText, from_row
 from jobs.db.audit_models import AuditRecord
 from jobs.db.queries import audit_log

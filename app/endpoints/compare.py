@@ -13,10 +13,9 @@ from pydantic import Field, ValidationError
 
 from app.common.context import Context
 from app.common.known_values import check_known
-from app.endpoints.endpoint import OldName, endpoint
-from app.endpoints.group import Endpoints
+from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.run import Smoothing
-from app.endpoints.types import RunId, ShortText, from_row
+from app.endpoints.types import OldName, RunId, ShortText, from_row
 from app.plots import comparison, evaluation, run_charts
 from app.plots.comparison import CheckpointOutcomes, ComparedRun
 from app.plots.run_data import RunData, VersionedCache

@@ -9,7 +9,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_type_hints
 
@@ -17,8 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
 
+from app.common.context import Context
+from app.common.urls import page_url
 from app.endpoints.recorder import Action, recorded
+from app.endpoints.types import OldName, QueuedRun
+from jobs.db.models import Run
+from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, shorten_repr
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 Scope = Literal["read", "run", "label"]
@@ -30,13 +35,6 @@ F = TypeVar("F", bound=Callable[..., object])
 _FLAT = "flat"
 Flat = Annotated[T, _FLAT]
 """A settings model whose fields are arguments of an endpoint."""
-
-
-@dataclass(frozen=True)
-class OldName:
-    """Mark of an argument that had another name; programs may still use it."""
-
-    name: str
 
 
 COMMON = {
@@ -51,6 +49,7 @@ COMMON = {
     "event_id": "Id of a dialogue; permanent in its run.",
     "id": "Its number.",
     "label": "Its label.",
+    "leaked": "The hint reveals the answer.",
     "level": "Level of the task.",
     "message": "What is wrong.",
     "name": "Its name.",
@@ -213,6 +212,30 @@ def describe_properties(schema: JsonObject) -> JsonObject:
             )
             each.setdefault("description", text or number)
     return schema
+
+
+class Endpoints:
+    """Endpoints of one subject.
+
+    Args:
+        context: The workspace and its services.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def _queue(self, config: BaseRun | str, parent: int | None, name: str | None = None) -> QueuedRun:
+        """Put a configuration, or its YAML, into the queue."""
+        run = self._context.queue.add(config, name=name, parent=parent)
+        return QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id))
+
+    def _folder(self, run: Run) -> RunDir:
+        """Return the directory of a run, which may have disappeared."""
+        return RunDir(self._context.workspace.folder(run.folder))
+
+    def _open(self, run: Run) -> RunDir:
+        """Return the directory of a run. Raises `RunError` if there is none."""
+        return RunDir.open(self._context.workspace.folder(run.folder))
 
 
 def endpoint(scope: Scope) -> Callable[[F], F]:

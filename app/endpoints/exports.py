@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from app.common.known_values import check_checkpoint, check_dialogue_filters, check_known
-from app.endpoints.endpoint import endpoint
-from app.endpoints.group import Endpoints, QueuedRun
+from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import (
     Checkpoint,
     FileRef,
+    QueuedRun,
     RunId,
     RunOrOldId,
     RunsOrOldIds,

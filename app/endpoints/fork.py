@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from app.endpoints.dialogues import EventId, Text, TurnIndex
-from app.endpoints.endpoint import Flat, endpoint
-from app.endpoints.group import Endpoints, QueuedRun
+from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.labels import Source
 from app.endpoints.leaks.redacted_reruns import RedactedRerun, rerun_result
-from app.endpoints.types import RunId
+from app.endpoints.types import QueuedRun, RunId
 from app.forms.allowlist import check_checkpoint
 from jobs.db.errors import NotFoundError
 from jobs.db.models import DialogueRow, Run, RunSummary

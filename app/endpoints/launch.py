@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from app.common.urls import page_url
-from app.endpoints.endpoint import Flat, endpoint
-from app.endpoints.group import Endpoints, QueuedRun
-from app.endpoints.types import RunId, ShortText
+from app.endpoints.endpoint import Endpoints, Flat, endpoint
+from app.endpoints.types import QueuedRun, RunId, ShortText
 from app.forms import preflight, run_form, yaml_text
 from app.forms.allowlist import Option, list_options
 from app.forms.preflight import PreflightState

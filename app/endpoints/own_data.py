@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.endpoints.endpoint import endpoint
-from app.endpoints.group import Endpoints
+from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import ShortText, check_file_name, validated
 from app.forms.own_data import store, stored_files
 from jobs.db.errors import NotFoundError

@@ -13,9 +13,8 @@ from pydantic import Field
 from app.common.context import Context
 from app.common.known_values import check_checkpoint, check_known
 from app.common.log_tail import MAX_BYTES, read_tail
-from app.endpoints.endpoint import endpoint
-from app.endpoints.group import Endpoints, QueuedRun
-from app.endpoints.types import Checkpoint, RunOrOldId, ShortText, from_row
+from app.endpoints.endpoint import Endpoints, endpoint
+from app.endpoints.types import Checkpoint, QueuedRun, RunOrOldId, ShortText, from_row
 from app.plots import evaluation as evaluation_plots
 from app.plots import summary_cards
 from app.plots.run_charts import catalogue, check_metrics, overview, series

@@ -11,8 +11,7 @@ from typing import Annotated, cast
 from pydantic import Field
 
 from app.common.known_values import check_run_filter
-from app.endpoints.endpoint import Flat, endpoint
-from app.endpoints.group import Endpoints
+from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.types import Cursor, RunId, RunOrOldId, RunsOrOldIds, ShortText, check_file_name, from_row
 from jobs.db.models import Run, RunSummary
 from jobs.db.paging import Page

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.endpoints.endpoint import OldName
 from rl2f_core.config.loading import format_validation_error
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import FrozenModel, JsonObject
+
+
+@dataclass(frozen=True)
+class OldName:
+    """Mark of an argument that had another name; programs may still use it."""
+
+    name: str
+
 
 RunId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a run.")]
 RunIds = Annotated[list[RunId], Field(max_length=1000, description="Numbers of runs.")]
@@ -23,6 +31,15 @@ Checkpoint = Annotated[str, Field(max_length=300, description="Name of a checkpo
 Cursor = Annotated[str, Field(max_length=1000, description="`before` or `after` of another page.")]
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class QueuedRun(FrozenModel):
+    """A run that an endpoint put into the queue."""
+
+    run: RunId
+    name: str
+    url: str
+    """Address of the run's page."""
 
 
 class FileMeta(FrozenModel):

@@ -13,8 +13,7 @@ from pydantic import Field
 from app.common import benchmark_scores
 from app.common.known_values import check_environment, check_known
 from app.endpoints.dialogues import Text
-from app.endpoints.endpoint import Flat, endpoint
-from app.endpoints.group import Endpoints
+from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.detector_cards import DetectorCard, configured_detectors, detector_cards
 from app.endpoints.leaks.labels import Annotator, HintRef, Source
 from app.endpoints.types import RunId, from_row

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from app.endpoints.endpoint import endpoint
-from app.endpoints.group import Endpoints, QueuedRun
-from app.endpoints.types import RunId, RunsOrOldIds, ShortText
+from app.endpoints.endpoint import Endpoints, endpoint
+from app.endpoints.types import QueuedRun, RunId, RunsOrOldIds, ShortText
 from app.forms.allowlist import check_detector
 from jobs.db.queries import runs as queries
 from jobs.labels import label_queries

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from app.common.known_values import check_environment
 from app.endpoints.dialogues import Annotator, EventId, Text, TurnIndex
-from app.endpoints.endpoint import Flat, endpoint
-from app.endpoints.group import Endpoints
+from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.transcript import (
     Findings,
     LabelRow,
