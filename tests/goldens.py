@@ -282,11 +282,13 @@ class Client:
         self.parameters = {name[1:]: info["parameters"] for name, info in self.listed.items()}
 
     def call(self, name: str, item: str = "", scope: str = "read", /, **values: Any) -> Any:
-        """Return the result, or the status of an error; `run` and `run_id` are the same argument."""
+        """Return the result, or the status of an error; `run_id` and `run_ids` are old names of `run` and `runs`."""
         data, last = [], 0
+        values = {OLD_NAMES.get(key, key): value for key, value in values.items()}
+        known = {parameter["parameter_name"] for parameter in self.parameters.get(name, ())}
         for parameter in self.parameters.get(name, ()):
             key = parameter["parameter_name"]
-            given = values.get(key, values.get({"run": "run_id", "run_id": "run"}.get(key, key)))
+            given = None if OLD_NAMES.get(key) in known else values.get(OLD_NAMES.get(key, key))
             data.append(parameter.get("parameter_default") if given is None else given)
             last = len(data) if given is not None else last
         status, body = self.server.request(f"/gradio_api/run/{name}", {"data": data[:last]}, self.tokens[scope])
@@ -303,6 +305,7 @@ class Client:
         self.rec.json(f"{self.part}/writes/stream-{name}", {"status": status, "result": body})
 
 
+OLD_NAMES = {"run_id": "run", "run_ids": "runs"}
 TALK = [{"role": role, "content": text} for role, text in (("user", "2+2?"), ("assistant", "5"), ("user", "No."), ("assistant", "4"))]
 WRITES: list[tuple[str, dict[str, Any]]] = [
     ("pause_queue", {}), ("tag_run", {"run": 1, "tags": ["b", "a"]}), ("add_note", {"run": 1, "text": "A note.", "author": "Ann"}),
@@ -335,7 +338,7 @@ EXTRA: list[tuple[str, dict[str, Any]]] = [
     ("count_export", {"run_ids": [1], "filter": {"step_to": 5}}), ("export_chat", {"chat": 1, "format": "preference"}),
 ]
 FILL: dict[str, Any] = {
-    "run_ids": [1, 3], "names": ["reward", "loss"], "stage": "rl2f", "step": 1, "checkpoints": ["base"], "when": "2030-01-01T10:00",
+    "runs": [1, 3], "names": ["reward", "loss"], "stage": "rl2f", "step": 1, "checkpoints": ["base"], "when": "2030-01-01T10:00",
     "arms": [{"hint": "original"}, {"hint": "edited", "text": "Look again."}], "text": "The code is A A B B.", "trigger": "date",
     "yaml": "environment: {type: secret_code}\nstages: [{method: rl2f, steps: 2}]\n", "data": {"seed": 3}, "target": "next",
     "file": "q-9297576b.csv", "folder": "nosuch", "name": "quickstart",
@@ -369,7 +372,9 @@ def read(client: Client, inputs: Path, only: str = ".*") -> None:
     for name, parameters in client.parameters.items():
         if not re.fullmatch(only, name) or name == "follow_chat":
             continue
-        keys = {"run" if each["parameter_name"] == "run_id" else each["parameter_name"]: each["parameter_has_default"] for each in parameters}
+        keys: dict[str, bool] = {}
+        for key, has_default in ((each["parameter_name"], each["parameter_has_default"]) for each in parameters):
+            keys[OLD_NAMES.get(key, key)] = has_default and OLD_NAMES.get(key) not in keys
         values = {key: FILL[key] for key, has_default in keys.items() if not has_default and key in FILL}
         choices: list[dict[str, Any]] = [{"chat": chat} for chat in (1, 2, 9)] if "chat" in keys else [{}]
         if "event_id" in keys:
