@@ -322,7 +322,8 @@ def test_an_unknown_hint_is_reported_plainly(show: Callable[..., Any]) -> None:
     assert "Hint not found" in page.inner_text(".rl-empty")
 
 
-@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "dark", marks=pytest.mark.slow), (390, "light")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(1440, "dark"), (390, "light")])
 def test_every_view_fits_the_window(
     show: Callable[..., Any],
     new_page: Callable[..., Any],
