@@ -208,8 +208,8 @@ class DetectorEndpoints:
         self,
         usd_per_1000_hints: NonNegative = 0.0,
         min_hints_per_second: NonNegative = 0.0,
-        min_precision: Fraction = 0.95,
-        benchmark: Text = "handwritten",
+        min_precision: Fraction = 0.9,
+        benchmark: Text = "tutors",
     ) -> Recommendation:
         """Return the recorded cascade with the highest recall within a budget.
 
@@ -219,12 +219,12 @@ class DetectorEndpoints:
             usd_per_1000_hints: Maximum price in US dollars; 0 admits only cascades without a model.
             min_hints_per_second: Minimum speed.
             min_precision: Minimum of the measured precision.
-            benchmark: `handwritten` or `generated`.
+            benchmark: `tutors` (replies of real tutors), `handwritten`, `teacher_written` or `generated`.
         """
         from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, latest, recommend
 
         recorded = benchmark_scores.recorded()
-        check_known("benchmark", benchmark, {*BENCHMARKS, *(each.benchmark for each in recorded)})
+        check_known("benchmark", benchmark, {"tutors", *BENCHMARKS, *(result.benchmark for result in recorded)})
         results = latest(recorded, benchmark)
         found = recommend(
             results,

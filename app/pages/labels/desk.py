@@ -41,7 +41,7 @@ class LabelForm:
     """Budget of the recommended cascade, in US dollars per 1,000 hints; 0 is no model."""
     speed: float = 0.0
     """Its minimum of hints per second."""
-    precision: float = 0.95
+    precision: float = 0.9
     """Its minimum precision."""
 
     @property
