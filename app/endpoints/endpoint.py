@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, Literal, TypeVar, cast, get_args
+from functools import lru_cache, wraps
+from typing import Any, Literal, TypeVar, cast, get_args, get_type_hints
 
-from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, validate_call
 
 from app.endpoints.recorder import Action, recorded
 from rl2f_core.errors import ConfigError, shorten_repr
@@ -72,6 +72,21 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
         return cast(F, made)
 
     return decorate
+
+
+def to_json(function: Callable[..., object], result: object) -> Any:
+    """Return a result of an endpoint as JSON data, by its annotated type; a `TypedDict` is JSON data already."""
+    try:
+        adapter = _result_adapter(inspect.unwrap(function))
+    except PydanticUserError:
+        return result
+    return adapter.dump_python(result, mode="json")
+
+
+@lru_cache(1000)
+def _result_adapter(function: Callable[..., object]) -> TypeAdapter[Any]:
+    returned = get_type_hints(function, include_extras=True)["return"]
+    return TypeAdapter(get_args(returned)[0] if inspect.isgeneratorfunction(function) else returned)
 
 
 def endpoints_of(group: object) -> Iterator[tuple[str, Scope, Callable[..., object]]]:

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from jobs.db.audit_models import AuditEntry
+from pydantic import BaseModel
+
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError
+from jobs.db.models import AuditEntry
 from jobs.db.queries import audit_log
 from rl2f_core.errors import RL2FError
 
@@ -46,8 +48,9 @@ def recorded(
     entry = audit_log.entry(caller, function.__name__, summarize_call(function, args, kwargs))
     try:
         yield action
-        if isinstance(action.result, dict):
-            entry.detail = _describe_result(action.result)
+        result = action.result.model_dump() if isinstance(action.result, BaseModel) else action.result
+        if isinstance(result, dict):
+            entry.detail = _describe_result(result)
     except Exception as error:
         entry.outcome, entry.detail = "failed", _reason(error, entry.arguments)[: audit_log.MAX_CHARS]
         raise

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from app.common.context import Context
 from app.common.http_status import http_status
+from app.endpoints.endpoint import to_json
 from app.endpoints.recorder import CALLER
 from app.endpoints.studio import Studio
 from app.web.call_limits import MAX_QUEUED_EVENTS
@@ -111,13 +112,13 @@ def _for_programs(function: Callable[..., Any]) -> Callable[..., object]:
     def call(request: gr.Request, *args: object) -> object:
         CALLER.set(_caller(request))  # each call has a context of its own
         with _errors_as_messages(function.__name__):
-            return _without_false_files(function(*args))
+            return _without_false_files(to_json(function, function(*args)))
 
     @functools.wraps(function)
     def stream(request: gr.Request, *args: object) -> Iterator[object]:
         CALLER.set(_caller(request))
         with _errors_as_messages(function.__name__):
-            yield from map(_without_false_files, function(*args))
+            yield from (_without_false_files(to_json(function, item)) for item in function(*args))
 
     is_stream = inspect.isgeneratorfunction(function)
     made: Any = stream if is_stream else call

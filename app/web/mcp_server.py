@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from app.common.context import Context
-from app.endpoints.endpoint import endpoints_of
+from app.endpoints.endpoint import endpoints_of, to_json
 from app.endpoints.recorder import CALLER
 from app.endpoints.studio import Studio
 from app.web.mcp_results import McpResults, shorten_error
@@ -142,7 +142,7 @@ class McpServer:
             result = function(**arguments)
             if inspect.isgenerator(result):  # each update of a stream contains the whole state
                 result = deque(result, maxlen=1).pop()
-            return self._results.answer(token.id or 0, result), False
+            return self._results.answer(token.id or 0, to_json(function, result)), False
         except RL2FError as error:
             return [str(error)], True
         except Exception:

@@ -17,8 +17,10 @@ import numpy as np
 from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlmodel import Session
 
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, RescoredHint, RescoreSummary, TurnRow
 from jobs.db.errors import NotFoundError
-from jobs.db.models import DialogueRow, LeakLabel, RescoredHint, RescoreSummary, Run, TurnRow, table_of
+from jobs.db.models import LeakLabel, Run
 from jobs.db.queries import rescores
 from jobs.labels.hint_counts import RUN, in_scope, is_flagged_by, is_own
 from jobs.labels.informative import most_informative

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Select, case, func, select, text
 from sqlmodel import Session
 
-from jobs.db.label_models import HintCount
-from jobs.db.models import DialogueRow, RescoredHint, Run, TaskRow, TurnRow, table_of
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, HintCount, RescoredHint, TaskRow, TurnRow
+from jobs.db.models import Run
 from jobs.labels import holdout
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import DEMONSTRATION, FrozenModel, Hint

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import func, select, update
 from sqlmodel import Session
 
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, RecordRow, TurnRow
 from jobs.db.errors import NotFoundError
-from jobs.db.models import DialogueRow, LeakLabel, RecordRow, Setting, TurnRow, table_of
+from jobs.db.models import LeakLabel, Setting
 from jobs.labels import opened_hints
 from jobs.labels.agreement import LABELS
 from jobs.labels.annotation_queue import HintKey, QueueFilter, sample

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import Select, func, select
 
-from jobs.db.models import DialogueRow, TaskRow, TurnRow, table_of
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, TaskRow, TurnRow
 from jobs.labels import holdout
 from jobs.labels.hint_counts import DetectorVerdict, HintGroup, group_columns, in_scope, is_own, with_verdict
 from rl2f_core.common.stats.intervals import Interval

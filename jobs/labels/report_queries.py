@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, Select, select
 
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, RescoreSummary, TaskRow, TurnRow
 from jobs.db.errors import NotFoundError
-from jobs.db.label_models import TestSetAccess
-from jobs.db.models import DialogueRow, LeakLabel, RescoreSummary, Run, TaskRow, TurnRow, table_of
+from jobs.db.models import LeakLabel, Run, TestSetAccess
 from jobs.db.queries.runs import get_in_session
 from jobs.labels import detector_report, hint_counts, holdout, planted_hints
 from jobs.labels.detector_report import AnnotatorLabel, DetectorReport, LabeledHint, Population, StratumVerdict

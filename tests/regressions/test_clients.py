@@ -20,8 +20,8 @@ from web_server import serving_app
 from app.cli import app
 from app.common.context import Context
 from app.endpoints.studio import Studio
-from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
+from jobs.db.models import AuditEntry
 from jobs.db.queries import audit_log, tokens
 from jobs.ingest.ingester import reindex
 from jobs.queue.queue import Queue

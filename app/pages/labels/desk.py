@@ -9,9 +9,9 @@ from app.common.urls import page_url
 from app.components.elements.transcript import LABEL_TEXTS
 from app.endpoints.dialogues import PrivilegedData
 from app.endpoints.leaks.detectors import UnlockedReport
-from app.endpoints.leaks.labels import HintQueue, HintRef, HintToLabel, LabelingProgress
+from app.endpoints.leaks.labels import HintQueue, HintRef, HintToLabel, LabelingProgress, QueuedHint
 from app.endpoints.studio import Studio
-from app.endpoints.transcript import LabelRow
+from jobs.db.models import LabelSummary
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -124,8 +124,12 @@ class Desk:
     """There are findings of rescore runs."""
 
 
-def place_of(hint: HintRef | LabelRow) -> HintRef:
+def place_of(hint: QueuedHint | HintToLabel | LabelSummary) -> HintRef:
     """Return the key of a hint."""
+    if isinstance(hint, LabelSummary):
+        return {"run": hint.run_id, "event_id": hint.event_id, "turn": hint.turn}
+    if isinstance(hint, HintToLabel):
+        return {"run": hint.run, "event_id": hint.event_id, "turn": hint.turn}
     return {"run": hint["run"], "event_id": hint["event_id"], "turn": hint["turn"]}
 
 
@@ -214,15 +218,15 @@ class Labeling:
         """Save the label with the draft and show the next hint."""
         if self.desk.hint is None:
             return
-        if self.desk.hint["own_label"] is None:
+        if self.desk.hint.own_label is None:
             self.desk.message = CHOOSE
         else:
             self.next(draft)
 
     def _save_edits(self, draft: Draft | None) -> None:
-        own = self.desk.hint["own_label"] if self.desk.hint else None
-        if own and draft and (draft.start, draft.end, draft.note.strip()) != (own["start"], own["end"], own["note"]):
-            self.give(own["label"], draft)
+        own = self.desk.hint.own_label if self.desk.hint else None
+        if own and draft and (draft.start, draft.end, draft.note.strip()) != (own.start, own.end, own.note):
+            self.give(own.label, draft)
 
     # -- labels --------------------------------------------------------------------------------------------------------
     def give(self, label: str, draft: Draft) -> None:
@@ -245,7 +249,7 @@ class Labeling:
     def undo(self) -> None:
         """Undo the annotator's last label and show its hint."""
         desk, annotator = self.desk, self.form.annotator
-        removed = self._labels.undo_label(annotator)["removed"] if annotator else None
+        removed = self._labels.undo_label(annotator).removed if annotator else None
         if removed is None:
             desk.message = "Nothing is left to undo." if annotator else NO_NAME
             return
@@ -253,10 +257,10 @@ class Labeling:
         if place not in desk.items:
             desk.items.insert(max(desk.at, 0), place)
         self.show(desk.items.index(place))
-        desk.message = f"Undone: {LABEL_TEXTS[removed['label']]}."
+        desk.message = f"Undone: {LABEL_TEXTS[removed.label]}."
         desk.progress = self._labels.labeling_progress(annotator, self.form.queue())
 
     def reveal(self) -> None:
         """Show the gold answer."""
         if self.desk.hint is not None:
-            self.desk.revealed = self._dialogues.reveal_answer(self.desk.hint["run"], self.desk.hint["event_id"])
+            self.desk.revealed = self._dialogues.reveal_answer(self.desk.hint.run, self.desk.hint.event_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import cast
 
 from app.common.urls import page_url
 from app.components.elements.transcript import (
@@ -18,8 +17,7 @@ from app.components.elements.transcript import (
 )
 from app.components.nodes import Element, Node, action, el, progress
 from app.endpoints.dialogues import PrivilegedData
-from app.endpoints.leaks.labels import EarlierTurn, HintRef, HintToLabel, LabelingProgress
-from app.endpoints.transcript import HintDetail
+from app.endpoints.leaks.labels import EarlierTurn, HintToLabel, LabelingProgress
 from app.pages.labels.desk import NO_NAME, Desk, LabelForm
 from app.pages.labels.report import NAME_FIELD, plural
 from rl2f_core.errors import RL2FError
@@ -47,9 +45,9 @@ KEYS = (
 )
 
 
-def hint_key(hint: HintRef) -> str:
+def hint_key(hint: HintToLabel) -> str:
     """Return the text that identifies a hint in events."""
-    return f"{hint['run']} {hint['event_id']} {hint['turn']}"
+    return f"{hint.run} {hint.event_id} {hint.turn}"
 
 
 def queue_view(desk: Desk, form: LabelForm, *, writable: bool = True) -> list[Node]:
@@ -105,41 +103,39 @@ def _end(desk: Desk, form: LabelForm, writable: bool) -> Element:
 
 # -- the hint --------------------------------------------------------------------------------------------------------
 def _card(hint: HintToLabel, desk: Desk, form: LabelForm, writable: bool) -> Element:
-    own = hint["own_label"]
-    start, end = (own["start"], own["end"]) if own else (None, None)
+    own = hint.own_label
+    start, end = (own.start, own.end) if own else (None, None)
     return el(
         "article.rl-card.lb-card",
         _heading(hint),
         _context(hint),
-        el("div.lb-last", _attempt(hint["turns"][-1], "Student", "the attempt before the hint")),
+        el("div.lb-last", _attempt(hint.turns[-1], "Student", "the attempt before the hint")),
         _answer(desk.revealed),
         _hint(hint),
         _buttons(hint, form.annotator, writable),
-        _moves(
-            desk.message or ("" if form.annotator else NO_NAME), writable, "Next →" if hint["own_label"] else "Skip →"
-        ),
-        _found(hint) if hint["is_open"] else None,
+        _moves(desk.message or ("" if form.annotator else NO_NAME), writable, "Next →" if hint.own_label else "Skip →"),
+        _found(hint) if hint.is_open else None,
         aria_label="hint",
         data_hint=hint_key(hint),
-        data_version=f"{hint_key(hint)} {form.annotator} {own['time'] if own else 0}",
+        data_version=f"{hint_key(hint)} {form.annotator} {own.time if own else 0}",
         data_annotator=form.annotator,
         data_start="" if start is None else start,
         data_end="" if end is None else end,
-        data_event=hint["event_id"],
-        data_turn=hint["turn"],
+        data_event=hint.event_id,
+        data_turn=hint.turn,
     )
 
 
 def _heading(hint: HintToLabel) -> Element:
-    own = hint["own_label"]
-    saved = f"✓ saved, {'blind' if own['blind'] else 'not blind'}" if own else "not labeled"
-    url = page_url("dialogues", run=hint["run"], dialogue=hint["event_id"], turn=hint["turn"])
+    own = hint.own_label
+    saved = f"✓ saved, {'blind' if own.blind else 'not blind'}" if own else "not labeled"
+    url = page_url("dialogues", run=hint.run, dialogue=hint.event_id, turn=hint.turn)
     return el(
         "div.rl-row.rl-small",
-        el("a.rl-chip", f"run {hint['run']} · ", inline(hint["dialogue_id"], 60), href=url),
-        chip(inline(hint["environment"], 40), " · ", inline(hint["level"], 40)),
-        chip(f"hint {hint['turn'] + 1}"),
-        el("span.rl-muted", inline(hint["teacher"], 40)),
+        el("a.rl-chip", f"run {hint.run} · ", inline(hint.dialogue_id, 60), href=url),
+        chip(inline(hint.environment, 40), " · ", inline(hint.level, 40)),
+        chip(f"hint {hint.turn + 1}"),
+        el("span.rl-muted", inline(hint.teacher, 40)),
         el("span.rl-grow"),
         el("span.lb-state.rl-muted", saved),
         el("span.lb-changed.rl-leak", "changed, not saved") if own else None,
@@ -147,34 +143,34 @@ def _heading(hint: HintToLabel) -> Element:
 
 
 def _context(hint: HintToLabel) -> Element:
-    earlier = hint["turns"][:-1]
+    earlier = hint.turns[:-1]
     turns = f" and {plural(len(earlier), 'earlier turn')}" if earlier else ""
-    nodes: list[Node] = [el("span.dv-who", "Task"), text_block(hint["prompt"]["text"], label="task")]
+    nodes: list[Node] = [el("span.dv-who", "Task"), text_block(hint.prompt.text, label="task")]
     for turn in earlier:
-        number = turn["index"] + 1
+        number = turn.index + 1
         nodes += _attempt(turn, f"Student {number}", f"attempt {number}")
-        if turn["hint"] is not None:
+        if turn.hint is not None:
             nodes.append(el("span.dv-who.rl-teacher", f"Teacher {number}"))
-            nodes.append(text_block(turn["hint"], "teacher", f"hint {number}"))
+            nodes.append(text_block(turn.hint, "teacher", f"hint {number}"))
     return el("details.lb-context", el("summary", f"Task{turns} (e)"), el("div.lb-before", nodes))
 
 
 def _attempt(turn: EarlierTurn, who: str, label: str) -> list[Node]:
-    name = el("span.dv-who.rl-student", sign(turn["outcome"]), f" {who}")
-    return [name, text_block(turn["attempt"], "student", label)]
+    name = el("span.dv-who.rl-student", sign(turn.outcome), f" {who}")
+    return [name, text_block(turn.attempt, "student", label)]
 
 
 def _answer(found: PrivilegedData | None) -> Element:
     if found is None:
         button = action("▸ Show gold answer (a)", "reveal", style="rl-small rl-quiet lb-reveal")
         return el("div.lb-privileged", button)
-    answer = found["gold_answer"]
-    text = json.dumps(found["privileged"], ensure_ascii=False) if answer is None else answer
+    answer = found.gold_answer
+    text = json.dumps(found.privileged, ensure_ascii=False) if answer is None else answer
     return el("div.lb-privileged", el("span.dv-who", "Gold answer"), text_block(text, label="gold answer"))
 
 
 def _hint(hint: HintToLabel) -> Element:
-    marks = hint_marks(hint["findings"]["findings"] if hint["findings"] else [], hint["other_labels"] or [])
+    marks = hint_marks(hint.findings.findings if hint.findings else [], hint.other_labels or [])
     marking = [
         el("button.rl-button.rl-small.rl-quiet", text, title=title, data_mark=name)
         for name, text, title in MARK_BUTTONS
@@ -182,7 +178,7 @@ def _hint(hint: HintToLabel) -> Element:
     return el(
         "div.lb-ask",
         el("span.dv-who.rl-teacher", "Teacher"),
-        el("div.lb-hint", text_block(hint["feedback"], "teacher", "the hint", marks, select="label")),
+        el("div.lb-hint", text_block(hint.feedback, "teacher", "the hint", marks, select="label")),
         el(
             "div.rl-row.rl-muted.rl-small",
             el("span.lb-tip", "Does this hint give the answer away? Select the words that do."),
@@ -195,10 +191,10 @@ def _hint(hint: HintToLabel) -> Element:
 
 
 def _buttons(hint: HintToLabel, annotator: str, writable: bool) -> Element:
-    own = hint["own_label"]
+    own = hint.own_label
     answers = []
     for label, number in LABEL_KEYS.items():
-        is_given = own is not None and own["label"] == label
+        is_given = own is not None and own.label == label
         button = el(
             "button.rl-button.lb-answer",
             el("kbd", number),
@@ -217,7 +213,7 @@ def _buttons(hint: HintToLabel, annotator: str, writable: bool) -> Element:
         placeholder="why (optional)",
         aria_label="note on the label",
         maxlength=4000,
-        value=own["note"] if own else "",
+        value=own.note if own else "",
         data_note="1",
         data_key=f"note {hint_key(hint)}",
     )
@@ -238,15 +234,15 @@ def _moves(message: str, writable: bool, forward: str = "") -> Element:
 
 
 def _found(hint: HintToLabel) -> Element | None:
-    findings, read, others = hint["findings"], hint["hint"], hint["other_labels"] or []
+    findings, read, others = hint.findings, hint.hint, hint.other_labels or []
     if findings is None:
         return None
-    changed = read != hint["feedback"]
+    changed = read != hint.feedback
     text = "what the student read" if read else "the student read nothing"
     return el(
         "section.lb-found",
         el("span.dv-who", "Detector"),
-        finding_lines(cast(HintDetail, {**findings, "hint_error": None})),
+        finding_lines(findings),
         el("span.rl-muted.rl-small", text) if changed else None,
         text_block(read, "teacher", text) if changed and read else None,
         el("div.rl-row", [label_chip(label) for label in others]) if others else None,

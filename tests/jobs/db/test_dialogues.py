@@ -11,9 +11,10 @@ import pytest
 from event_data import append, dialogue, read_all, small_run, stored_run, turn
 from sqlmodel import select
 
+from jobs.db.dialogue_models import DialogueRow
 from jobs.db.engine import Database
 from jobs.db.errors import UnknownDialogueError, UnknownRunError
-from jobs.db.models import DialogueRow, LeakLabel
+from jobs.db.models import LeakLabel
 from jobs.db.queries import dialogues, notes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.workspace import Workspace
