@@ -55,6 +55,10 @@ class Finding(LeakReport):
     """A leak that a detector found."""
 
     model_config = _renamed(leak_probability="probability", leak_threshold="threshold")
+    leaked: bool = Field(exclude=True)
+    span: tuple[int, int] | None = Field(None, exclude=True)
+    logprob_gain: float | None = Field(None, exclude=True)
+    error: str | None = Field(None, exclude=True)
     source: str
     """`run`, or the id of the rescore run that found it."""
     start: int | None = None

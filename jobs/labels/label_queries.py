@@ -133,7 +133,7 @@ def undo(db: Database, annotator: str) -> LeakLabel | None:
             stored = _stored(session, last["run"], last["event"], last["turn"], annotator)
             if stored is None:  # its run was deleted
                 continue
-            removed = LeakLabel(**stored.model_dump())
+            removed = LeakLabel(**dict(stored))
             if last["before"] is None:
                 session.delete(stored)
             else:
