@@ -172,14 +172,9 @@ class Usage(FrozenModel):
     def __add__(self, other: Usage) -> Usage:
         """Sum of two messages; `cached` if both are."""
         costs = [cost for cost in (self.cost, other.cost) if cost is not None]
-        return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=sum(costs) if costs else None,
-            seconds=self.seconds + other.seconds,
-            requests=self.requests + other.requests,
-            cached=self.cached and other.cached,
-        )
+        names = ("prompt_tokens", "completion_tokens", "seconds", "requests")
+        sums: JsonObject = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Usage(**sums, cost=sum(costs) if costs else None, cached=self.cached and other.cached)
 
 
 class Hint(FrozenModel):
@@ -296,6 +291,7 @@ class Turn(FrozenModel):
     finish_reason: FinishReason = FinishReason.EOS
     verdict: Verdict
     rewards: tuple[RewardTerm, ...] = ()
+    """The terms of the reward."""
     hint: Hint | None = None
     """None after the last attempt."""
     advantage: float | None = None
@@ -457,9 +453,7 @@ class TrainingSample:
     dialogue: str = ""
     """Id of its dialogue. All samples of a dialogue are in the same update."""
     policy_loss: PolicyLoss = "ppo"
-    """How the rl loss term uses ρ = π / π_old (`learner.losses`): `ppo` min(ρA, clip(ρ)A);
-    `importance_sampling` ρA; `cispo` sg(clip ρ)·A·log π; `awr` ρA with π_old scored on this sample before the update,
-    so that ρ starts at 1."""
+    """How the rl loss term uses ρ = π / π_old; see `policy_objective` in `learner.losses`."""
     min_logprob: float | None = None
     """Drop tokens from the rl loss term whose logprob in this sample was lower before the update."""
     off_context: bool = False
