@@ -51,7 +51,7 @@ class TaskPrompt(FrozenModel):
     """`text` is the student's prompt."""
 
 
-class Finding(LeakReport):
+class DetectorFinding(LeakReport):
     """A leak that a detector found."""
 
     model_config = _renamed(leak_probability="probability", leak_threshold="threshold")
@@ -67,7 +67,7 @@ class Finding(LeakReport):
     """End of the span, exclusive."""
 
     @classmethod
-    def of(cls, source: str, report: LeakReport) -> Finding:
+    def of(cls, source: str, report: LeakReport) -> DetectorFinding:
         """Return a report with its source."""
         start, end = report.span or (None, None)
         return cls(**dict(report), source=source, start=start, end=end)
@@ -82,14 +82,14 @@ class Findings(FrozenModel):
     """Every detector of the run checked it, or one flagged it."""
     leak_found: bool
     """A detector of the run flagged it."""
-    findings: list[Finding]
+    findings: list[DetectorFinding]
     """The leaks that detectors found, at run time and later."""
 
     @classmethod
     def of(cls, hint: Hint, reports: Mapping[str, LeakReport]) -> Findings:
         """Return the findings of a hint from its reports by source."""
         checked, found = (hint.leak.is_complete, hint.leak.leaked) if hint.leak else (False, False)
-        findings = [Finding.of(source, report) for source, report in reports.items()]
+        findings = [DetectorFinding.of(source, report) for source, report in reports.items()]
         return cls(planted=hint.planted, leak_checked=checked, leak_found=found, findings=findings)
 
 

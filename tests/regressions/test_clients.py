@@ -19,6 +19,7 @@ from web_server import serving_app
 
 from app.cli import app
 from app.common.context import Context
+from app.endpoints.endpoint import to_json
 from app.endpoints.studio import Studio
 from jobs.db.engine import Database
 from jobs.db.models import AuditEntry
@@ -203,8 +204,8 @@ def _place(omitted: dict[str, Any]) -> dict[str, Any]:
 )
 def test_mcp_paging_reaches_the_whole_result(site: Site, studio: Studio, tool: str, arguments: dict[str, Any]) -> None:
     whole = site.talk(lambda client: _read_whole(client, tool, arguments))
-    direct = next(function for name, _, function in studio.endpoints() if name == tool)(**arguments)
-    assert whole == json.loads(json.dumps(direct, default=str))
+    function = next(function for name, _, function in studio.endpoints() if name == tool)
+    assert whole == json.loads(json.dumps(to_json(function, function(**arguments)), default=str))
 
 
 def test_mcp_a_long_result_is_read_only_by_the_token_that_called_the_tool(site: Site) -> None:
@@ -258,8 +259,8 @@ def test_an_unknown_value_of_an_enumeration_is_refused_with_the_known_ones(
 
 
 def test_a_known_value_without_dialogues_is_an_empty_page(studio: Studio) -> None:
-    assert studio.dialogues.list_dialogues({"run": 1, "stage": "rl2f", "step_from": 900})["rows"] == []
-    assert studio.dialogues.list_dialogues({"run": 1, "condition": "no_oracle"})["rows"] == []
+    assert studio.dialogues.list_dialogues({"run": 1, "stage": "rl2f", "step_from": 900}).rows == []
+    assert studio.dialogues.list_dialogues({"run": 1, "condition": "no_oracle"}).rows == []
 
 
 def test_mcp_and_gradio_refuse_an_unknown_phase(site: Site) -> None:
@@ -334,7 +335,7 @@ def empty(workspace: Workspace, db: Database) -> Studio:
 
 
 def test_the_audit_log_says_which_hint_was_labeled_by_whom_and_what_was_undone(empty: Studio) -> None:
-    event = empty.dialogues.list_dialogues({"run": 1})["rows"][0]["event_id"]
+    event = empty.dialogues.list_dialogues({"run": 1}).rows[0].event_id
     empty.labels.label_hint(1, event, 0, "Ada Lovelace", "no_leak")
     empty.labels.undo_label("Ada Lovelace")
     undone, labeled = empty.audit.list_actions()

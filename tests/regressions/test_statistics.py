@@ -94,8 +94,8 @@ def test_lists_contain_demonstrations_only_of_a_chosen_stage_or_on_request(mixed
     sampled = dialogues.count(db, DialogueFilter(run=run))
     assert dialogues.count(db, DialogueFilter(run=run, stage="warmup")) == 2
     assert dialogues.count(db, DialogueFilter(run=run, demonstrations=True)) == sampled + 2
-    listed = DialogueEndpoints(SimpleNamespace(db=db)).list_dialogues({"run": run})["rows"]  # type: ignore[arg-type]
-    assert len(listed) == sampled and all(row["stage"] != "warmup" for row in listed)
+    listed = DialogueEndpoints(SimpleNamespace(db=db)).list_dialogues({"run": run}).rows  # type: ignore[arg-type]
+    assert len(listed) == sampled and all(row.stage != "warmup" for row in listed)
 
 
 def _queued(db: Database, run: int) -> int:

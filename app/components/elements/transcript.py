@@ -12,7 +12,7 @@ from typing import Literal
 from app.common.diff import Segment
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
-from app.endpoints.transcript import DialogueDetail, Finding, Findings, HintDetail, TurnDetail
+from app.endpoints.transcript import DetectorFinding, DialogueDetail, Findings, HintDetail, TurnDetail
 from jobs.db.dialogue_models import HintValueSummary
 from jobs.db.models import LabelSummary
 from rl2f_core.types import ActionChoice
@@ -214,7 +214,7 @@ def label_chip(label: LabelSummary) -> Element:
     return el("span.tx-label", text, by, data_label=label.label, title=title)
 
 
-def hint_marks(findings: Iterable[Finding], labels: Iterable[LabelSummary] = ()) -> list[Mark]:
+def hint_marks(findings: Iterable[DetectorFinding], labels: Iterable[LabelSummary] = ()) -> list[Mark]:
     """Return the spans that detectors and annotators marked in a hint."""
     marks: list[Mark] = []
     for found in findings:
@@ -242,7 +242,7 @@ def finding_lines(hint: Findings) -> list[Node]:
     return [*planted, el("p.tx-finding.rl-muted", text)]
 
 
-def _finding(found: Finding) -> Element:
+def _finding(found: DetectorFinding) -> Element:
     fraction, action = found.answer_fraction, found.action
     rescored = found.source and found.source != "run"
     return el(
@@ -257,7 +257,7 @@ def _finding(found: Finding) -> Element:
     )
 
 
-def _probability(found: Finding) -> Element:
+def _probability(found: DetectorFinding) -> Element:
     title = f"flagged from {fixed(found.leak_threshold)}"
     return el("span", f" · probability {fixed(found.leak_probability)}", title=title)
 

@@ -9,7 +9,7 @@ from app.common.urls import page_url
 from app.components.elements.transcript import OUTCOMES, Source, finding_lines, hint_marks, inline, text_block
 from app.components.nodes import Element, Node, action, el, empty, time_ago
 from app.endpoints.chat import ChatMessageInfo
-from app.endpoints.transcript import Finding, Findings
+from app.endpoints.transcript import DetectorFinding, Findings
 from app.pages.chat.tab import ChatTab
 from app.pages.chat.tree import ChatTurn, can_continue, waits_for_hint
 from rl2f_core.types import PERSON, JsonObject, LeakReport
@@ -336,7 +336,7 @@ def _hint(message: ChatMessageInfo) -> list[Node]:
     stored = hint.get("leak") or {}
     known = {name: stored[name] for name in LeakReport.model_fields if name in stored}
     leak = LeakReport.model_validate({"leaked": False, **known})
-    findings = [Finding.of("run", leak)] if leak.leaked else []
+    findings = [DetectorFinding.of("run", leak)] if leak.leaked else []
     found = Findings(planted=None, leak_found=leak.leaked, leak_checked=bool(stored), findings=findings)
     lines = [
         el("p.tx-finding.rl-muted", "Teacher error: ", inline(str(error), 200)) if error else None,

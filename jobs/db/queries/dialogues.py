@@ -29,7 +29,7 @@ HAS_VERDICT = ~table_of(DialogueRow).c.outcomes.endswith("-")
 _dialogue = table_of(DialogueRow).c
 Text = Annotated[str, Field(max_length=1000)]
 Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Reward = Annotated[float, Field(allow_inf_nan=False)]
+RewardBound = Annotated[float, Field(allow_inf_nan=False)]
 Order = Literal["played", "reward", "-reward", "hint_value", "-hint_value"]
 
 
@@ -62,9 +62,9 @@ class DialogueFilter(FrozenModel):
     """Include demonstrations, which no model sampled. A chosen stage or group includes its demonstrations."""
     solved: str = Field("", pattern=r"^(never|any|unknown|[1-9][0-9]{0,3})?$")
     """`never`, `any`, `unknown` (no verdict), or the 1-based turn of the first correct attempt."""
-    reward_from: Reward | None = None
+    reward_from: RewardBound | None = None
     """Lowest reward."""
-    reward_to: Reward | None = None
+    reward_to: RewardBound | None = None
     """Highest reward."""
     leak_state: Annotated[int, Field(ge=0, le=2)] | None = None
     """0 unchecked, 1 checked without leak, 2 at least one hint leaked."""

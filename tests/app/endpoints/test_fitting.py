@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from detector_report_data import Truth, add_truth
+from json_endpoints import JsonEndpoints
 from replay_data import PRIVILEGED, PUBLIC, add_run, event, hint, turn
 
 from app.common.context import Context
@@ -103,7 +104,7 @@ def test_flags_labels_and_configurations_of_removed_detectors_stay_readable(cont
     test = is_test(task_hash("secret_code", PUBLIC, PRIVILEGED))
     report = report_queries.read(context.db, Scope(run.id, test=test))
     assert [row.name for row in report.rows] == [removed] and report.usage.hints == 1
-    labeled = LabelEndpoints(context).hint_to_label(run.id or 0, "dialogue:train:d", 0, "anna")
+    labeled = JsonEndpoints(LabelEndpoints(context)).hint_to_label(run.id or 0, "dialogue:train:d", 0, "anna")
     assert labeled["findings"] and removed in json.dumps(labeled["findings"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from json_endpoints import JsonEndpoints
 from planted_data import planted_events
 from replay_data import add_run
 from typer.testing import CliRunner
@@ -33,7 +34,7 @@ def test_a_label_on_a_planted_hint_changes_no_estimate(context: Context, run: in
 
 
 def test_a_blind_card_has_no_ground_truth_and_an_opened_one_has_it(context: Context, run: int) -> None:
-    labels = LabelEndpoints(context)
+    labels = JsonEndpoints(LabelEndpoints(context))
     blind = labels.hint_to_label(run, "dialogue:train:d/0", 0, "anna")
     assert "roman" not in json.dumps(blind) and "planted" not in json.dumps(blind)
     answered = labels.label_hint(run, "dialogue:train:d/0", 0, "anna", "leak")
@@ -41,8 +42,8 @@ def test_a_blind_card_has_no_ground_truth_and_an_opened_one_has_it(context: Cont
 
 
 def test_the_replay_shows_the_planted_kind_and_how_the_hint_leaks(context: Context, run: int) -> None:
-    hint = DialogueEndpoints(context).get_dialogue(run, "dialogue:train:d/1")["turns"][0]["hint"]
-    assert hint is not None and hint["planted"] == "roman"
+    hint = DialogueEndpoints(context).get_dialogue(run, "dialogue:train:d/1").turns[0].hint
+    assert hint is not None and hint.planted == "roman"
     shown = json.dumps(finding_lines(hint))
     assert "planted leak: roman" in shown and "mentions leak" in shown and "(exact)" in shown
 

@@ -45,7 +45,7 @@ def labeling(studio: Studio, **fields: Any) -> Labeling:
 
 def current(made: Labeling) -> tuple[str, int] | None:
     hint = made.desk.hint
-    return (hint["event_id"], hint["turn"]) if hint else None
+    return (hint.event_id, hint.turn) if hint else None
 
 
 def text(nodes: Any) -> str:
@@ -75,7 +75,7 @@ def test_the_queue_continues_beyond_a_page_of_labeled_hints(studio: Studio) -> N
     place, again = current(first), labeling(studio)
     assert current(again) == place
     again.previous(NOTHING)
-    assert again.desk.hint and again.desk.hint["own_label"]
+    assert again.desk.hint and again.desk.hint.own_label
 
 
 def test_the_queue_ends_and_returns_from_its_end(studio: Studio) -> None:
@@ -92,12 +92,12 @@ def test_the_queue_ends_and_returns_from_its_end(studio: Studio) -> None:
 def test_labels_are_blind_until_the_findings_were_seen(studio: Studio) -> None:
     made = labeling(studio)
     made.give("leak", Draft(0, 7, "why"))
-    assert made.desk.hint and made.desk.hint["own_label"]
-    assert made.desk.hint["own_label"]["blind"] and made.desk.hint["own_label"]["end"] == 7
+    assert made.desk.hint and made.desk.hint.own_label
+    assert made.desk.hint.own_label.blind and made.desk.hint.own_label.end == 7
     made.give("leak", Draft(0, 7, "still"))
-    assert made.desk.hint["own_label"]["blind"], "the same label with another note"
+    assert made.desk.hint.own_label.blind, "the same label with another note"
     made.give("unsure", NOTHING)
-    assert not made.desk.hint["own_label"]["blind"]
+    assert not made.desk.hint.own_label.blind
     assert not LabelForm(selection="flagged").is_blind and not LabelForm(show_findings=True).is_blind
 
 
@@ -107,7 +107,7 @@ def test_a_changed_note_is_saved_with_the_next_hint_and_undone(studio: Studio) -
     assert made.desk.message == CHOOSE
     made.give("leak", NOTHING)
     made.save_and_next(Draft(None, None, "names it"))
-    assert studio.labels.list_labels(1, LATER, 0)[0]["note"] == "names it"
+    assert studio.labels.list_labels(1, LATER, 0)[0].note == "names it"
     made.undo()
     assert current(made) == (LATER, 0) and made.desk.message == "Undone: leak."
     made.undo()
