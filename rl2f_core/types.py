@@ -316,8 +316,6 @@ class Turn(FrozenModel):
     """The labeled actions of this attempt's prompt; empty unless `prompting: enumerate`."""
     reflection: str | None = None
     """The reflector's text in this attempt's prompt; None without a reflector."""
-    generation_seconds: float | None = None
-    """Duration of the attempt's generation; None if it was not measured."""
 
     @property
     def reward(self) -> float:

@@ -215,7 +215,6 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
             word_diff(turn.changes),
             _terms(turn) if turn.rewards else None,
             chip("cut off at the token limit") if turn.finish_reason == "length" else None,
-            None if turn.generation_seconds is None else chip(f"generated in {turn.generation_seconds:.1f} s"),
         ),
         el("p.rl-small.rl-muted.dv-detail", "verifier: ", inline(detail, 400)) if detail else None,
         token_view(state.tokens) if current and state.tokens else None,

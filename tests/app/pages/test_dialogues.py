@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from replay_data import add_run, event, odd_events, taxi_events, training_events, turn
+from replay_data import add_run, odd_events, taxi_events, training_events
 
 from app.common.context import Context
 from app.components.elements.dialogue_list import dialogue_list, row_key
-from app.components.elements.replay import group_kind, replay
+from app.components.elements.replay import group_kind
 from app.components.elements.transcript import Folding, transcript_text
-from app.endpoints.dialogues import DialogueEndpoints, Sibling
+from app.endpoints.dialogues import Sibling
 from app.endpoints.studio import Studio
 from app.pages.dialogues.browse import DialogueBrowser, PageState, merged_ranges, parse_filter
 from app.pages.dialogues.view import content, error_view, histogram_chart, pager, shortcuts, step_of
@@ -247,10 +247,3 @@ def test_the_replay_shows_reflection_and_action_probabilities_as_bars(context: C
     assert "width: 75.0%" in bars and "width: 25.0%" in bars and bars.count('"width: ') == 2
     assert "Reply with one action" not in place.dialogue.prompt.system
     assert "Reflector\nThe passenger" in transcript_text(place.dialogue)
-
-
-def test_the_replay_and_the_endpoint_show_the_duration_of_a_generation(context: Context) -> None:
-    attempts = [turn(0, "<answer>A A A A</answer>", "A A A A", generation_seconds=1.5)]
-    run = add_run(context.db, context.workspace, "timed", [event("timed", attempts)])
-    dialogue = DialogueEndpoints(context).get_dialogue(run.id or 0, "dialogue:train:timed")
-    assert "generated in 1.5 s" in shown(replay(dialogue)) and dialogue.turns[0].generation_seconds == 1.5
