@@ -26,7 +26,7 @@ from jobs.db.queries.runs import RunFilter
 from jobs.ingest.ingester import ingest
 from jobs.labels import annotation_queue, label_queries, report_queries
 from jobs.labels.annotation_queue import QueueFilter
-from jobs.labels.report_queries import Scope
+from jobs.labels.hint_counts import Scope
 from jobs.workspace import Workspace
 
 from . import studio_data as data

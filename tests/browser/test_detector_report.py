@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from jobs.db.engine import Database
 from jobs.labels import label_queries, report_queries
-from jobs.labels.report_queries import Scope
+from jobs.labels.hint_counts import Scope
 from jobs.workspace import Workspace
 
 SAMPLE = 24

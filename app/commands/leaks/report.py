@@ -48,7 +48,7 @@ def report(
     from jobs.export.datasets.resolve_sources import open_workspace
     from jobs.ingest.ingester import ingest_pending
     from jobs.labels import report_queries as store
-    from jobs.labels.report_queries import Scope
+    from jobs.labels.hint_counts import Scope
     from rl2f_core.run.directory import RunDir
 
     if test and not user.strip():

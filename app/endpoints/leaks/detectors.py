@@ -20,14 +20,11 @@ from app.endpoints.leaks.labels import Annotator, HintRef, Source
 from app.endpoints.transcript import columns
 from app.endpoints.types import RunId
 from jobs.db.queries import runs
-from jobs.labels import detector_report, report_queries
+from jobs.labels import report_queries
 from jobs.labels.detector_report import DetectorReport
 from jobs.labels.estimation import labels_needed, sample_size_for
-from jobs.labels.hint_counts import RUN, HintGroup
-from jobs.labels.report_queries import Scope
-from jobs.labels.sampling import SamplingFrame
+from jobs.labels.hint_counts import RUN, Scope
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import JsonObject
 
 GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
@@ -142,8 +139,8 @@ class DetectorEndpoints:
             group_by: Grouping of the rows.
             include_controls: Count the hints of control conditions too, e.g. shuffled ones.
         """
-        scope = Scope(run, environment, source)
-        report = self._reports(scope, (group_by,), include_controls)[group_by]
+        scope = Scope(run, environment, source, with_controls=include_controls)
+        report = self._reports(scope, (group_by,))[group_by]
         return self._result(report, is_test_set=False)
 
     @endpoint("read")
@@ -156,7 +153,8 @@ class DetectorEndpoints:
         """
         folder = self._context.workspace.folder(runs.get(self._context.db, run).folder)
         configs = configured_detectors(self._context.db, RunDir(folder), source)
-        return detector_cards(configs, self._reports(Scope(source=source), ("detector",), False)["detector"])
+        scope = Scope(source=source, with_controls=False)
+        return detector_cards(configs, self._reports(scope, ("detector",))["detector"])
 
     @endpoint("label")
     def unlock_test_set(
@@ -178,10 +176,10 @@ class DetectorEndpoints:
             group_by: Grouping of the rows of `report`.
             include_controls: Count the hints of control conditions too.
         """
-        scope = Scope(run, environment, source, test=True)
-        reports = self._reports(scope, GROUPINGS, include_controls)
+        scope = Scope(run, environment, source, test=True, with_controls=include_controls)
+        reports = self._reports(scope, GROUPINGS)
         report_queries.unlock_test_set(self._context.db, scope, annotator)
-        groupings = {name: each.model_dump(mode="json", include={"rows", "hidden"}) for name, each in reports.items()}
+        groupings = {name: reports[name].model_dump(mode="json", include={"rows", "hidden"}) for name in GROUPINGS}
         return {**self._result(reports[group_by], is_test_set=True), "groupings": groupings}
 
     @endpoint("read")
@@ -234,29 +232,9 @@ class DetectorEndpoints:
         )
         return {"candidates": len(results), "result": None if found is None else found.model_dump(mode="json")}
 
-    def _reports(
-        self, scope: Scope, groupings: Sequence[GroupBy], include_controls: bool
-    ) -> dict[GroupBy, DetectorReport]:
-        """Return the report under several groupings, like `report_queries.read_all`, by default without controls."""
-        db = self._context.db
-        check_environment(db, scope.environment)
-        scored = report_queries.source(db, scope.source)
-        if scope.run is not None:
-            runs.get(db, scope.run)
-
-        def counts(group: HintGroup) -> bool:
-            return include_controls or group.condition in OWN_CONDITIONS
-
-        hints = [hint for hint in report_queries.labeled_hints(db, scope, scored) if counts(hint.group)]
-        frames = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
-        frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
-        frame_source = scored.name if scored.name in frame_sources else RUN
-        population = report_queries.population(db, scope, scored, frame_source)
-        counted = {key: n for key, n in population.items() if counts(key[0])}
-        bits = report_queries.information(db, scope, scored, with_controls=include_controls)
-        planted = report_queries.planted(db, scope, scored, with_controls=include_controls)
-        build = detector_report.build_report
-        return {name: build(hints, counted, frame_source, name, bits, planted) for name in groupings}
+    def _reports(self, scope: Scope, groupings: Sequence[GroupBy]) -> dict[str, DetectorReport]:
+        check_environment(self._context.db, scope.environment)
+        return report_queries.read_all(self._context.db, scope, groupings)
 
     def _result(self, report: DetectorReport, *, is_test_set: bool) -> ReportResult:
         total = report.total.estimates

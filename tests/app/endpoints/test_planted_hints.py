@@ -19,7 +19,7 @@ from app.endpoints.leaks.labels import LabelEndpoints
 from app.pages.labels.desk import LabelForm
 from app.pages.labels.report import report_view
 from jobs.labels import report_queries
-from jobs.labels.report_queries import Scope
+from jobs.labels.hint_counts import Scope
 
 
 @pytest.fixture
