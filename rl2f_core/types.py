@@ -422,6 +422,24 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenRewards:
+    """Rewards of the tokens with `rl_weights`, for advantages that need the whole batch (`methods.advantages`)."""
+
+    rewards: Sequence[float]
+    discounts: Sequence[float]
+    """γ from each of these tokens to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTargets:
+    """What the value head learns: its estimates before each token, and their targets."""
+
+    estimates: Sequence[float]
+    """Computed with the batch advantages."""
+    targets: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSample:
     """A token sequence with per-token loss weights.
 
@@ -441,15 +459,11 @@ class TrainingSample:
     kl_weights: Sequence[float]
     reference_prompt_ids: Sequence[int] | None = None
     """Prompt of the reference model instead of the tokens before the first `kl_weights`; None is the same prompt."""
-    token_rewards: Sequence[float] | None = None
-    """Rewards of the tokens with `rl_weights`. The advantages then come from the whole batch
-    (`methods.advantages`), which adds the current `advantages`, e.g. minus a baseline, to the returns."""
-    token_discounts: Sequence[float] | None = None
-    """γ from each token with `rl_weights` to the next; required with `token_rewards`."""
-    value_estimates: Sequence[float] | None = None
-    """Estimates of the value head before each token, when the batch advantages were computed."""
-    value_targets: Sequence[float] | None = None
-    """Targets of the value head."""
+    token_rewards: TokenRewards | None = None
+    """With rewards, the advantages come from the whole batch, which adds the current `advantages`, e.g. minus a
+    baseline, to the returns."""
+    value_targets: ValueTargets | None = None
+    """None without a value head."""
     dialogue: str = ""
     """Id of its dialogue. All samples of a dialogue are in the same update."""
     policy_loss: PolicyLoss = "ppo"
@@ -463,11 +477,17 @@ class TrainingSample:
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        optional = ("token_rewards", "token_discounts", "value_estimates", "value_targets")
-        for name in ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights", *optional):
-            values = getattr(self, name)
-            if values is not None and len(values) != n:
-                raise ValueError(f"TrainingSample.{name} has {len(values)} entries for {n} tokens.")
+        columns = {
+            name: getattr(self, name)
+            for name in ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights")
+        }
+        if self.token_rewards is not None:
+            columns |= {"rewards": self.token_rewards.rewards, "discounts": self.token_rewards.discounts}
+        if self.value_targets is not None:
+            columns |= {"estimates": self.value_targets.estimates, "targets": self.value_targets.targets}
+        for name, values in columns.items():
+            if len(values) != n:
+                raise ValueError(f"TrainingSample: {name} has {len(values)} entries for {n} tokens.")
         if n and (self.rl_weights[0] or self.ce_weights[0] or self.kl_weights[0]):
             raise ValueError("TrainingSample: the first token cannot have weight, because no position predicts it.")
         if any(c and (w or k) for c, w, k in zip(self.ce_weights, self.rl_weights, self.kl_weights, strict=True)):
@@ -476,8 +496,6 @@ class TrainingSample:
             raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
         if self.policy_loss not in POLICY_LOSSES:
             raise ValueError(f"TrainingSample.policy_loss is {self.policy_loss!r}; known: {', '.join(POLICY_LOSSES)}.")
-        if (self.token_rewards is None) != (self.token_discounts is None):
-            raise ValueError("TrainingSample: token_rewards and token_discounts require each other.")
         if self.reference_prompt_ids is not None and not self.reference_prompt_ids:
             raise ValueError("TrainingSample.reference_prompt_ids is empty.")
 

@@ -241,7 +241,7 @@ class RunConfig(BaseRun):
                 registry.get("teacher", wrapped_teacher(stage.teacher).type).check_environment(run.environment)
             if isinstance(stage.method, ChecksStage):
                 for step in stage.breakpoints():
-                    stage.method.check_stage(stage.resolve(step), run)
+                    stage.method.check_stage(stage.resolve(step, self.rollout.temperature), run)
             if stage.curriculum is not None:
                 with located_below("stages", i):
                     stage.curriculum.check(stage.name, self.environment, on_policy=method.on_policy)
