@@ -79,10 +79,11 @@ def _unused_reward(completions: Sequence[object], **columns: object) -> list[flo
     raise RunError("TRL must not compute rewards, which are those of the environment.")
 
 
-class FedTrainer(GRPOTrainer):
+class MicroBatchTrainer(GRPOTrainer):
     """`GRPOTrainer` that receives its micro-batches as inputs."""
 
     args: GRPOConfig
+    current_gradient_accumulation_steps = 1
     last_logps_BT: torch.Tensor
     """Logprobs of the completion's weighted tokens in the last forward pass, else 0."""
     entropy: float
@@ -110,12 +111,12 @@ class FedTrainer(GRPOTrainer):
         return logps_BT, entropies_BT, more
 
 
-def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, output: str) -> FedTrainer:
+def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, output: str) -> MicroBatchTrainer:
     """Build TRL's trainer; `folder` is that of the base model, `output` one that TRL may create and leaves empty."""
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     # TRL requires one prompt per process; none is used
     prompts = Dataset.from_dict({"prompt": ["-"] * max(1, current_group().world_size)})
-    return FedTrainer(
+    return MicroBatchTrainer(
         model=model,
         reward_funcs=_unused_reward,
         args=_grpo_config(device, output),
