@@ -482,12 +482,12 @@ class TrainingSample:
             for name in ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights")
         }
         if self.token_rewards is not None:
-            columns |= {"rewards": self.token_rewards.rewards, "discounts": self.token_rewards.discounts}
+            columns |= {f"token_rewards.{key}": getattr(self.token_rewards, key) for key in ("rewards", "discounts")}
         if self.value_targets is not None:
-            columns |= {"estimates": self.value_targets.estimates, "targets": self.value_targets.targets}
+            columns |= {f"value_targets.{key}": getattr(self.value_targets, key) for key in ("estimates", "targets")}
         for name, values in columns.items():
             if len(values) != n:
-                raise ValueError(f"TrainingSample: {name} has {len(values)} entries for {n} tokens.")
+                raise ValueError(f"TrainingSample.{name} has {len(values)} entries for {n} tokens.")
         if n and (self.rl_weights[0] or self.ce_weights[0] or self.kl_weights[0]):
             raise ValueError("TrainingSample: the first token cannot have weight, because no position predicts it.")
         if any(c and (w or k) for c, w, k in zip(self.ce_weights, self.rl_weights, self.kl_weights, strict=True)):

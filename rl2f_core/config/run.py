@@ -166,9 +166,9 @@ class RunConfig(BaseRun):
         with `tasks_from` begins where that stage begins.
         """
         sizes: dict[str, int] = {}
-        for each in self.stages:
-            stream = each.tasks_from or each.name
-            sizes[stream] = max(sizes.get(stream, 0), each.num_tasks + self.preflight.num_tasks)
+        for other in self.stages:
+            stream = other.tasks_from or other.name
+            sizes[stream] = max(sizes.get(stream, 0), other.num_tasks + self.preflight.num_tasks)
         names = list(sizes)
         before = names[: names.index(stage.tasks_from or stage.name)]
         return self.seed * SEED_STRIDE + sum(sizes[name] for name in before)

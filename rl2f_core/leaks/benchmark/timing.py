@@ -84,7 +84,7 @@ def try_detectors(
             on_progress(len(reports), len(items))
         cost += [detector.cost for detector in cascade]
         judged += max((detector.num_checked for detector in cascade if detector.requires_model), default=0)
-    known = [each for each in cost if each is not None]
+    known = [price for price in cost if price is not None]
     total = sum(known) if len(known) == len(cost) else None
     return Trial([reports[i] for i in range(len(items))], seconds, total, judged)
 
