@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 JsonObject = dict[str, Any]
-TaskData = JsonObject
-"""Public or privileged data of a task."""
+TaskData = JsonObject  # public or privileged data of a task
 PolicyLoss = Literal["ppo", "importance_sampling", "cispo", "awr"]
 POLICY_LOSSES: tuple[PolicyLoss, ...] = ("ppo", "importance_sampling", "cispo", "awr")
 
@@ -421,21 +420,17 @@ class Group:
         return tuple(r for r in self.rollouts if r.dialogue.trainable)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRewards:
-    """Rewards of the tokens with `rl_weights`, for advantages that need the whole batch (`methods.advantages`)."""
+class TokenRewards(NamedTuple):
+    """Rewards of the tokens with `rl_weights`, and the discount from each of these tokens to the next."""
 
     rewards: Sequence[float]
     discounts: Sequence[float]
-    """γ from each of these tokens to the next."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueTargets:
-    """What the value head learns: its estimates before each token, and their targets."""
+class ValueTargets(NamedTuple):
+    """Estimates of the value head before each token, at the time of the batch advantages, and their targets."""
 
     estimates: Sequence[float]
-    """Computed with the batch advantages."""
     targets: Sequence[float]
 
 
@@ -443,9 +438,8 @@ class ValueTargets:
 class TrainingSample:
     """A token sequence with per-token loss weights.
 
-    The weights are those of the loss terms rl, ce and kl, so the trainer is independent of the method. Entry i
-    belongs to token i, which position i − 1 predicts, so entry 0 must have no weight. The terms rl and kl use logprobs
-    at the sampling temperature, ce at temperature 1, so a token has either ce weight or rl and kl weights.
+    Entry i belongs to token i, which position i − 1 predicts, so entry 0 must have no weight. Terms rl and kl use
+    logprobs at the sampling temperature, ce at temperature 1, so a token has either ce weight or rl and kl weights.
     """
 
     token_ids: Sequence[int]
@@ -460,8 +454,7 @@ class TrainingSample:
     reference_prompt_ids: Sequence[int] | None = None
     """Prompt of the reference model instead of the tokens before the first `kl_weights`; None is the same prompt."""
     token_rewards: TokenRewards | None = None
-    """With rewards, the advantages come from the whole batch, which adds the current `advantages`, e.g. minus a
-    baseline, to the returns."""
+    """If set, advantages come from the whole batch, which adds `advantages` (e.g. minus a baseline) to the returns."""
     value_targets: ValueTargets | None = None
     """None without a value head."""
     dialogue: str = ""
@@ -477,14 +470,10 @@ class TrainingSample:
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        columns = {
-            name: getattr(self, name)
-            for name in ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights")
-        }
-        if self.token_rewards is not None:
-            columns |= {f"token_rewards.{key}": getattr(self.token_rewards, key) for key in ("rewards", "discounts")}
-        if self.value_targets is not None:
-            columns |= {f"value_targets.{key}": getattr(self.value_targets, key) for key in ("estimates", "targets")}
+        names = ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights")
+        columns = {name: getattr(self, name) for name in names}
+        columns |= {} if self.token_rewards is None else self.token_rewards._asdict()
+        columns |= {} if self.value_targets is None else self.value_targets._asdict()
         for name, values in columns.items():
             if len(values) != n:
                 raise ValueError(f"TrainingSample.{name} has {len(values)} entries for {n} tokens.")
@@ -494,10 +483,6 @@ class TrainingSample:
             raise ValueError("TrainingSample: a token has ce_weights and rl_weights or kl_weights: two temperatures.")
         if any(w and not s for w, s in zip(self.rl_weights, self.policy_mask, strict=True)):
             raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
-        if self.policy_loss not in POLICY_LOSSES:
-            raise ValueError(f"TrainingSample.policy_loss is {self.policy_loss!r}; known: {', '.join(POLICY_LOSSES)}.")
-        if self.reference_prompt_ids is not None and not self.reference_prompt_ids:
-            raise ValueError("TrainingSample.reference_prompt_ids is empty.")
 
     @property
     def num_weighted_tokens(self) -> int:
@@ -507,6 +492,5 @@ class TrainingSample:
     @property
     def has_gradient(self) -> bool:
         """Whether any token has ce or kl weight, a nonzero advantage, or an advantage that needs the whole batch."""
-        if self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights):
-            return True
-        return any(w and a for w, a in zip(self.rl_weights, self.advantages, strict=True))
+        has_rl = any(w and a for w, a in zip(self.rl_weights, self.advantages, strict=True))
+        return has_rl or self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights)
