@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 from typing_extensions import TypedDict
@@ -17,8 +17,7 @@ from typing_extensions import TypedDict
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 JsonObject = dict[str, Any]
-TaskData = JsonObject
-"""Public or privileged data of a task."""
+TaskData = JsonObject  # public or privileged data of a task
 PolicyLoss = Literal["ppo", "importance_sampling", "cispo", "awr"]
 POLICY_LOSSES: tuple[PolicyLoss, ...] = ("ppo", "importance_sampling", "cispo", "awr")
 
@@ -173,14 +172,9 @@ class Usage(FrozenModel):
     def __add__(self, other: Usage) -> Usage:
         """Sum of two messages; `cached` if both are."""
         costs = [cost for cost in (self.cost, other.cost) if cost is not None]
-        return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=sum(costs) if costs else None,
-            seconds=self.seconds + other.seconds,
-            requests=self.requests + other.requests,
-            cached=self.cached and other.cached,
-        )
+        names = ("prompt_tokens", "completion_tokens", "seconds", "requests")
+        sums: JsonObject = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Usage(**sums, cost=sum(costs) if costs else None, cached=self.cached and other.cached)
 
 
 class Hint(FrozenModel):
@@ -297,6 +291,7 @@ class Turn(FrozenModel):
     finish_reason: FinishReason = FinishReason.EOS
     verdict: Verdict
     rewards: tuple[RewardTerm, ...] = ()
+    """The terms of the reward."""
     hint: Hint | None = None
     """None after the last attempt."""
     advantage: float | None = None
@@ -426,13 +421,26 @@ class Group:
         return tuple(r for r in self.rollouts if r.dialogue.trainable)
 
 
+class TokenRewards(NamedTuple):
+    """Rewards of the tokens with `rl_weights`, and the discount from each of these tokens to the next."""
+
+    rewards: Sequence[float]
+    discounts: Sequence[float]
+
+
+class ValueTargets(NamedTuple):
+    """Estimates of the value head before each token, at the time of the batch advantages, and their targets."""
+
+    estimates: Sequence[float]
+    targets: Sequence[float]
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
     """A token sequence with per-token loss weights.
 
-    The weights are those of the loss terms rl, ce and kl, so the trainer is independent of the method. Entry i
-    belongs to token i, which position i − 1 predicts, so entry 0 must have no weight. The terms rl and kl use logprobs
-    at the sampling temperature, ce at temperature 1, so a token has either ce weight or rl and kl weights.
+    Entry i belongs to token i, which position i − 1 predicts, so entry 0 must have no weight. Terms rl and kl use
+    logprobs at the sampling temperature, ce at temperature 1, so a token has either ce weight or rl and kl weights.
     """
 
     token_ids: Sequence[int]
@@ -446,20 +454,14 @@ class TrainingSample:
     kl_weights: Sequence[float]
     reference_prompt_ids: Sequence[int] | None = None
     """Prompt of the reference model instead of the tokens before the first `kl_weights`; None is the same prompt."""
-    token_rewards: Sequence[float] | None = None
-    """Rewards of the tokens with `rl_weights`. The advantages then come from the whole batch
-    (`methods.advantages`), which adds the current `advantages`, e.g. minus a baseline, to the returns."""
-    token_discounts: Sequence[float] | None = None
-    """γ from each token with `rl_weights` to the next; required with `token_rewards`."""
-    value_estimates: Sequence[float] | None = None
-    """Estimates of the value head before each token, when the batch advantages were computed."""
-    value_targets: Sequence[float] | None = None
-    """Targets of the value head."""
+    token_rewards: TokenRewards | None = None
+    """If set, advantages come from the whole batch, which adds `advantages` (e.g. minus a baseline) to the returns."""
+    value_targets: ValueTargets | None = None
+    """None without a value head."""
     dialogue: str = ""
     """Id of its dialogue. All samples of a dialogue are in the same update."""
     policy_loss: PolicyLoss = "ppo"
-    """Use of ρ = π / π_old (`learner.losses`): `ppo` min(ρA, clip(ρ)A); `importance_sampling` ρA; `cispo`
-    sg(clip ρ)·A·log π; `awr` ρA with π_old scored on this sample before the update, so that ρ starts at 1."""
+    """How the rl loss term uses ρ = π / π_old; see `policy_objective` in `learner.losses`."""
     min_logprob: float | None = None
     """Drop tokens from the rl loss term whose logprob in this sample was lower before the update."""
     off_context: bool = False
@@ -469,10 +471,12 @@ class TrainingSample:
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        optional = ("token_rewards", "token_discounts", "value_estimates", "value_targets")
-        for name in ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights", *optional):
-            values = getattr(self, name)
-            if values is not None and len(values) != n:
+        names = ("policy_mask", "logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights")
+        columns = {name: getattr(self, name) for name in names}
+        columns |= {} if self.token_rewards is None else self.token_rewards._asdict()
+        columns |= {} if self.value_targets is None else self.value_targets._asdict()
+        for name, values in columns.items():
+            if len(values) != n:
                 raise ValueError(f"TrainingSample.{name} has {len(values)} entries for {n} tokens.")
         if n and (self.rl_weights[0] or self.ce_weights[0] or self.kl_weights[0]):
             raise ValueError("TrainingSample: the first token cannot have weight, because no position predicts it.")
@@ -480,12 +484,6 @@ class TrainingSample:
             raise ValueError("TrainingSample: a token has ce_weights and rl_weights or kl_weights: two temperatures.")
         if any(w and not s for w, s in zip(self.rl_weights, self.policy_mask, strict=True)):
             raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
-        if self.policy_loss not in POLICY_LOSSES:
-            raise ValueError(f"TrainingSample.policy_loss is {self.policy_loss!r}; known: {', '.join(POLICY_LOSSES)}.")
-        if (self.token_rewards is None) != (self.token_discounts is None):
-            raise ValueError("TrainingSample: token_rewards and token_discounts require each other.")
-        if self.reference_prompt_ids is not None and not self.reference_prompt_ids:
-            raise ValueError("TrainingSample.reference_prompt_ids is empty.")
 
     @property
     def num_weighted_tokens(self) -> int:
@@ -495,6 +493,5 @@ class TrainingSample:
     @property
     def has_gradient(self) -> bool:
         """Whether any token has ce or kl weight, a nonzero advantage, or an advantage that needs the whole batch."""
-        if self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights):
-            return True
-        return any(w and a for w, a in zip(self.rl_weights, self.advantages, strict=True))
+        has_rl = any(w and a for w, a in zip(self.rl_weights, self.advantages, strict=True))
+        return has_rl or self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights)

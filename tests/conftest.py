@@ -27,10 +27,15 @@ gc.disable()  # until the tests are collected: the objects of imported modules a
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Run each file in one process, which shares its fixtures, and so all files that share a server."""
-    shared = next((folder for folder in (BROWSER, *WITH_MODEL) if folder in (item.path, *item.path.parents)), item.path)
+    item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+
+
+@functools.cache
+def group_of(path: Path) -> str:
+    """Return the name of the group of tests that run in one process."""
+    shared = next((folder for folder in (BROWSER, *WITH_MODEL) if folder in (path, *path.parents)), path)
     path = WITH_MODEL[0] if shared in WITH_MODEL else shared
-    group = str(path.relative_to(TESTS)) if path.is_relative_to(TESTS) else path.name
-    item.add_marker(pytest.mark.xdist_group(group))
+    return str(path.relative_to(TESTS)) if path.is_relative_to(TESTS) else path.name
 
 
 @pytest.hookimpl(trylast=True)

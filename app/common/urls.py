@@ -20,7 +20,7 @@ def audit_url(arguments: str, detail: str) -> str | None:
         match = re.search(rf"(?:^|, ){pattern}", text)
         return match[1] if match else None
 
-    run = find(r"run (\d+)") or find(r"(?:run|run_id|run_ids)=\[?(\d+)")
+    run = find(r"run (\d+)") or find(r"(?:runs?|run_ids?)=\[?(\d+)")
     event = find(r"event_id=(.+?)(?:$|, \w+=|, $)")
     if run and event:
         return page_url("dialogues", run=run, dialogue=event, turn=find(r"turn=(\d+)"))

@@ -26,7 +26,7 @@ def el(tag: str, *children: Node | Iterable[Node], **attributes: Attribute) -> E
         if isinstance(child, str) or _is_element(child):
             content.append(child)
         elif child is not None:
-            content.extend(each for each in child if each is not None)
+            content.extend(node for node in child if node is not None)
     name, *classes = tag.split(".")
     given: dict[str, Attribute] = {"type": "button"} if name == "button" else {}
     given |= {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}

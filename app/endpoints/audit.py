@@ -9,7 +9,7 @@ from pydantic import Field
 from app.common.urls import audit_url
 from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import ShortText, from_row
-from jobs.db.audit_models import AuditRecord
+from jobs.db.models import AuditRecord
 from jobs.db.queries import audit_log
 
 

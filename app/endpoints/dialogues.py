@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
-from pydantic import Field, with_config
-from typing_extensions import TypedDict
+from pydantic import ConfigDict, Field
 
 from app.common.context import Context
 from app.common.known_values import check_dialogue_filters
@@ -16,18 +14,16 @@ from app.endpoints.endpoint import endpoint
 from app.endpoints.teacher_prompt import TeacherPrompt, teacher_prompt
 from app.endpoints.transcript import (
     DialogueDetail,
-    DialogueRow,
-    NoteRow,
-    columns,
     dialogue_detail,
-    dialogue_row,
+    fields_of,
     gold_answer,
     record_opened,
     token_texts,
 )
 from app.endpoints.types import RunId
+from jobs.db.dialogue_models import DialogueRow, DialogueSummary
 from jobs.db.errors import NotFoundError
-from jobs.db.models import DialogueRow as StoredRow
+from jobs.db.models import NoteSummary
 from jobs.db.paging import LIMIT, Page, cursor_after
 from jobs.db.queries import dialogues, notes, runs
 from jobs.db.queries.dialogues import DialogueFilter, DialogueView
@@ -36,15 +32,12 @@ from jobs.labels.annotation_queue import HintKey
 from rl2f_core import registry
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import Phase
-from rl2f_core.types import JsonObject, Turn
+from rl2f_core.types import FrozenModel, JsonObject, Turn
 
 Text = Annotated[str, Field(max_length=1000)]
 EventId = Annotated[str, Field(min_length=1, max_length=1000, description="Id of a dialogue; permanent in its run.")]
-Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Annotator = Annotated[str, Field(max_length=200, description="Name of the annotator.")]
 TurnIndex = Annotated[int, Field(ge=0, le=9_999, description="0-based turn.")]
-RewardBound = Annotated[float, Field(allow_inf_nan=False)]
 Cursor = Annotated[str, Field(max_length=1000)]
 Limit = Annotated[int, Field(ge=1, le=500)]
 Target = Literal["first", "last", "next", "previous", "next_step", "previous_step"]
@@ -56,44 +49,11 @@ MAX_WELCOME_RUNS = 20
 """Number of newest runs in which a welcome dialogue is searched, without example runs."""
 
 
-@with_config(extra="forbid")
-class DialogueFilters(TypedDict, total=False):
-    """Conditions on dialogues, all optional; see `jobs.db.queries.dialogues.DialogueFilter`."""
-
-    run: RunId | None
-    phase: Literal[Phase, ""]
-    stage: Text
-    step_from: Step | None
-    step_to: Step | None
-    environment: Text
-    level: Text
-    checkpoint: Text
-    condition: Text
-    without_controls: bool
-    """Exclude control conditions."""
-    demonstrations: bool
-    """Include demonstrations, which no model sampled. A chosen stage or group includes its demonstrations."""
-    solved: Annotated[str, Field(pattern=r"^(never|any|unknown|[1-9][0-9]{0,3})?$")]
-    """`never`, `any`, `unknown` (no verdict), or the 1-based turn of the first correct attempt."""
-    reward_from: RewardBound | None
-    reward_to: RewardBound | None
-    leak_state: Annotated[int, Field(ge=0, le=2)] | None
-    """0 unchecked, 1 checked without leak, 2 at least one hint leaked."""
-    labeled: bool | None
-    error: bool
-    """Only dialogues that ended with an error."""
-    group: Text
-    task: Text
-    order: Literal["played", "reward", "-reward", "hint_value", "-hint_value"]
-    """Chronological, by reward, or by best hint value, which excludes dialogues without a measured hint."""
-    search: Text
-    """Words and `"phrases"` that must all occur in attempts, hints or task."""
-
-
-class DialoguePage(TypedDict):
+class DialoguePage(FrozenModel):
     """A page of a list of dialogues."""
 
-    rows: list[DialogueRow]
+    rows: list[DialogueSummary]
+    """The dialogues."""
     total: int | None
     """Number of dialogues in the list."""
     before: str | None
@@ -104,49 +64,71 @@ class DialoguePage(TypedDict):
     """1-based position of the first row in the list."""
 
 
-class DialogueRef(TypedDict):
+class DialogueRef(FrozenModel):
     """A dialogue."""
 
     run: int
+    """Number of the run."""
     event_id: str
+    """Id of the dialogue; permanent in its run."""
 
 
-class Sibling(TypedDict):
+class Sibling(FrozenModel):
     """A dialogue of the same group, in short."""
 
+    model_config = ConfigDict(from_attributes=True)
     event_id: str
+    """Id of the dialogue; permanent in its run."""
     index: int
+    """0-based position in the group."""
     solved_at: int | None
+    """1-based turn of the correct attempt."""
     outcomes: str
+    """One character per turn, see `list_dialogues`."""
     reward: float | None
+    """Sum over turns; None if it is unknown."""
 
 
 class DialogueWithSiblings(DialogueDetail):
     """A whole dialogue with its group in short."""
 
     siblings: list[Sibling]
+    """The dialogues of its group."""
 
 
-class DialogueRun(TypedDict):
+class DialogueRun(FrozenModel):
     """A run in the filter of dialogues."""
 
+    model_config = ConfigDict(from_attributes=True)
     id: int
+    """Number of the run."""
     name: str
+    """Name of the run."""
     status: str
+    """State of the run."""
     environment: str
+    """Name of its environment."""
     kind: str
+    """Kind of the run, e.g. `train`."""
     method: str
+    """Method of the last stage."""
 
 
-class DialogueFacets(TypedDict):
+class DialogueFacets(FrozenModel):
     """Filter values of the dialogues of one run or of all, and the newest runs."""
 
     phases: list[str]
+    """Phases."""
     stages: list[str]
+    """Stages."""
     levels: list[str]
+    """Difficulties."""
     environments: list[str]
+    """Environments."""
     checkpoints: list[str]
+    """Student's checkpoints."""
     conditions: list[str]
+    """Conditions, arms and outcomes."""
     steps: tuple[int, int]
     """First and last step."""
     longest: int
@@ -154,11 +136,12 @@ class DialogueFacets(TypedDict):
     measured: bool
     """A hint value is known."""
     runs: list[DialogueRun]
+    """The newest runs."""
     version: int
     """See `jobs.db.queries.runs.version`."""
 
 
-class PrivilegedData(TypedDict):
+class PrivilegedData(FrozenModel):
     """Data of a dialogue that the student never sees."""
 
     gold_answer: str | None
@@ -169,21 +152,24 @@ class PrivilegedData(TypedDict):
     """The verifier's message on each attempt."""
 
 
-class TokenRow(TypedDict):
+class TokenRow(FrozenModel):
     """A sampled token."""
 
     id: int
+    """Its number in the vocabulary."""
     text: str | None
     """None without a tokenizer on this machine."""
     logprob: float | None
     """Log-probability in nats; None if unknown."""
 
 
-class TurnTokens(TypedDict):
+class TurnTokens(FrozenModel):
     """The student's tokens of a turn."""
 
     model: str
+    """The base model."""
     tokens: list[TokenRow]
+    """The tokens."""
 
 
 class DialogueEndpoints:
@@ -200,7 +186,7 @@ class DialogueEndpoints:
     @endpoint("read")
     def list_dialogues(
         self,
-        filter: DialogueFilters | None = None,
+        filter: DialogueFilter | None = None,
         cursor: Cursor | None = None,
         newest_first: bool = False,
         limit: Limit = LIMIT,
@@ -213,14 +199,14 @@ class DialogueEndpoints:
             newest_first: Reverse the order.
             limit: Maximum number of rows.
         """
-        db, chosen = self._context.db, _filter(filter)
+        db, chosen = self._context.db, filter or DialogueFilter()
         page = dialogues.page(db, chosen, cursor, limit, newest_first=newest_first)
         if not page.rows:
             check_dialogue_filters(db, [chosen])
         return _page(page)
 
     @endpoint("read")
-    def locate_dialogue(self, run: RunId, event_id: EventId, filter: DialogueFilters | None = None) -> DialoguePage:
+    def locate_dialogue(self, run: RunId, event_id: EventId, filter: DialogueFilter | None = None) -> DialoguePage:
         """Return the page of a list that contains a dialogue.
 
         Args:
@@ -228,12 +214,13 @@ class DialogueEndpoints:
             event_id: The dialogue.
             filter: Conditions of the list, see `list_dialogues`.
         """
-        return _page(dialogues.page_containing(self._context.db, replace(_filter(filter), run=run), event_id))
+        chosen = (filter or DialogueFilter()).but(run=run)
+        return _page(dialogues.page_containing(self._context.db, chosen, event_id))
 
     @endpoint("read")
     def adjacent_dialogue(
-        self, run: RunId, event_id: EventId, target: Target, filter: DialogueFilters | None = None
-    ) -> DialogueRow | None:
+        self, run: RunId, event_id: EventId, target: Target, filter: DialogueFilter | None = None
+    ) -> DialogueSummary | None:
         """Return another dialogue of a list, relative to a dialogue; None if there is none.
 
         Args:
@@ -243,7 +230,7 @@ class DialogueEndpoints:
                 next or previous step. A step ends if phase, stage, step, checkpoint or condition changes.
             filter: Conditions of the list, see `list_dialogues`.
         """
-        db, chosen = self._context.db, _filter(filter)
+        db, chosen = self._context.db, filter or DialogueFilter()
         back = target in ("last", "previous", "previous_step")
         if target in ("first", "last"):
             rows = dialogues.page(db, chosen, limit=1, newest_first=back).rows
@@ -255,9 +242,9 @@ class DialogueEndpoints:
                 rows = self._adjacent(chosen, origin, back)
         if not rows:
             check_dialogue_filters(db, [chosen])
-        return dialogue_row(rows[0]) if rows else None
+        return rows[0] if rows else None
 
-    def _adjacent(self, filter: DialogueFilter, origin: StoredRow, back: bool) -> list[StoredRow]:
+    def _adjacent(self, filter: DialogueFilter, origin: DialogueRow, back: bool) -> list[DialogueRow]:
         position: list[object] = [origin.id]
         if filter.order != "played":
             if origin.best_hint_value is None:
@@ -265,10 +252,10 @@ class DialogueEndpoints:
             position = [origin.best_hint_value, origin.id]
         return dialogues.page(self._context.db, filter, cursor_after(0, position), limit=1, newest_first=back).rows
 
-    def _adjacent_step(self, filter: DialogueFilter, origin: StoredRow, back: bool) -> list[StoredRow]:
+    def _adjacent_step(self, filter: DialogueFilter, origin: DialogueRow, back: bool) -> list[DialogueRow]:
         """Return the first dialogue of the next or previous step of the origin's run, in chronological order."""
-        found: StoredRow | None = None
-        for row in self._walk(replace(filter, run=origin.run_id, order="played"), origin, back):
+        found: DialogueRow | None = None
+        for row in self._walk(filter.but(run=origin.run_id, order="played"), origin, back):
             if _step(row) == _step(origin):
                 continue
             if not back:
@@ -278,7 +265,7 @@ class DialogueEndpoints:
             found = row
         return [] if found is None else [found]
 
-    def _walk(self, filter: DialogueFilter, origin: StoredRow, back: bool) -> Iterator[StoredRow]:
+    def _walk(self, filter: DialogueFilter, origin: DialogueRow, back: bool) -> Iterator[DialogueRow]:
         """Yield the dialogues of a list after or before `origin`, at most `MAX_STEP_PAGES` pages."""
         cursor: str | None = cursor_after(0, [origin.id])
         for _ in range(MAX_STEP_PAGES):
@@ -293,29 +280,29 @@ class DialogueEndpoints:
         """Return the filter values of the dialogues of one run or of all, and the newest runs."""
         db = self._context.db
         facets = dialogues.facets(db, run)
-        listed = [columns(row, DialogueRun) for row in runs.page(db, limit=MAX_LISTED_RUNS).rows]
-        return cast(DialogueFacets, {**facets, "runs": listed, "version": runs.version(db, run)})
+        listed = [DialogueRun.model_validate(row) for row in runs.page(db, limit=MAX_LISTED_RUNS).rows]
+        return DialogueFacets(**facets, runs=listed, version=runs.version(db, run))
 
     @endpoint("read")
-    def default_dialogue_filter(self, run: RunId) -> DialogueFilters:
+    def default_dialogue_filter(self, run: RunId) -> DialogueFilter:
         """Return the filter of a run's own attempts: its latest evaluation, else its latest on-policy stage.
 
         The filter of a run with neither contains only the run, with demonstrations if it has no other dialogues.
         """
         db, own = self._context.db, DialogueFilter(run=run, without_controls=True)
         runs.get(db, run)
-        evaluated = dialogues.page(db, replace(own, phase="evaluation"), limit=1, newest_first=True).rows
+        evaluated = dialogues.page(db, own.but(phase="evaluation"), limit=1, newest_first=True).rows
         if evaluated:
             row = evaluated[0]
-            filter: DialogueFilters = {"run": run, "phase": "evaluation", "stage": row.stage}
-            return {**filter, "checkpoint": row.checkpoint or "", "condition": row.condition or ""}
+            place = {"stage": row.stage, "checkpoint": row.checkpoint or "", "condition": row.condition or ""}
+            return DialogueFilter(run=run, phase="evaluation", **place)
         for stage in reversed(runs.stages(db, run)):
-            filter = {"run": run, "phase": "train", "stage": stage.name}
-            if _is_on_policy(stage.method) and dialogues.page(db, _filter(filter), limit=1).rows:
+            filter = DialogueFilter(run=run, phase="train", stage=stage.name)
+            if _is_on_policy(stage.method) and dialogues.page(db, filter, limit=1).rows:
                 return filter
         with_demonstrations = DialogueFilter(run=run, demonstrations=True)
         only = dialogues.count(db, with_demonstrations) and not dialogues.count(db, DialogueFilter(run=run))
-        return {"run": run, "demonstrations": True} if only else {"run": run}
+        return with_demonstrations if only else DialogueFilter(run=run)
 
     @endpoint("read")
     def welcome_dialogue(self) -> DialogueRef | None:
@@ -328,11 +315,11 @@ class DialogueEndpoints:
         listed = runs.page(db, limit=MAX_LISTED_RUNS).rows
         examples = [row for row in listed if row.origin == "example"]
         for group in (examples, *([row] for row in listed[:MAX_WELCOME_RUNS])):
-            filters = [_filter(self.default_dialogue_filter(row.id or 0)) for row in group]
+            filters = [self.default_dialogue_filter(row.id or 0) for row in group]
             for solved, filter in product(("3", "2", "any", ""), filters):
-                found = dialogues.page(db, replace(filter, solved=solved), limit=1).rows
+                found = dialogues.page(db, filter.but(solved=solved), limit=1).rows
                 if found:
-                    return {"run": found[0].run_id, "event_id": found[0].event_id}
+                    return DialogueRef(run=found[0].run_id, event_id=found[0].event_id)
         return None
 
     # -- one dialogue ------------------------------------------------------------------------------------------------
@@ -348,9 +335,10 @@ class DialogueEndpoints:
         db = self._context.db
         view = dialogues.get(db, run, event_id)
         self._record_opened([view], annotator)
-        return {**dialogue_detail(runs.get(db, run), view), "siblings": self._siblings(view.row)}
+        detail = dialogue_detail(runs.get(db, run), view)
+        return DialogueWithSiblings(**fields_of(detail, DialogueDetail), siblings=self._siblings(view.row))
 
-    def _siblings(self, row: StoredRow) -> list[Sibling]:
+    def _siblings(self, row: DialogueRow) -> list[Sibling]:
         same = DialogueFilter(
             run=row.run_id,
             phase=row.phase,
@@ -362,7 +350,7 @@ class DialogueEndpoints:
             group=row.group,
         )
         rows = dialogues.page(self._context.db, same, limit=MAX_SIBLINGS).rows
-        return [columns(each, Sibling) for each in rows]
+        return [Sibling.model_validate(each) for each in rows]
 
     @endpoint("read")
     def dialogue_group(self, run: RunId, event_id: EventId, annotator: Annotator = "") -> list[DialogueDetail]:
@@ -390,11 +378,11 @@ class DialogueEndpoints:
         """Return what the student never sees: the gold answer, the privileged data and the verifier's messages."""
         db = self._context.db
         view = dialogues.get(db, run, event_id)
-        return {
-            "gold_answer": gold_answer(runs.get(db, run), view.event.task),
-            "privileged": view.event.task.privileged,
-            "details": [turn.verdict.detail for turn in view.turns],
-        }
+        return PrivilegedData(
+            gold_answer=gold_answer(runs.get(db, run), view.event.task),
+            privileged=view.event.task.privileged,
+            details=[turn.verdict.detail for turn in view.turns],
+        )
 
     @endpoint("read")
     def teacher_prompt(self, run: RunId, event_id: EventId, turn: TurnIndex) -> TeacherPrompt:
@@ -419,11 +407,11 @@ class DialogueEndpoints:
         found = _turn(view, turn)
         ids, logprobs = found.token_ids, found.logprobs
         texts = token_texts(owner.model, ids)
-        tokens: list[TokenRow] = [
-            {"id": token, "text": texts[i] if texts else None, "logprob": logprobs[i] if logprobs else None}
+        tokens = [
+            TokenRow(id=token, text=texts[i] if texts else None, logprob=logprobs[i] if logprobs else None)
             for i, token in enumerate(ids)
         ]
-        return {"model": owner.model, "tokens": tokens}
+        return TurnTokens(model=owner.model, tokens=tokens)
 
     # -- notes -------------------------------------------------------------------------------------------------------
     @endpoint("label")
@@ -434,9 +422,9 @@ class DialogueEndpoints:
         text: Annotated[str, Field(max_length=notes.MAX_CHARS)],
         turn: TurnIndex | None = None,
         author: Annotated[str, Field(max_length=60)] = "",
-    ) -> NoteRow:
+    ) -> NoteSummary:
         """Add a note to a dialogue, or to one of its turns."""
-        return columns(notes.add(self._context.db, run, text, author, event_id, turn), NoteRow)
+        return notes.add(self._context.db, run, text, author, event_id, turn)
 
     @endpoint("label")
     def delete_dialogue_note(self, note: Annotated[int, Field(ge=1, le=2**31 - 1)]) -> None:
@@ -444,12 +432,8 @@ class DialogueEndpoints:
         notes.delete(self._context.db, note)
 
 
-def _filter(filter: DialogueFilters | None) -> DialogueFilter:
-    return DialogueFilter(**(filter or {}))
-
-
-def _page(page: Page[StoredRow]) -> DialoguePage:
-    return columns(page, DialoguePage, rows=[dialogue_row(row) for row in page.rows])
+def _page(page: Page[DialogueRow]) -> DialoguePage:
+    return DialoguePage(**vars(page))
 
 
 def _turn(view: DialogueView, turn: int) -> Turn:
@@ -460,7 +444,7 @@ def _turn(view: DialogueView, turn: int) -> Turn:
     return turns[turn]
 
 
-def _step(row: StoredRow) -> tuple[str, str, int, str | None, str | None]:
+def _step(row: DialogueRow) -> tuple[str, str, int, str | None, str | None]:
     return row.phase, row.stage, row.step, row.checkpoint, row.condition
 
 

@@ -16,8 +16,9 @@ from app.endpoints.leaks.labels import Source
 from app.endpoints.leaks.redacted_reruns import RedactedRerun, rerun_result
 from app.endpoints.types import QueuedRun, RunId
 from app.forms.allowlist import check_checkpoint
+from jobs.db.dialogue_models import DialogueRow
 from jobs.db.errors import NotFoundError
-from jobs.db.models import DialogueRow, Run, RunSummary
+from jobs.db.models import Run, RunSummary
 from jobs.db.queries import dialogues, hint_values, runs
 from jobs.labels.hint_counts import RUN
 from rl2f_core import registry

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 from pydantic import BaseModel
 
-from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError
+from jobs.db.models import AuditEntry
 from jobs.db.queries import audit_log
 from rl2f_core.errors import RL2FError
 
@@ -94,12 +93,14 @@ def _is_identity(value: object) -> bool:
 
 def _describe_result(result: object) -> str:
     """Return the run of a result, or the label that was undone."""
-    if isinstance(result, Mapping):
-        result = SimpleNamespace(**result)
-    undone = getattr(result, "removed", None)
-    if undone is not None:
+    if isinstance(result, BaseModel):
+        result = result.model_dump(include={"run", "removed"})
+    if not isinstance(result, Mapping):
+        return ""
+    undone = result.get("removed")
+    if isinstance(undone, Mapping):
         return ", ".join(f"{name}={undone[name]}" for name in ("run", "event_id", "turn", "label"))
-    return f"run {result.run}" if hasattr(result, "run") else ""
+    return f"run {result['run']}" if "run" in result else ""
 
 
 def _reason(error: Exception, arguments: str) -> str:

@@ -13,11 +13,10 @@ from pydantic import Field
 from app.common.known_values import check_run_filter
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.types import Cursor, RunId, RunOrOldId, RunsOrOldIds, ShortText, check_file_name, from_row
-from jobs.db.models import Run, RunSummary
+from jobs.db.models import JobLog, Run, RunSummary, ScheduledRun
 from jobs.db.paging import Page
 from jobs.db.queries import job_log, metrics, notes, runs, scheduled_runs
 from jobs.db.queries.runs import RunFilter
-from jobs.db.server_models import JobLog, ScheduledRun
 from jobs.imports.importer import ImportSettings, import_file
 from jobs.queue.slots import read_slots
 from rl2f_core.errors import ConfigError, DataError, RL2FError

@@ -1,25 +1,24 @@
-"""Dialogues as JSON: task prompt, turns, hints, findings, labels and tokens, without privileged data.
+"""Dialogues for pages and programs: the engine's record, with findings, labels, hint values and texts of prompts.
 
-Keys are the names of database columns. Nothing here loads a model: the environment is built from the run's
+Privileged data of a record is excluded from JSON. Nothing here loads a model: the environment is built from the run's
 configuration, and the `tokenizer.json` beside the weights decodes tokens.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import yaml
-from pydantic import ValidationError
-from typing_extensions import TypedDict
+from pydantic import AliasGenerator, BaseModel, ConfigDict, Field, ValidationError, field_serializer
 
 from app.common.context import Context
 from app.common.diff import Segment, changes
-from jobs.db.models import DialogueRow as StoredRow
-from jobs.db.models import Run
+from jobs.db.dialogue_models import DialogueSummary, HintValueSummary
+from jobs.db.models import LabelSummary, NoteSummary, Run
 from jobs.db.queries.dialogues import DialogueView
 from jobs.labels import opened_hints
 from jobs.labels.annotation_queue import HintKey
@@ -27,7 +26,7 @@ from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import RL2FError
-from rl2f_core.types import JsonObject, LeakReport, Task, Turn
+from rl2f_core.types import ActionChoice, FrozenModel, Hint, JsonObject, LeakReport, Task, Turn, Verdict
 
 T = TypeVar("T")
 MAX_BYTES_PER_CHARACTER = 4
@@ -35,192 +34,147 @@ _TASK_ERRORS = (RL2FError, ValidationError, LookupError, TypeError, ValueError, 
 """Errors of an environment on a task of another version of it, or on an edited one."""
 
 
-class DialogueRow(TypedDict):
-    """A dialogue as a list row; see `jobs.db.models.Dialogue`."""
-
-    run: int
-    event_id: str
-    dialogue_id: str
-    phase: str
-    stage: str
-    step: int
-    checkpoint: str | None
-    condition: str | None
-    environment: str
-    level: str
-    group: str
-    index: int
-    stop_reason: str
-    error: str | None
-    policy: str
-    seed: int
-    solved_at: int | None
-    length: int
-    outcomes: str
-    reward: float | None
-    advantage: float | None
-    leak_state: int
-    label_count: int
-    best_hint_value: float | None
-    time: float
+def _renamed(**names: str) -> ConfigDict:
+    """Return the configuration of a model whose JSON has other names of fields of the engine."""
+    generator = AliasGenerator(serialization_alias=lambda name: names.get(name, name))
+    return ConfigDict(alias_generator=generator, serialize_by_alias=True)
 
 
-class TaskPrompt(TypedDict):
+class TaskPrompt(FrozenModel):
     """The text of a task."""
 
     text: str
     """As in the student's prompt, or the public data as JSON if the environment is not available."""
     system: str
+    """The system message."""
     rendered: bool
     """`text` is the student's prompt."""
 
 
-class TermRow(TypedDict):
-    """A term of a turn's reward."""
-
-    name: str
-    score: float
-    weight: float
-
-
-class FindingRow(TypedDict):
+class DetectorFinding(LeakReport):
     """A leak that a detector found."""
 
+    model_config = _renamed(leak_probability="probability", leak_threshold="threshold")
+    leaked: bool = Field(exclude=True)
+    span: tuple[int, int] | None = Field(None, exclude=True)
+    logprob_gain: float | None = Field(None, exclude=True)
+    error: str | None = Field(None, exclude=True)
     source: str
-    detector: str | None
-    leak_type: str | None
-    """`exact`, `equivalent`, `derivation` or `partial`; None if the detector cannot tell."""
-    start: int | None
-    end: int | None
-    answer_fraction: float
-    evidence: str
-    action: str | None
-    probability: float | None
-    """Probability of a leak; None if the detector gives none."""
-    threshold: float | None
-    """Probability from which the hint is flagged."""
+    """`run`, or the id of the rescore run that found it."""
+    start: int | None = None
+    """Start of the flagged span in the teacher's message."""
+    end: int | None = None
+    """End of the span, exclusive."""
+
+    @classmethod
+    def of(cls, source: str, report: LeakReport) -> DetectorFinding:
+        """Return a report with its source."""
+        start, end = report.span or (None, None)
+        return cls(**dict(report), source=source, start=start, end=end)
 
 
-class Findings(TypedDict):
+class Findings(FrozenModel):
     """The detector findings of a hint, and whether it is a planted leak."""
 
     planted: str | None
     """Kind of the leak that teacher `leaky` planted."""
     leak_checked: bool
+    """Every detector of the run checked it, or one flagged it."""
     leak_found: bool
-    findings: list[FindingRow]
+    """A detector of the run flagged it."""
+    findings: list[DetectorFinding]
+    """The leaks that detectors found, at run time and later."""
+
+    @classmethod
+    def of(cls, hint: Hint, reports: Mapping[str, LeakReport]) -> Findings:
+        """Return the findings of a hint from its reports by source."""
+        checked, found = (hint.leak.is_complete, hint.leak.leaked) if hint.leak else (False, False)
+        findings = [DetectorFinding.of(source, report) for source, report in reports.items()]
+        return cls(planted=hint.planted, leak_checked=checked, leak_found=found, findings=findings)
 
 
-class LabelRow(TypedDict):
-    """An annotator's label of a hint."""
+class HintDetail(Hint, Findings):
+    """A hint with what detectors and people found."""
 
-    run: int
-    event_id: str
-    turn: int
-    annotator: str
-    label: str
-    start: int | None
-    end: int | None
-    note: str
-    blind: bool
-    time: float
-
-
-class HintValueRow(TypedDict):
-    """A measured hint value."""
-
-    run: int
-    """The run that measured it."""
-    checkpoint: str
-    value: float
-    low: float
-    high: float
-    n: int
-    turns: int | None
-    arms: dict[str, float]
-    time: float
-
-
-class NoteRow(TypedDict):
-    """A note on a dialogue or a turn."""
-
-    id: int
-    event_id: str | None
-    turn: int | None
-    author: str
-    text: str
-    time: float
-
-
-class HintDetail(Findings):
-    """A hint."""
-
-    feedback: str
-    """The teacher's message."""
-    hint: str
-    """The message in the student's prompt; a leak action may have changed it."""
-    teacher: str | None
-    source_task: str | None
-    hint_prompt_template: str | None
-    usage: JsonObject | None
-    hint_error: str | None
+    model_config = _renamed(text="hint", prompt_template="hint_prompt_template", error="hint_error")
+    leak: LeakReport | None = Field(None, exclude=True)
     hint_bits: float | None
     """Information in the hint; see `rl2f_core.types.Turn` for this and the next two."""
     bits_left: float | None
+    """log2 of the candidates after it."""
     determines_answer: bool
-    labels: list[LabelRow]
-    hint_values: list[HintValueRow]
+    """It leaves one candidate."""
+    labels: Sequence[LabelSummary]
+    """Labels of all annotators."""
+    hint_values: Sequence[HintValueSummary]
+    """Measured values; the one to show comes first."""
+
+    @field_serializer("feedback")
+    def _write_feedback(self, value: str) -> str:
+        return value
 
 
-class Reprompt(TypedDict):
+class Reprompt(FrozenModel):
     """The prompt of a turn that does not continue the dialogue."""
 
     prompt_template: str
+    """`name@version` of the template."""
     text: str | None
     """None if the template is unknown or has another version."""
 
 
-class TurnDetail(TypedDict):
-    """An attempt and the hint after it."""
+class TurnDetail(Turn):
+    """An attempt and the hint after it; a new field of the engine's turn is part of it."""
 
-    index: int
-    attempt: str
+    model_config = _renamed(rewards="terms", total_reward="reward")
+    token_ids: tuple[int, ...] = Field((), exclude=True)
+    logprobs: tuple[float, ...] = Field((), exclude=True)
+    verdict: Verdict = Field(exclude=True)
+    hint: HintDetail | None
+    """The hint after the attempt."""
     reprompt: Reprompt | None
+    """The prompt of the attempt, if it does not continue the dialogue."""
     changes: list[Segment] | None
     """Word diff to the previous attempt."""
-    finish_reason: str
     correct: bool | None
+    """None without a verdict."""
     parsed: str | None
+    """The normalized answer; None if the attempt cannot be parsed."""
     outcome: str
     """`1` correct, `0` incorrect, `?` unparsable, `-` no verdict."""
     score: float | None
+    """Partial credit in [0, 1]."""
     distance: float | None
+    """Distance to the gold answer in [0, 1]."""
     observation: str | None
     """Reply of a stateful environment to the action; None without a state."""
     done: bool
     """The action ended the episode."""
-    actions: list[JsonObject] | None
-    """Labeled actions of the prompt (`rl2f_core.types.ActionChoice`), if it lists them."""
-    reflection: str | None
-    """The reflector's text in the prompt, if there is a reflector."""
-    reward: float | None
-    terms: list[TermRow]
-    advantage: float | None
-    bits_used: float | None
-    """See `rl2f_core.types.Turn`."""
+    total_reward: float | None
+    """Sum of the terms; None if it is unknown."""
     token_count: int
-    hint: HintDetail | None
+    """Number of the student's tokens."""
+
+    @field_serializer("actions")
+    def _write_actions(self, actions: tuple[ActionChoice, ...]) -> list[ActionChoice] | None:
+        return list(actions) or None
 
 
-class DialogueDetail(DialogueRow):
+class DialogueDetail(DialogueSummary):
     """A whole dialogue."""
 
     run_name: str
+    """Name of the run."""
     task: str
+    """Id of the task."""
     split: str
+    """Split of the task."""
     prompt: TaskPrompt
+    """The text of the task."""
     turns: list[TurnDetail]
-    notes: list[NoteRow]
+    """The turns."""
+    notes: Sequence[NoteSummary]
+    """Notes on the dialogue and its turns."""
 
 
 def columns(row: object, kind: type[T], **computed: object) -> T:
@@ -229,35 +183,32 @@ def columns(row: object, kind: type[T], **computed: object) -> T:
     return cast(T, {name: getattr(row, "run_id" if name == "run" else name) for name in names} | computed)
 
 
-def dialogue_row(row: StoredRow) -> DialogueRow:
-    """Return a dialogue as a list row."""
-    return columns(row, DialogueRow)
+def fields_of(value: BaseModel, model: type[BaseModel]) -> JsonObject:
+    """Return the values of the fields that a model declares."""
+    return {name: getattr(value, name) for name in model.model_fields}
 
 
 def dialogue_detail(run: Run, view: DialogueView) -> DialogueDetail:
     """Return a whole dialogue."""
-    task, turns = view.event.task, view.turns
+    task = view.event.task
     prompt = task_prompt(run, task)
-    return columns(
-        view.row,
-        DialogueDetail,
+    return DialogueDetail(
+        **fields_of(view.row, DialogueSummary),
         run_name=run.name,
         task=task.id,
         split=task.split,
         prompt=prompt,
-        turns=[_turn(view, turn, last, prompt) for turn, last in zip(turns, [None, *turns], strict=False)],
-        notes=[columns(note, NoteRow) for note in view.notes],
+        turns=[_turn(view, turn, last, prompt) for turn, last in zip(view.turns, [None, *view.turns], strict=False)],
+        notes=view.notes,
     )
 
 
 def _turn(view: DialogueView, turn: Turn, last: Turn | None, prompt: TaskPrompt) -> TurnDetail:
     verdict = turn.verdict
-    return columns(
-        turn,
-        TurnDetail,
+    return TurnDetail(
+        **{**fields_of(turn, Turn), "hint": _hint(view, turn)},
         reprompt=_reprompt(turn, last, prompt),
         changes=None if last is None else changes(last.attempt, turn.attempt),
-        finish_reason=turn.finish_reason.value,
         correct=verdict.correct,
         parsed=verdict.parsed,
         outcome=verdict.outcome,
@@ -265,11 +216,8 @@ def _turn(view: DialogueView, turn: Turn, last: Turn | None, prompt: TaskPrompt)
         distance=verdict.distance,
         observation=verdict.observation,
         done=verdict.done,
-        actions=[choice.model_dump() for choice in turn.actions] or None,
-        reward=turn.known_reward,
-        terms=[columns(term, TermRow) for term in turn.rewards],
+        total_reward=turn.known_reward,
         token_count=len(turn.token_ids),
-        hint=_hint(view, turn),
     )
 
 
@@ -277,51 +225,32 @@ def _reprompt(turn: Turn, last: Turn | None, prompt: TaskPrompt) -> Reprompt | N
     if turn.prompt_template is None or last is None:
         return None
     text = _reprompt_text(turn.prompt_template, prompt, last.attempt, last.reply)
-    return {"prompt_template": turn.prompt_template, "text": text}
+    return Reprompt(prompt_template=turn.prompt_template, text=text)
 
 
 def _hint(view: DialogueView, turn: Turn) -> HintDetail | None:
-    hint = turn.hint
-    if hint is None:
+    if turn.hint is None:
         return None
-    return {
-        **findings(view, turn),
-        "feedback": hint.feedback,
-        "hint": hint.text,
-        "teacher": hint.teacher,
-        "source_task": hint.source_task,
-        "hint_prompt_template": hint.prompt_template,
-        "usage": None if hint.usage is None else hint.usage.model_dump(),
-        "hint_error": hint.error,
-        "hint_bits": turn.hint_bits,
-        "bits_left": turn.bits_left,
-        "determines_answer": turn.determines_answer,
-        "labels": [columns(label, LabelRow) for label in view.labels[turn.index]],
-        "hint_values": [columns(value, HintValueRow) for value in view.hint_values[turn.index]],
-    }
+    return HintDetail(
+        **fields_of(turn.hint, Hint) | fields_of(findings(view, turn), Findings),
+        hint_bits=turn.hint_bits,
+        bits_left=turn.bits_left,
+        determines_answer=turn.determines_answer,
+        labels=view.labels[turn.index],
+        hint_values=view.hint_values[turn.index],
+    )
+
+
+def findings(view: DialogueView, turn: Turn) -> Findings:
+    """Return the detector findings of a turn's hint."""
+    assert turn.hint is not None
+    return Findings.of(turn.hint, view.findings.get(turn.index, {}))
 
 
 def record_opened(context: Context, hints: Iterable[HintKey], annotator: str) -> None:
     """Record that an annotator sees the findings of hints; see `jobs.labels.opened_hints.record`."""
     if not context.read_only:
         opened_hints.record(context.db, hints, annotator)
-
-
-def findings(view: DialogueView, turn: Turn) -> Findings:
-    """Return the detector findings of a hint."""
-    leak = turn.hint.leak if turn.hint else None
-    return {
-        "planted": turn.hint.planted if turn.hint else None,
-        "leak_checked": leak is not None and leak.is_complete,
-        "leak_found": leak is not None and leak.leaked,
-        "findings": [_finding(source, report) for source, report in view.findings.get(turn.index, {}).items()],
-    }
-
-
-def _finding(source: str, report: LeakReport) -> FindingRow:
-    start, end = report.span or (None, None)
-    scored = {"probability": report.leak_probability, "threshold": report.leak_threshold}
-    return columns(report, FindingRow, source=source, start=start, end=end, **scored)
 
 
 # -- task ------------------------------------------------------------------------------------------------------------
@@ -353,10 +282,10 @@ def task_prompt(run: Run, task: Task) -> TaskPrompt:
     try:
         if environment is not None and environment.owns_environment(task.environment):
             text = environment.prompt(task.public)
-            return {"text": text, "system": _system(run.config, environment), "rendered": True}
+            return TaskPrompt(text=text, system=_system(run.config, environment), rendered=True)
     except _TASK_ERRORS:
         pass
-    return {"text": json.dumps(task.public, ensure_ascii=False, indent=2), "system": "", "rendered": False}
+    return TaskPrompt(text=json.dumps(task.public, ensure_ascii=False, indent=2), system="", rendered=False)
 
 
 def gold_answer(run: Run, task: Task) -> str | None:
@@ -375,12 +304,12 @@ def _reprompt_text(template: str, prompt: TaskPrompt, attempt: str, hint: str) -
     from rl2f_core.common import prompt_templates
 
     name = template.partition("@")[0]
-    if not prompt["rendered"] or name not in prompt_templates.names():
+    if not prompt.rendered or name not in prompt_templates.names():
         return None
     loaded = prompt_templates.load(name)
     if loaded.version != template:
         return None
-    return loaded.render({"problem": prompt["text"], "attempt": attempt.strip(), "hint": hint})[-1]["content"]
+    return loaded.render({"problem": prompt.text, "attempt": attempt.strip(), "hint": hint})[-1]["content"]
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def store(workspace: Workspace, source: Path) -> Path:
     `DataError` for another ending, a larger file, or one that cannot be read.
     """
     name, size = source.name, source.stat().st_size
-    suffix = next((each for each in sorted(SUFFIXES, key=len, reverse=True) if name.lower().endswith(each)), None)
+    suffix = next((ending for ending in sorted(SUFFIXES, key=len, reverse=True) if name.lower().endswith(ending)), None)
     if suffix is None:
         raise DataError("Files of this kind cannot be read.", value=name, known=SUFFIXES)
     if size > MAX_FILE_BYTES:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+from jobs.db.models import ScheduledRun
 from jobs.db.queries import scheduled_runs
-from jobs.db.server_models import ScheduledRun
 from rl2f_core.errors import ConfigError
 
 TIMES_SHOWN = 3

@@ -37,8 +37,8 @@ class QueryFields:
         closed. `change` is no alternative: it is triggered while an update by Python is applied to some fields only.
         """
         fields: list[Any] = self.components
-        left = [each.blur for each in fields if isinstance(each, gr.Textbox | gr.Number)]
-        return [*(each.input for each in fields), *left]
+        left = [field.blur for field in fields if isinstance(field, gr.Textbox | gr.Number)]
+        return [*(field.input for field in fields), *left]
 
     def values(self, query: dict[str, str]) -> JsonObject:
         """Return the value of every field; an unreadable parameter gives the default."""
@@ -75,5 +75,5 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "1" if value else ""
     if isinstance(value, list | tuple):
-        return ",".join(str(each) for each in value)
+        return ",".join(str(item) for item in value)
     return "" if value is None else str(value)

@@ -337,7 +337,7 @@ def check_metrics(names: Iterable[str], available: Iterable[str]) -> None:
     known = [*available]
     for name in names:
         is_documented = name.partition("/")[0] in METRICS or name.partition("/")[0] in METRIC_GROUPS
-        is_group = name.endswith("/") and any(each.startswith(name) for each in known)
+        is_group = name.endswith("/") and any(item.startswith(name) for item in known)
         if name not in known and not is_documented and not is_group:
             raise UnknownNameError("Unknown metric.", value=name, known=known)
 

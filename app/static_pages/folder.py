@@ -24,7 +24,7 @@ import yaml
 from app.plots.run_charts import overview
 from app.plots.run_folder import plot_options, step_metrics
 from app.static_pages.selection import chosen_dialogues
-from jobs.export.example_run import check_private, machine_paths, write_folder
+from jobs.export.private_paths import check_private, machine_paths, write_folder
 from rl2f_core import registry
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.environments.base import Environment

@@ -79,7 +79,7 @@ class CallLimits:
         if event is None:
             return "".join(parse_qs(scope["query_string"].decode()).get("session_hash", [])) in sessions
         ids = queue.pending_event_ids_session.values()
-        return event in sessions or event in queue.event_ids_to_events or any(event in each for each in ids)
+        return event in sessions or event in queue.event_ids_to_events or any(event in events for events in ids)
 
     @asynccontextmanager
     async def slot(self, scope: Scope, token: int | None) -> AsyncIterator[None]:

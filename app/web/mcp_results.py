@@ -45,7 +45,7 @@ class McpResults:
             self._count += 1
             name = f"r{self._count}"
             self._stored[name] = token, stored
-            while len(self._stored) > 1 and sum(len(each) for _, each in self._stored.values()) > MAX_STORED_BYTES:
+            while len(self._stored) > 1 and sum(len(text) for _, text in self._stored.values()) > MAX_STORED_BYTES:
                 self._stored.popitem(last=False)
         return [text.decode() for text in _answer(name, from_json(stored), "", 0)]
 

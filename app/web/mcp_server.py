@@ -23,7 +23,7 @@ from app.endpoints.studio import Studio
 from app.web.mcp_results import McpResults, shorten_error
 from app.web.program_access import caller_name, refuse_endpoint
 from app.web.security import ServerError
-from jobs.db.server_models import ApiToken
+from jobs.db.models import ApiToken
 from rl2f_core import __version__
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject

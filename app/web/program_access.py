@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from app.endpoints.recorder import write_entry
 from jobs.db.engine import Database
+from jobs.db.models import ApiToken
 from jobs.db.queries import audit_log, tokens
-from jobs.db.server_models import ApiToken
 from rl2f_core.types import JsonObject
 
 Refusal = tuple[int, str, str]

@@ -39,7 +39,7 @@ from app.forms.own_data import MAX_FILE_BYTES
 from app.web.call_limits import CallLimits
 from app.web.program_access import ProgramAccess, Refusal
 from jobs.db.errors import StoreError
-from jobs.db.server_models import ApiToken
+from jobs.db.models import ApiToken
 from jobs.http_access import LOOPBACK, FailureLimit, host_name, is_loopback
 from rl2f_core.common.file_io import checked_path
 from rl2f_core.errors import DataError, RL2FError

@@ -113,7 +113,7 @@ def _add_pages(
     blocks._queue.sleep_when_free = QUEUE_POLL_SECONDS
     # the queue must run events on the mounted app, not on the one that Gradio created before
     mounted = (getattr(route, "app", None) for route in app.routes)
-    blocks.app = next(each for each in mounted if isinstance(each, gr.routes.App))
+    blocks.app = next(mount for mount in mounted if isinstance(mount, gr.routes.App))
     refuse_invalid_events(blocks, blocks.app)
     return published, CallLimits(blocks)
 

@@ -27,8 +27,7 @@ from sqlmodel import Session, col
 
 from jobs.db import schema
 from jobs.db.errors import StoreError, StoreReadOnlyError, translate_driver_error, unstorable_value
-from jobs.db.models import Checkpoint, LeakLabel, Note, Run, Stage, Tag
-from jobs.db.server_models import ScheduledRun, Setting
+from jobs.db.models import Checkpoint, LeakLabel, Note, Run, ScheduledRun, Setting, Stage, Tag
 
 BUSY_TIMEOUT_SECONDS = 30.0
 """Maximum wait for the write lock."""

@@ -2,60 +2,25 @@
 
 The ingester writes what the event files contain, and `rl2f reindex` rebuilds it. What people enter (labels, notes,
 tags, chats, schedules) refers to a run and a dialogue's event id, not to row ids, so that a rebuild keeps it.
-A dialogue is stored as JSON (`RecordRow`), which `rl2f_core.types.Dialogue` reads; the columns of dialogues and turns
-are what a filter, an order or a statistic reads. Times are seconds since 1970, UTC.
+Dialogues are in `dialogue_models.py`. Times are seconds since 1970, UTC.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import ConfigDict
-from sqlalchemy import JSON, BigInteger, Column, Index, Table, Text, UniqueConstraint, text
+from sqlalchemy import JSON, Column, Index, Text, UniqueConstraint
 from sqlmodel import AutoString, Field, SQLModel
 
+from jobs.db.columns import Summary, json_column, long_column, run_column, text_column
 from rl2f_core.types import JsonObject
 
 RunStatus = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
 ACTIVE: tuple[RunStatus, ...] = ("queued", "starting", "running", "stopping")
 ENDED: tuple[RunStatus, ...] = ("succeeded", "failed", "stopped", "interrupted")
-FULL_TEXT = "dialogue_text"
-"""Table with the texts of dialogues (SQLite: full-text index); its row ids are the dialogues' ids."""
 
 
-def table_of(model: type[SQLModel]) -> Table:
-    """Return the table of a model."""
-    return SQLModel.metadata.tables[str(model.__tablename__)]
-
-
-class Documented(SQLModel):
-    """Base of rows that endpoints return: the docstring of a column is its description in their schemas.
-
-    A column with `exclude` is not part of the JSON of a row.
-    """
-
-    model_config = ConfigDict(use_attribute_docstrings=True)  # type: ignore[assignment]  # a configuration of pydantic
-
-
-def _json() -> Any:
-    return Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-
-
-def _text() -> Any:
-    return Field(default="", sa_column=Column(Text, nullable=False))
-
-
-def _long() -> Any:
-    return Field(default=0, sa_column=Column(BigInteger, nullable=False))
-
-
-def _planted_index() -> Index:
-    """Return the index of planted hints; it has no entry for other turns."""
-    where = text("planted IS NOT NULL")
-    return Index("ix_turn_planted", "planted", sqlite_where=where, postgresql_where=where)
-
-
-class RunRef(Documented):
+class RunRef(Summary):
     """What lists of runs show of a run."""
 
     id: int = Field(default=None, primary_key=True)
@@ -72,7 +37,7 @@ class RunRef(Documented):
 class RunSummary(RunRef):
     """A run without its configuration and its worker."""
 
-    detail: str = _text()
+    detail: str = text_column()
     folder: str = Field(unique=True)
     """Name of the run directory below the workspace's `runs/`."""
     origin: str = "app"
@@ -113,16 +78,16 @@ class Run(RunSummary, table=True):
     """One run of any kind. Only `jobs.queue` changes `status`."""
 
     __table_args__ = (Index("ix_run_status_position", "status", "position"), Index("ix_run_created", "created"))
-    config: str = _text()
+    config: str = text_column()
     """The YAML in the run directory."""
     position: float = 0.0
     """Queue order, ascending."""
     pid: int | None = None
     pid_started: float | None = None
     """Start time of the worker process by the system clock; tells a reused pid apart."""
-    worker_location: str = _text()
+    worker_location: str = text_column()
     """`jobs.executors.base.WorkerHandle.location`; empty on this machine."""
-    events_offset: int = _long()
+    events_offset: int = long_column()
     """Ingested bytes of `events.jsonl`."""
 
 
@@ -172,10 +137,10 @@ class Metric(SQLModel, table=True):
     time: float
     tokens: float = 0.0
     """Student tokens sampled up to and including this step, over all stages."""
-    values: dict[str, float] = _json()
+    values: dict[str, float] = json_column()
 
 
-class Log(Documented, table=True):
+class Log(Summary, table=True):
     """A log message of a run."""
 
     __table_args__ = (UniqueConstraint("run_id", "event_id"),)
@@ -185,222 +150,94 @@ class Log(Documented, table=True):
     time: float
     level: str = "info"
     """Level of the message, e.g. `warning`."""
-    text: str = _text()
+    text: str = text_column()
 
 
-class TaskRow(SQLModel, table=True):
-    """A task of a run."""
+class LabelSummary(Summary):
+    """An annotator's label of a hint."""
 
-    __tablename__ = "task"
-    __table_args__ = (UniqueConstraint("run_id", "task"),)
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id")
-    task: str
-    """The task's id, e.g. `secret_code/test/17`."""
-    environment: str
-    split: str
-    level: str
-    public: JsonObject = _json()
-    privileged: JsonObject = _json()
-    task_hash: str = ""
-    """`jobs.labels.holdout.task_hash`, equal in all runs."""
-
-
-class DialogueRow(SQLModel, table=True):
-    """What lists of dialogues filter, sort and show. `run_id, event_id` is permanent; a rebuild may change `id`."""
-
-    __tablename__ = "dialogue"
-    __table_args__ = (
-        UniqueConstraint("run_id", "event_id"),
-        Index("ix_dialogue_run_step", "run_id", "step", "id"),
-        Index("ix_dialogue_run_group", "run_id", "group"),
-        Index("ix_dialogue_run_solved", "run_id", "solved_at", "id", "outcomes"),
-        Index("ix_dialogue_run_reward", "run_id", "reward", "id"),
-        Index("ix_dialogue_run_leak", "run_id", "leak_state", "id"),
-        Index("ix_dialogue_run_labels", "run_id", "label_count", "id"),
-        Index("ix_dialogue_run_level", "run_id", "level", "id"),
-        Index("ix_dialogue_run_hint_value", "run_id", "best_hint_value", "id"),
-        Index("ix_dialogue_hint_value", "best_hint_value", "id"),
-        Index("ix_dialogue_reward", "reward", "id"),
-        Index("ix_dialogue_environment", "environment", "level", "id"),
-        Index("ix_dialogue_leak", "leak_state", "id"),
-        Index("ix_dialogue_labels", "label_count", "id"),
-    )
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id")
+    run_id: int = run_column()
+    """Number of the run."""
     event_id: str
-    """Id of the dialogue event, used by links and labels."""
-    dialogue_id: str
-    """Id of the dialogue in its run."""
-    task_id: int = Field(foreign_key="task.id", index=True)
-    environment: str
-    level: str
-    phase: str
-    """train, preflight, evaluation, chat, fork or distill."""
-    stage: str
-    step: int
-    checkpoint: str | None = None
-    condition: str | None = None
-    """`rl2f_core.run.events.DialogueEvent.setting`."""
-    group: str
-    index: int
-    stop_reason: str
-    error: str | None = None
-    policy: str
-    seed: int = _long()
-    solved_at: int | None = None
-    """1-based turn of the first correct attempt."""
-    length: int
-    """Number of turns."""
-    outcomes: str
-    """One character per turn: `1` correct, `0` incorrect, `?` unparsable, `-` no verdict."""
-    reward: float | None = None
-    """Sum over turns; None if it is unknown."""
-    advantage: float | None = None
-    """Mean over the turns that have one."""
-    leak_state: int = 0
-    """0 unchecked, 1 checked without leak, 2 at least one hint leaked."""
-    label_count: int = 0
-    """Number of labeled hints."""
-    best_hint_value: float | None = None
-    """Largest value of its hints (`HintValue`); None if none was measured."""
+    """Id of the dialogue; permanent in its run."""
+    turn: int
+    """0-based turn of the hint."""
+    annotator: str
+    """Name of the annotator."""
+    label: str
+    """leak, no_leak or unsure."""
+    start: int | None = None
+    """Start of the leaking span in the teacher's message."""
+    end: int | None = None
+    """End of the span, exclusive."""
+    note: str = text_column()
+    """A note."""
+    blind: bool = True
+    """The annotator had not opened the findings before (`OpenedHint`)."""
     time: float
+    """When it was given, in seconds since 1970, UTC."""
 
 
-class RecordRow(SQLModel, table=True):
-    """The JSON of a dialogue (`rl2f_core.types.Dialogue`), apart from its row, so that lists read few pages."""
-
-    __tablename__ = "record"
-    dialogue_id: int = Field(primary_key=True, foreign_key="dialogue.id")
-    content: str = _text()
-
-
-class TurnRow(SQLModel, table=True):
-    """What labels and statistics read of a turn; the view `turns` adds texts of the record."""
-
-    __tablename__ = "turn"
-    __table_args__ = (UniqueConstraint("dialogue_id", "index"), _planted_index())
-    id: int | None = Field(default=None, primary_key=True)
-    dialogue_id: int = Field(foreign_key="dialogue.id")
-    index: int
-    correct: bool | None = None
-    """None without a verdict."""
-    reward: float | None = None
-    """None if it is unknown."""
-    teacher: str | None = None
-    """None without a hint."""
-    is_eligible: bool = False
-    """The hint counts in queues and estimates: `jobs.labels.hint_counts.is_eligible`."""
-    leak_checked: bool = False
-    leak_found: bool = False
-    leak_read: bool = False
-    """The student read the leak."""
-    detector: str | None = None
-    """Detector of the leak."""
-    leak_distance: float | None = None
-    """Distance of the leak probability to the threshold."""
-    planted: str | None = None
-    """Kind of the leak that teacher `leaky` planted; private ground truth, see `rl2f_core.types.Hint`."""
-    hint_bits: float | None = None
-    determines_answer: bool = False
-
-
-class HintValue(SQLModel, table=True):
-    """The value of a hint, measured by a fork or hint_value run (`rl2f_core.run.events.HintValueEvent`).
-
-    It refers to the source run's directory and event, so that the two runs can be ingested in any order.
-    """
-
-    __table_args__ = (Index("ix_hintvalue_source", "source", "event_id"),)
-    run_id: int = Field(foreign_key="run.id", primary_key=True)
-    """The run that measured it."""
-    event_id: str = Field(primary_key=True)
-    """Dialogue event id in the source run."""
-    turn: int = Field(primary_key=True)
-    checkpoint: str = Field(primary_key=True)
-    """Checkpoint that continued the dialogue."""
-    source: str
-    """Name of the source run's directory below the workspace's `runs/`."""
-    value: float
-    low: float
-    high: float
-    n: int
-    turns: int | None = None
-    """Attempts allowed after the hint; None for the dialogue's remaining turns."""
-    arms: dict[str, float] = _json()
-    """Solve rate per arm."""
-    time: float
-
-
-class RescoreSummary(SQLModel, table=True):
-    """The result of a rescore run, also if its target is not in the database."""
-
-    run_id: int = Field(foreign_key="run.id", primary_key=True)
-    target: str = Field(index=True)
-    """Run directory of the rescored run."""
-    detectors: str = _text()
-    checked: int = 0
-    flagged: int = 0
-    time: float
-
-
-class RescoredHint(SQLModel, table=True):
-    """What a rescore run reports on a hint that it flags, or that has a leak probability.
-
-    It refers to the target's run directory and event, so that the two runs can be ingested in any order.
-    """
-
-    __table_args__ = (Index("ix_rescoredhint_target", "target", "event_id", "turn"),)
-    run_id: int = Field(foreign_key="run.id", primary_key=True)
-    event_id: str = Field(primary_key=True)
-    turn: int = Field(primary_key=True)
-    target: str
-    leak_found: bool
-    detector: str | None = None
-    leak_distance: float | None = None
-    report: str = _text()
-    """JSON of `rl2f_core.types.LeakReport`."""
-
-
-class LeakLabel(SQLModel, table=True):
-    """An annotator's label of a hint; at most one per annotator and hint."""
+class LeakLabel(LabelSummary, table=True):
+    """A label; at most one per annotator and hint."""
 
     __table_args__ = (
         UniqueConstraint("run_id", "event_id", "turn", "annotator"),
         Index("ix_leaklabel_annotator_time", "annotator", "time"),
     )
     id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id")
-    event_id: str
-    turn: int
-    """0-based index of the hint's turn."""
-    annotator: str
-    label: str
-    """leak, no_leak or unsure."""
-    start: int | None = None
-    end: int | None = None
-    note: str = _text()
-    blind: bool = True
-    """The annotator had not opened the findings before (`OpenedHint`)."""
     sampling_frame: str | None = None
     """Text of `jobs.labels.sampling.SamplingFrame`; None if the hint was chosen by hand."""
+
+
+class OpenedHint(SQLModel, table=True):
+    """A hint whose findings, or the labels of others on it, an annotator has seen."""
+
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    event_id: str = Field(primary_key=True)
+    turn: int = Field(primary_key=True)
+    annotator: str = Field(primary_key=True)
     time: float
+    """Of the first time."""
 
 
-class Note(Documented, table=True):
-    """A note on a run, a dialogue (`event_id`) or one of its turns."""
+class TestSetAccess(SQLModel, table=True):
+    """A logged access to detector figures on the test set."""
 
-    __table_args__ = (Index("ix_note_run_event", "run_id", "event_id"),)
-    id: int = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", exclude=True)
+    __test__ = False  # pytest collects classes with this prefix
+    id: int | None = Field(default=None, primary_key=True)
+    time: float
+    annotator: str
+    source: str
+    """Source of the findings: run, or the id of a rescore run."""
+    detectors: str = text_column()
+    run_id: int | None = None
+    """The run, if the report covered one run; the run may be deleted."""
+    environment: str = ""
+
+
+class NoteSummary(Summary):
+    """A note on a run, a dialogue or a turn."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    """Number of the note."""
     event_id: str | None = None
-    """The dialogue; None for a note on the run."""
+    """Id of the dialogue; None for a note on the run."""
     turn: int | None = None
-    """0-based turn; None for a note on the whole dialogue or run."""
+    """0-based turn; None for a note on the dialogue or the run."""
     author: str = ""
     """Name of the author."""
-    text: str = _text()
+    text: str = text_column()
+    """The note."""
     time: float
+    """When it was written, in seconds since 1970, UTC."""
+
+
+class Note(NoteSummary, table=True):
+    """A note with its run."""
+
+    __table_args__ = (Index("ix_note_run_event", "run_id", "event_id"),)
+    run_id: int = Field(foreign_key="run.id")
 
 
 class Chat(SQLModel, table=True):
@@ -410,7 +247,7 @@ class Chat(SQLModel, table=True):
     title: str
     mode: str = "chat"
     """chat or play."""
-    settings: JsonObject = _json()
+    settings: JsonObject = json_column()
     """Model, checkpoints (`base`, `17:rl2f@20`), sampling, seed, system prompt; for a task, the environment config."""
     task: JsonObject | None = Field(default=None, sa_column=Column(JSON))
     """The interactive task (`rl2f_core.types.Task`), with privileged data."""
@@ -429,9 +266,85 @@ class ChatMessage(SQLModel, table=True):
     """system, user, assistant or teacher (a user message that is a hint)."""
     checkpoint: str = ""
     """Checkpoint of an assistant message; empty for a user message."""
-    content: str = _text()
+    content: str = text_column()
     status: str = "done"
     """done, streaming, stopped or failed (see `detail.error`)."""
-    detail: JsonObject = _json()
+    detail: JsonObject = json_column()
     """Verdict, leak report, token count, seconds, error."""
     time: float
+
+
+class ScheduledRun(Summary, table=True):
+    """When to create a run."""
+
+    id: int = Field(default=None, primary_key=True)
+    name: str
+    trigger: str
+    """`date` (when = ISO time), `cron` (when = five fields), or `nightly` (when = five fields)."""
+    when: str
+    """ISO time or five cron fields."""
+    timezone: str = "UTC"
+    """Time zone of `when`."""
+    config: str = Field(default="", sa_column=Column(Text, nullable=False), exclude=True)
+    """YAML of the run; for `nightly`, the id of the run whose newest checkpoint is evaluated, or empty for any run."""
+    enabled: bool = True
+    """Whether it creates runs."""
+    created: float
+    last_run: float | None = None
+    """When it last created a run, in seconds since 1970, UTC."""
+    next_run: float | None = Field(default=None, index=True)
+    """When it creates the next run, in seconds since 1970, UTC."""
+
+
+class JobLog(Summary, table=True):
+    """An entry in the scheduler's log."""
+
+    id: int = Field(default=None, primary_key=True)
+    time: float = Field(index=True)
+    job: str
+    """Name of the scheduler's job."""
+    outcome: str
+    """ran, missed, failed or skipped."""
+    detail: str = text_column()
+
+
+class Setting(SQLModel, table=True):
+    """A named value, e.g. `queue.paused`, `slots.cpu`."""
+
+    name: str = Field(primary_key=True)
+    value: str
+
+
+class ApiToken(SQLModel, table=True):
+    """What a program may do. The token itself is not stored."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+    digest: str = Field(unique=True)
+    """SHA-256 of the token, hexadecimal."""
+    scopes: str
+    """Separated by spaces, e.g. `read run`."""
+    created: float
+    last_used: float | None = None
+
+
+class AuditRecord(Summary):
+    """An action of a person or a program, also if it failed or was refused."""
+
+    time: float = Field(index=True)
+    caller: str = Field(index=True)
+    """`browser`, `command line`, or `token NAME`."""
+    action: str = Field(index=True)
+    """Name of the endpoint, or `create_token`, `revoke_token`."""
+    arguments: str = text_column()
+    """Numbers, names, and words of at most 32 characters; of longer texts and configurations, only lengths and keys."""
+    outcome: str
+    """ok, failed or refused."""
+    detail: str = text_column()
+    """The new run, the undone label, or the error of a failure or refusal."""
+
+
+class AuditEntry(AuditRecord, table=True):
+    """An entry of the audit log."""
+
+    id: int | None = Field(default=None, primary_key=True)

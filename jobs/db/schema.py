@@ -15,25 +15,27 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlmodel import SQLModel
 
-from jobs.db import audit_models, label_models, models, server_models
+from jobs.db import dialogue_models, models
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import FULL_TEXT
 from jobs.db.errors import StoreError, StoreVersionError
 
 SCRIPTS = Path(__file__).parent / "migrations"
 VERSIONS = SCRIPTS / "versions"
-TABLE_MODULES = (models, label_models, audit_models, server_models)
-"""Modules with tables; their import adds the tables to `MODELS`."""
-MODELS = models.SQLModel.metadata
+MODELS = SQLModel.metadata
+"""The tables of both modules of models."""
 EVENT_TABLES = tuple(
-    models.table_of(model)
+    table_of(model)
     for model in (
-        models.TaskRow,
-        models.DialogueRow,
-        models.RecordRow,
-        models.TurnRow,
-        models.RescoredHint,
-        models.RescoreSummary,
-        label_models.HintCount,
+        dialogue_models.TaskRow,
+        dialogue_models.DialogueRow,
+        dialogue_models.RecordRow,
+        dialogue_models.TurnRow,
+        dialogue_models.RescoredHint,
+        dialogue_models.RescoreSummary,
+        dialogue_models.HintCount,
     )
 )
 """Tables of dialogues, which the ingester fills from the run folders."""
@@ -46,7 +48,7 @@ for _name in NUMBERED:
 
 def _is_compared(_: sa.schema.SchemaItem, name: str | None, kind: str, reflected: bool, __: object) -> bool:
     """Exclude SQLite's full-text table and its auxiliary tables, which no model describes."""
-    return not (kind == "table" and reflected and str(name).startswith(models.FULL_TEXT))
+    return not (kind == "table" and reflected and str(name).startswith(FULL_TEXT))
 
 
 COMPARISON: dict[str, Any] = {"include_object": _is_compared, "compare_type": True}
@@ -107,7 +109,7 @@ def upgrade(connection: sa.Connection, name: str) -> bool:
     if revision is None:
         MODELS.create_all(connection)
         _create_texts_and_view(connection)
-        connection.execute(sa.insert(models.table_of(server_models.Setting)).values(name="store.version", value="0"))
+        connection.execute(sa.insert(table_of(models.Setting)).values(name="store.version", value="0"))
         command.stamp(config, "head")
     else:
         command.upgrade(config, "head")
@@ -121,7 +123,7 @@ def upgrade(connection: sa.Connection, name: str) -> bool:
 def rebuild_event_tables(connection: sa.Connection) -> None:
     """Replace the tables of dialogues by empty ones of the models, so that the events of all runs are read again."""
     connection.exec_driver_sql("DROP VIEW IF EXISTS turns")
-    for name in (models.FULL_TEXT, *(table.name for table in reversed(EVENT_TABLES))):
+    for name in (FULL_TEXT, *(table.name for table in reversed(EVENT_TABLES))):
         connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
     MODELS.create_all(connection, tables=EVENT_TABLES)
     _create_texts_and_view(connection)
@@ -137,7 +139,7 @@ def _create_texts_and_view(connection: sa.Connection) -> None:
         if is_sqlite
         else " (rowid INTEGER PRIMARY KEY, task TEXT, attempts TEXT, hints TEXT)"
     )
-    connection.exec_driver_sql(f"CREATE {kind} {models.FULL_TEXT}{columns}")
+    connection.exec_driver_sql(f"CREATE {kind} {FULL_TEXT}{columns}")
 
     def text(path: str) -> str:
         if is_sqlite:

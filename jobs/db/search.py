@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import table as table_
 
-from jobs.db.models import FULL_TEXT
+from jobs.db.dialogue_models import FULL_TEXT
 
 TEXTS = table_(FULL_TEXT, column("rowid", Integer), *(column(name, Text) for name in ("task", "attempts", "hints")))
 """The texts of dialogues; `rowid` is the dialogue's id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.db.engine import Database
-from jobs.db.server_models import Setting
+from jobs.db.models import Setting
 
 
 def get(db: Database, name: str, default: str = "") -> str:

@@ -28,7 +28,7 @@ def listed(workspace: Workspace, limit: int = 100) -> list[JsonObject]:
             manifest = read(path)
             if manifest is not None:
                 exports.append(_describe(path, manifest))
-    return sorted(exports, key=lambda each: -each["created"])[:limit]
+    return sorted(exports, key=lambda export: -export["created"])[:limit]
 
 
 def read(folder: Path) -> JsonObject | None:
@@ -55,7 +55,7 @@ def file(workspace: Workspace, folder: str, name: str) -> Path:
     """
     export_dir = _find(workspace, folder)
     manifest = read(export_dir) or {"formats": {}}
-    known = [MANIFEST, CARD, *(each for entry in manifest["formats"].values() for each in entry["files"])]
+    known = [MANIFEST, CARD, *(file for entry in manifest["formats"].values() for file in entry["files"])]
     path = export_dir / name
     if name not in known or not _NAME.fullmatch(name) or path.is_symlink() or not path.is_file():
         raise UnknownExportError("The export has no such file.", value=name, known=known)

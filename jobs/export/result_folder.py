@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.export.example_run import check_private, machine_paths
+from jobs.export.private_paths import check_private, machine_paths
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.paths import ROOT
 from rl2f_core.common.text.yaml_loader import load_yaml

@@ -95,7 +95,7 @@ def _rewards(name: str, score: object) -> dict[str, float | None]:
         value = dict(enumerate(value))
     if not isinstance(value, dict):
         return {name: _number(value, name)}
-    return {f"{name}.{key}": _number(each, f"{name}.{key}") for key, each in value.items()}
+    return {f"{name}.{key}": _number(number, f"{name}.{key}") for key, number in value.items()}
 
 
 def _number(value: object, where: str) -> float | None:

@@ -12,19 +12,9 @@ from pydantic import ValidationError
 from sqlalchemy import JSON, TableClause, func, insert, select, text
 from sqlmodel import Session, SQLModel, col
 
-from jobs.db.models import (
-    Checkpoint,
-    DialogueRow,
-    LeakLabel,
-    Log,
-    Metric,
-    RecordRow,
-    Run,
-    Stage,
-    TaskRow,
-    TurnRow,
-    table_of,
-)
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, RecordRow, TaskRow, TurnRow
+from jobs.db.models import Checkpoint, LeakLabel, Log, Metric, Run, Stage
 from jobs.db.queries import hint_values, rescores, runs
 from jobs.db.queries.metrics import DEMONSTRATED, EVALUATION
 from jobs.db.search import TEXTS, clean, clean_json, join_leaves

@@ -17,10 +17,12 @@ import numpy as np
 from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlmodel import Session
 
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, RescoredHint, RescoreSummary, TurnRow
 from jobs.db.errors import NotFoundError
-from jobs.db.models import DialogueRow, LeakLabel, RescoredHint, RescoreSummary, Run, TurnRow, table_of
+from jobs.db.models import LeakLabel, Run
 from jobs.db.queries import rescores
-from jobs.labels.hint_counts import RUN, in_scope, is_flagged_by, is_own
+from jobs.labels.hint_counts import RUN, in_scope, is_flagged_by, is_own, within
 from jobs.labels.informative import most_informative
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
@@ -245,12 +247,9 @@ def _with_dialogue(statement: Select[T]) -> Select[T]:
 
 def _within(filter: QueueFilter, statement: Select[T]) -> Select[T]:
     """Restrict a statement to the filter's run, environment and conditions."""
-    statement = statement.where(in_scope(_dialogue.c.run_id, filter.run))
-    if filter.environment:
-        statement = statement.where(_dialogue.c.environment == filter.environment)
-    if filter.without_controls:
-        statement = statement.where(is_own(_dialogue.c.condition))
-    return statement
+    return statement.where(
+        *within(_dialogue.c, filter.run, filter.environment, with_controls=not filter.without_controls)
+    )
 
 
 def _hints(filter: QueueFilter) -> Select[int]:

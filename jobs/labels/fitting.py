@@ -16,8 +16,8 @@ from jobs.labels import detector_report, report_queries
 from jobs.labels.annotation_queue import HintKey
 from jobs.labels.detector_report import LabeledHint
 from jobs.labels.estimation import Draw, precision_and_recall
+from jobs.labels.hint_counts import Scope
 from jobs.labels.holdout import is_test, task_hash
-from jobs.labels.report_queries import Scope
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.leaks.base import LeakQuery
 from rl2f_core.leaks.mentions.finder import MentionFinder
@@ -32,7 +32,6 @@ from rl2f_core.leaks.mentions.model import (
     read_weights,
 )
 from rl2f_core.leaks.mentions.training import LABELS, example_of
-from rl2f_core.run.events import OWN_CONDITIONS
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -119,16 +118,11 @@ def blind_draws(db: Database, run: int, examples: Collection[HintKey]) -> Strata
 
     As in the detector report without controls, draws are stratified by whether the run's detectors flagged the hint.
     """
-    scope = Scope(run)
+    scope = Scope(run, with_controls=False)
     scored = report_queries.source(db, scope.source)
-    labeled = [
-        hint
-        for hint in report_queries.labeled_hints(db, scope, scored)
-        if hint.source.checked and hint.group.condition in OWN_CONDITIONS and _key(hint) in examples
-    ]
-    population = report_queries.population(db, scope, scored)
-    own = {key: n for key, n in population.items() if key[0].condition in OWN_CONDITIONS}
-    return detector_report.sampled_strata(labeled, own)
+    hints = report_queries.labeled_hints(db, scope, scored)
+    labeled = [hint for hint in hints if hint.source.checked and _key(hint) in examples]
+    return detector_report.sampled_strata(labeled, report_queries.population(db, scope, scored))
 
 
 def _key(hint: LabeledHint) -> HintKey:

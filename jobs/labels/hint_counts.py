@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Select, case, func, select, text
 from sqlmodel import Session
 
-from jobs.db.label_models import HintCount
-from jobs.db.models import DialogueRow, RescoredHint, Run, TaskRow, TurnRow, table_of
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, HintCount, RescoredHint, TaskRow, TurnRow
+from jobs.db.models import Run
 from jobs.labels import holdout
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import DEMONSTRATION, FrozenModel, Hint
@@ -28,6 +29,8 @@ CONTENTLESS = "contentless"
 """Teacher whose hints cannot leak."""
 RUN = "run"
 """Source of the findings made during a run."""
+UNNAMED = "unnamed"
+"""Detector of a finding without detector name."""
 COUNTERFACTUAL = ("fork", "hint_value")
 """Run kinds whose dialogues continue those of other runs."""
 STEPS_PER_BUCKET = 10
@@ -48,6 +51,39 @@ _ADD = text(
     + ", ".join(f"{name} = hintcount.{name} + excluded.{name}" for name in _SUMS)
 )
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The hints and the findings of a report."""
+
+    run: int | None = None
+    """As in `in_scope`."""
+    environment: str = ""
+    """The environment; empty for all."""
+    source: str = RUN
+    """Source of the findings: run, or the id of a rescore run."""
+    test: bool = False
+    """The test set instead of the dev set."""
+    with_controls: bool = True
+    """Count the hints of control conditions."""
+
+    def within(self, columns: Any) -> list[ColumnElement[bool]]:
+        """Return the conditions on the columns `run_id`, `environment` and `condition` of a table."""
+        return within(columns, self.run, self.environment, with_controls=self.with_controls)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of findings."""
+
+    name: str
+    """run, or the id of a rescore run."""
+    detectors: str
+    """Description of the detectors."""
+    runs: tuple[int, ...]
+    """The rescored run; empty for all."""
+    time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +125,11 @@ class DetectorVerdict:
     flagged: bool
     detector: str
 
+    @property
+    def named(self) -> DetectorVerdict:
+        """The verdict with a detector if the hint is flagged, which is `UNNAMED` if it is not known, else without."""
+        return replace(self, detector=(self.detector or UNNAMED) if self.flagged else "")
+
 
 def is_eligible(hint: Hint | None, policy: str) -> bool:
     """Whether a hint of a dialogue of `policy` is a teacher's own to a student, so that it counts in estimates.
@@ -109,6 +150,13 @@ def in_scope(column: ColumnElement[Any], run: int | None) -> ColumnElement[bool]
     if run is not None:
         return column == run
     return column.not_in(select(_run.c.id).where(_run.c.kind.in_(COUNTERFACTUAL)))
+
+
+def within(columns: Any, run: int | None, environment: str, *, with_controls: bool) -> list[ColumnElement[bool]]:
+    """Return the conditions that hints are of a run (as in `in_scope`) and an environment, and not of a control."""
+    where = [in_scope(columns.run_id, run)]
+    where += [columns.environment == environment] if environment else []
+    return where if with_controls else [*where, is_own(columns.condition)]
 
 
 def bucket(step: int) -> int:
@@ -147,74 +195,48 @@ def add(session: Session, run_id: int, items: Iterable[tuple[Row, Row, Sequence[
         session.connection().execute(_ADD, rows)
 
 
-def count_runtime(
-    db: Database, test: bool, run: int | None = None, environment: str = "", runs: Sequence[int] | None = None
-) -> dict[tuple[HintGroup, DetectorVerdict], int]:
-    """Count the hints of the dev or test set by run-time verdict; only those of `runs` if given."""
+def count_runtime(db: Database, scope: Scope, runs: Sequence[int] = ()) -> dict[tuple[HintGroup, DetectorVerdict], int]:
+    """Count the hints of a scope by run-time verdict; only those of `runs` if given."""
     statement = select(*(_count.c[name] for name in _KEY), _count.c.n)
-    statement = statement.where(_count.c.test == test, in_scope(_count.c.run_id, run))
-    if environment:
-        statement = statement.where(_count.c.environment == environment)
-    if runs is not None:
+    statement = statement.where(_count.c.test == scope.test, *scope.within(_count.c))
+    if runs:
         statement = statement.where(_count.c.run_id.in_(runs))
     with db.read() as session:
         return {(HintGroup(*row[:8]), DetectorVerdict(*row[8:11])): row[11] for row in session.execute(statement)}
 
 
 def count_rescored(
-    db: Database, source: str, runs: Sequence[int], test: bool, run: int | None = None, environment: str = ""
+    db: Database, scope: Scope, scored: Source
 ) -> dict[tuple[HintGroup, DetectorVerdict, DetectorVerdict], int]:
-    """Count the hints of `runs` that a rescore flagged, by group, run-time verdict and rescore verdict."""
+    """Count the hints of a scope that a rescore flagged, by group, run-time verdict and rescore verdict."""
     runtime = (_turn.c.leak_checked, _turn.c.leak_found, func.coalesce(_turn.c.detector, ""))
     columns = (*group_columns(), *runtime, func.coalesce(_rescored.c.detector, ""))
-    statement = _flagged(source, runs, test, run, environment).with_only_columns(*columns)
+    statement = _flagged(scope, scored).with_only_columns(*columns)
     with db.read() as session:
         counts = Counter(tuple(row) for row in session.execute(statement))
     return {
-        (HintGroup(*(*row[:7], test)), DetectorVerdict(*row[7:10]), DetectorVerdict(True, True, row[10])): n
+        (HintGroup(*(*row[:7], scope.test)), DetectorVerdict(*row[7:10]), DetectorVerdict(True, True, row[10])): n
         for row, n in counts.items()
     }
 
 
-def information(
-    db: Database,
-    source: str,
-    runs: Sequence[int],
-    test: bool,
-    run: int | None = None,
-    environment: str = "",
-    *,
-    with_controls: bool = True,
-) -> tuple[InformationRow, InformationRow]:
-    """Return the information in the hints that a source flagged, and in the others that it checked.
-
-    Args:
-        db: The database.
-        source: `run`, or the id of a rescore run.
-        runs: The rescored runs; ignored for `run`.
-        test: The test set instead of the dev set.
-        run: As in `in_scope`.
-        environment: Only hints of this environment.
-        with_controls: Count the hints of control conditions.
-    """
-    conditions = [_count.c.test == test, in_scope(_count.c.run_id, run)]
-    conditions += [_count.c.environment == environment] if environment else []
-    conditions += [] if with_controls else [is_own(_count.c.condition)]
-    conditions.append(_count.c.checked if source == RUN else _count.c.run_id.in_(runs))
+def information(db: Database, scope: Scope, scored: Source) -> tuple[InformationRow, InformationRow]:
+    """Return the information in the hints of a scope that a source flagged, and in the others that it checked."""
+    conditions = [_count.c.test == scope.test, *scope.within(_count.c)]
+    conditions.append(_count.c.run_id.in_(scored.runs) if scored.runs else _count.c.checked)
     sums = [func.coalesce(func.sum(_count.c[name]), 0) for name in _SUMS]
     with db.read() as session:
         total = session.execute(select(*sums).where(*conditions)).one()
-        if source == RUN:
+        if scored.name == RUN:
             flagged = session.execute(select(*sums).where(*conditions, _count.c.flagged)).one()
         else:
-            rescored = _flagged(source, runs, test, run, environment).with_only_columns(
+            rescored = _flagged(scope, scored).with_only_columns(
                 func.count(),
                 func.count(_turn.c.hint_bits),
                 func.coalesce(func.sum(_turn.c.hint_bits), 0.0),
                 func.coalesce(func.sum(case((_turn.c.determines_answer, 1), else_=0)), 0),
             )
-            own = rescored if with_controls else rescored.where(is_own(_dialogue.c.condition))
-            flagged = session.execute(own).one()
+            flagged = session.execute(rescored).one()
     rest = [x - y for x, y in zip(total, flagged, strict=True)]
     keys = ("hints", "known", "bits", "determining")
     first, second = (
@@ -229,32 +251,29 @@ def is_flagged_by(source: str) -> ColumnElement[bool]:
     return (_rescored.c.run_id == int(source)) & _rescored.c.leak_found & same_hint
 
 
-def with_verdict(statement: Select[Any], source: str, runs: Sequence[int]) -> Select[Any]:
-    """Add the columns `checked`, `flagged` and `found_by` (detector) of a source to a query of turns and dialogues.
-
-    Args:
-        statement: The query.
-        source: `run`, or the id of a rescore run.
-        runs: The rescored runs; ignored for `run`.
-    """
+def with_verdict(statement: Select[Any], scored: Source) -> Select[Any]:
+    """Add the columns `checked`, `flagged` and `found_by` (detector) of a source to a query of turns and dialogues."""
     columns: tuple[ColumnElement[Any], ...] = (_turn.c.leak_checked, _turn.c.leak_found, _turn.c.detector)
-    if source != RUN:
-        checked = _dialogue.c.run_id.in_(runs)
-        statement = statement.outerjoin(_rescored, is_flagged_by(source) & checked)
+    if scored.name != RUN:
+        checked = _dialogue.c.run_id.in_(scored.runs)
+        statement = statement.outerjoin(_rescored, is_flagged_by(scored.name) & checked)
         columns = (checked, _rescored.c.run_id.is_not(None), _rescored.c.detector)
     labels = ("checked", "flagged", "found_by")
     return statement.add_columns(*(column.label(name) for column, name in zip(columns, labels, strict=True)))
 
 
-def _flagged(source: str, runs: Sequence[int], test: bool, run: int | None, environment: str) -> Select[Any]:
-    """Return the query of the hints that a rescore flagged; the caller replaces its column."""
-    statement = (
-        select(_turn.c.id)
-        .select_from(_dialogue)
-        .join(_turn, _turn.c.dialogue_id == _dialogue.c.id)
-        .join(_rescored, is_flagged_by(source))
+def hints_of(scope: Scope, *columns: Any) -> Select[Any]:
+    """Select columns of the turns of a scope, joined with their dialogues and tasks."""
+    return (
+        select(*columns)
+        .select_from(_turn)
+        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
         .join(_task, _task.c.id == _dialogue.c.task_id)
-        .where(_dialogue.c.run_id.in_(runs), _turn.c.is_eligible, in_scope(_dialogue.c.run_id, run))
-        .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
+        .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == scope.test, *scope.within(_dialogue.c))
     )
-    return statement.where(_dialogue.c.environment == environment) if environment else statement
+
+
+def _flagged(scope: Scope, scored: Source) -> Select[Any]:
+    """Return the query of the hints that a rescore flagged; the caller replaces its column."""
+    hints = hints_of(scope, _turn.c.id).join(_rescored, is_flagged_by(scored.name))
+    return hints.where(_dialogue.c.run_id.in_(scored.runs), _turn.c.is_eligible)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from sqlalchemy import Select, case, exists, func, or_, select
 from sqlmodel import Session
 
-from jobs.db.models import DialogueRow, RescoredHint, RescoreSummary, Run, TurnRow, table_of
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, RescoredHint, RescoreSummary, TurnRow
+from jobs.db.models import Run
 
 _dialogue = table_of(DialogueRow)
 _turn = table_of(TurnRow)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import func, select, update
 from sqlmodel import Session
 
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, RecordRow, TurnRow
 from jobs.db.errors import NotFoundError
-from jobs.db.models import DialogueRow, LeakLabel, RecordRow, TurnRow, table_of
-from jobs.db.server_models import Setting
+from jobs.db.models import LeakLabel, Setting
 from jobs.labels import opened_hints
 from jobs.labels.agreement import LABELS
 from jobs.labels.annotation_queue import HintKey, QueueFilter, sample
@@ -132,7 +133,7 @@ def undo(db: Database, annotator: str) -> LeakLabel | None:
             stored = _stored(session, last["run"], last["event"], last["turn"], annotator)
             if stored is None:  # its run was deleted
                 continue
-            removed = LeakLabel(**stored.model_dump())
+            removed = LeakLabel(**dict(stored))
             if last["before"] is None:
                 session.delete(stored)
             else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlmodel import Session
 
-from jobs.db.label_models import OpenedHint
+from jobs.db.models import OpenedHint
 from jobs.labels.annotation_queue import HintKey
 
 if TYPE_CHECKING:

@@ -6,15 +6,13 @@ The recall on planted hints needs no labels. They are in no queue of labels and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import Select, func, select
-
-from jobs.db.models import DialogueRow, TaskRow, TurnRow, table_of
-from jobs.labels import holdout
-from jobs.labels.hint_counts import DetectorVerdict, HintGroup, group_columns, in_scope, is_own, with_verdict
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, TurnRow
+from jobs.labels.hint_counts import DetectorVerdict, HintGroup, Scope, Source, group_columns, hints_of, with_verdict
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import DEMONSTRATION, FrozenModel
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 _dialogue = table_of(DialogueRow)
 _turn = table_of(TurnRow)
-_task = table_of(TaskRow)
 
 
 PlantedGroup = Literal["all", "detector", "kind", "checkpoint"]
@@ -58,34 +55,14 @@ PlantedCounts = Mapping[PlantedHint, int]
 """Number of planted hints that the source checked."""
 
 
-def count_planted(
-    db: Database,
-    source: str,
-    runs: Sequence[int],
-    test: bool,
-    run: int | None = None,
-    environment: str = "",
-    *,
-    with_controls: bool = True,
-) -> PlantedCounts:
-    """Count the planted hints that a source checked; the arguments are those of `hint_counts.information`."""
-    statement: Select[Any] = (
-        select(*group_columns(), _turn.c.planted)
-        .select_from(_turn)
-        .join(_dialogue, _dialogue.c.id == _turn.c.dialogue_id)
-        .join(_task, _task.c.id == _dialogue.c.task_id)
-        .where(_turn.c.planted.is_not(None), _dialogue.c.policy != DEMONSTRATION, in_scope(_dialogue.c.run_id, run))
-        .where((func.substr(_task.c.task_hash, 1, 1) < holdout.FIRST_OF_DEV) == test)
-    )
-    statement = with_verdict(statement, source, runs)
-    if environment:
-        statement = statement.where(_dialogue.c.environment == environment)
-    if not with_controls:
-        statement = statement.where(is_own(_dialogue.c.condition))
+def count_planted(db: Database, scope: Scope, scored: Source) -> PlantedCounts:
+    """Count the planted hints of a scope that a source checked."""
+    statement = hints_of(scope, *group_columns(), _turn.c.planted)
+    statement = statement.where(_turn.c.planted.is_not(None), _dialogue.c.policy != DEMONSTRATION)
     counts: Counter[PlantedHint] = Counter()
     with db.read() as session:
-        for row in session.execute(statement):
+        for row in session.execute(with_verdict(statement, scored)):
             if row.checked:
                 verdict = DetectorVerdict(True, row.flagged, row.found_by or "")
-                counts[PlantedHint(HintGroup(*(*row[:7], test)), row.planted, verdict)] += 1
+                counts[PlantedHint(HintGroup(*(*row[:7], scope.test)), row.planted, verdict.named)] += 1
     return counts

@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, Select, select
 
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, RescoreSummary, TaskRow, TurnRow
 from jobs.db.errors import NotFoundError
-from jobs.db.label_models import TestSetAccess
-from jobs.db.models import DialogueRow, LeakLabel, RescoreSummary, Run, TaskRow, TurnRow, table_of
+from jobs.db.models import LeakLabel, Run, TestSetAccess
 from jobs.db.queries.runs import get_in_session
 from jobs.labels import detector_report, hint_counts, holdout, planted_hints
 from jobs.labels.detector_report import AnnotatorLabel, DetectorReport, LabeledHint, Population, StratumVerdict
-from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, InformationRow, bucket
+from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, Scope, Source, bucket
 from jobs.labels.label_queries import annotator_name
-from jobs.labels.planted_hints import PlantedCounts
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
 from rl2f_core.run.events import OWN_CONDITIONS
@@ -26,37 +25,10 @@ from rl2f_core.run.events import OWN_CONDITIONS
 if TYPE_CHECKING:
     from jobs.db.engine import Database
 
-UNNAMED = "unnamed"
-"""Detector of a finding without detector name."""
 _dialogue = table_of(DialogueRow)
 _turn = table_of(TurnRow)
 _label = table_of(LeakLabel)
 _task = table_of(TaskRow)
-
-
-@dataclass(frozen=True)
-class Scope:
-    """The hints and the findings of a report."""
-
-    run: int | None = None
-    environment: str = ""
-    source: str = RUN
-    """Source of the findings: run, or the id of a rescore run."""
-    test: bool = False
-    """The test set instead of the dev set."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """A source of findings."""
-
-    name: str
-    """run, or the id of a rescore run."""
-    detectors: str
-    """Description of the detectors."""
-    runs: tuple[int, ...]
-    """The rescored run; empty for all."""
-    time: float | None = None
 
 
 def sources(db: Database) -> list[Source]:
@@ -108,49 +80,26 @@ def read_all(
     frames = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
     frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
     frame_source = scored.name if scored.name in frame_sources else RUN
-    sizes = {key: n for key, n in population(db, scope, scored, frame_source).items() if counts(key[0])}
-    bits = information(db, scope, scored, with_controls=with_controls)
-    leaks = planted(db, scope, scored, with_controls=with_controls)
+    sizes = population(db, scope, scored, frame_source)
+    bits, leaks = hint_counts.information(db, scope, scored), planted_hints.count_planted(db, scope, scored)
     return {name: detector_report.build_report(hints, sizes, frame_source, name, bits, leaks) for name in group_by}
-
-
-def information(
-    db: Database, scope: Scope, scored: Source, *, with_controls: bool = True
-) -> tuple[InformationRow, InformationRow]:
-    """Return the information in the hints of the scope that the source flagged, and in the others it checked."""
-    return hint_counts.information(
-        db, scored.name, scored.runs, scope.test, scope.run, scope.environment, with_controls=with_controls
-    )
-
-
-def planted(db: Database, scope: Scope, scored: Source, *, with_controls: bool = True) -> PlantedCounts:
-    """Count the planted hints of the scope that the source checked."""
-    counts = planted_hints.count_planted(
-        db, scored.name, scored.runs, scope.test, scope.run, scope.environment, with_controls=with_controls
-    )
-    return {
-        replace(hint, verdict=replace(hint.verdict, detector=_detector(hint.verdict) or "")): n
-        for hint, n in counts.items()
-    }
 
 
 def population(db: Database, scope: Scope, scored: Source, frame_source: str = RUN) -> Population:
     """Count the hints of the scope that the source checked, by group and verdict."""
     sizes: Counter[tuple[HintGroup, StratumVerdict]] = Counter()
-    runs = None if scored.name == RUN else scored.runs
-    runtime_counts = hint_counts.count_runtime(db, scope.test, scope.run, scope.environment, runs)
-    if runs is None:
+    runtime_counts = hint_counts.count_runtime(db, scope, scored.runs)
+    if scored.name == RUN:
         for (group, verdict), n in runtime_counts.items():
             if verdict.checked:
-                sizes[group, StratumVerdict(verdict.flagged, _detector(verdict))] += n
+                sizes[group, StratumVerdict(verdict.flagged, verdict.named.detector or None)] += n
         return sizes
     own = frame_source == scored.name
     for (group, runtime), n in runtime_counts.items():
         sizes[group, StratumVerdict(runtime.flagged and not own, None)] += n
-    rescored = hint_counts.count_rescored(db, scored.name, scored.runs, scope.test, scope.run, scope.environment)
-    for (group, runtime, verdict), n in rescored.items():
+    for (group, runtime, verdict), n in hint_counts.count_rescored(db, scope, scored).items():
         sizes[group, StratumVerdict(runtime.flagged and not own, None)] -= n
-        sizes[group, StratumVerdict(own or runtime.flagged, _detector(verdict))] += n
+        sizes[group, StratumVerdict(own or runtime.flagged, verdict.named.detector)] += n
     return sizes
 
 
@@ -166,12 +115,10 @@ def labeled_hints(db: Database, scope: Scope, scored: Source) -> list[LabeledHin
         .join(_dialogue, (_dialogue.c.run_id == _label.c.run_id) & (_dialogue.c.event_id == _label.c.event_id))
         .join(_turn, (_turn.c.dialogue_id == _dialogue.c.id) & (_turn.c.index == _label.c.turn))
         .join(_task, _task.c.id == _dialogue.c.task_id)
-        .where(_turn.c.is_eligible, hint_counts.in_scope(_label.c.run_id, scope.run))
+        .where(_turn.c.is_eligible, *scope.within(_dialogue.c))
         .order_by(_label.c.time, _label.c.id)
     )  # fmt: skip
-    statement = hint_counts.with_verdict(statement, scored.name, scored.runs)
-    if scope.environment:
-        statement = statement.where(_dialogue.c.environment == scope.environment)
+    statement = hint_counts.with_verdict(statement, scored)
     hints: dict[tuple[int, str, int], list[Row[Any]]] = defaultdict(list)
     with db.read() as session:
         for row in session.execute(statement):
@@ -189,13 +136,8 @@ def _labeled_hint(rows: Sequence[Row[Any]]) -> LabeledHint:
         row.condition or "", holdout.is_test(row.task_hash),
     )  # fmt: skip
     runtime = DetectorVerdict(row.leak_checked, row.leak_found, row.detector or "")
-    verdict = DetectorVerdict(row.checked, row.flagged, row.found_by or "")
-    verdict = replace(verdict, detector=_detector(verdict) or "")
+    verdict = DetectorVerdict(row.checked, row.flagged, row.found_by or "").named
     return LabeledHint(row.run_id, row.event_id, row.turn, group, row.task_hash, runtime, verdict, labels)
-
-
-def _detector(verdict: DetectorVerdict) -> str | None:
-    return (verdict.detector or UNNAMED) if verdict.flagged else None
 
 
 def unlock_test_set(db: Database, scope: Scope, annotator: str) -> TestSetAccess:

@@ -23,9 +23,8 @@ from filelock import FileLock, Timeout
 from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreError
-from jobs.db.models import ACTIVE, Run
+from jobs.db.models import ACTIVE, Run, ScheduledRun
 from jobs.db.queries import scheduled_runs
-from jobs.db.server_models import ScheduledRun
 from jobs.queue.queue import Queue
 from jobs.scheduler import retention
 from jobs.scheduler.job_logger import JobLogger

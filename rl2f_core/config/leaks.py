@@ -14,7 +14,7 @@ from rl2f_core.config.fields import BaseConfig, ComponentConfig
 
 def _once(detectors: tuple[ComponentConfig, ...]) -> tuple[ComponentConfig, ...]:
     """Keep the first of equal detectors, such as those that replace removed ones."""
-    return tuple(each for i, each in enumerate(detectors) if each not in detectors[:i])
+    return tuple(detector for i, detector in enumerate(detectors) if detector not in detectors[:i])
 
 
 Cascade = Annotated[tuple[LeakDetectorConfig, ...], AfterValidator(_once)]

@@ -166,9 +166,9 @@ class RunConfig(BaseRun):
         with `tasks_from` begins where that stage begins.
         """
         sizes: dict[str, int] = {}
-        for each in self.stages:
-            stream = each.tasks_from or each.name
-            sizes[stream] = max(sizes.get(stream, 0), each.num_tasks + self.preflight.num_tasks)
+        for other in self.stages:
+            stream = other.tasks_from or other.name
+            sizes[stream] = max(sizes.get(stream, 0), other.num_tasks + self.preflight.num_tasks)
         names = list(sizes)
         before = names[: names.index(stage.tasks_from or stage.name)]
         return self.seed * SEED_STRIDE + sum(sizes[name] for name in before)
@@ -241,7 +241,7 @@ class RunConfig(BaseRun):
                 registry.get("teacher", wrapped_teacher(stage.teacher).type).check_environment(run.environment)
             if isinstance(stage.method, ChecksStage):
                 for step in stage.breakpoints():
-                    stage.method.check_stage(stage.resolve(step), run)
+                    stage.method.check_stage(stage.resolve(step, self.rollout.temperature), run)
             if stage.curriculum is not None:
                 with located_below("stages", i):
                     stage.curriculum.check(stage.name, self.environment, on_policy=method.on_policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal
 
@@ -95,14 +96,29 @@ class StageConfig(BaseConfig):
             )
         return self
 
-    def resolve(self, step: int) -> ResolvedStage:
-        """Return the stage with the values of its schedules at a 0-based step."""
-        values = dict(self.__dict__)
-        values["group_size"] = resolve_int(self.group_size, step)
-        values["learning_rate"] = resolve_float(self.learning_rate, step)
-        values.setdefault("peak_learning_rate", peak(self.learning_rate))  # a resolved stage has that of its schedule
-        values["temperature"] = None if self.temperature is None else resolve_float(self.temperature, step)
-        return ResolvedStage.model_construct(**values)
+    def resolve(self, step: int, temperature: float) -> ResolvedStage:
+        """Return the settings of a 0-based step; `temperature` is that of a stage without its own."""
+        changed = {
+            "step": step,
+            "group_size": resolve_int(self.group_size, step),
+            "learning_rate": self._learning_rate(step),
+            "peak_learning_rate": peak(self.learning_rate),
+            "temperature": resolve_float(temperature if self.temperature is None else self.temperature, step),
+        }
+        return ResolvedStage.model_construct(**self.__dict__ | changed)
+
+    def _learning_rate(self, step: int) -> float:
+        """Return the rate at a step: linear warm-up, then constant, or linear or cosine decay to 0.
+
+        If `learning_rate` is itself a schedule, only the warm-up applies to it.
+        """
+        rate = resolve_float(self.learning_rate, step)
+        if step < self.warmup_steps:
+            return rate * (step + 1) / self.warmup_steps
+        if self.lr_scheduler_type == "constant":
+            return rate
+        done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+        return rate * (1 - done if self.lr_scheduler_type == "linear" else 0.5 * (1 + math.cos(math.pi * done)))
 
     def breakpoints(self) -> list[int]:
         """Return the steps of all schedule points, and 0, or all steps if the group size is interpolated.
@@ -128,9 +144,12 @@ class StageConfig(BaseConfig):
 class ResolvedStage(StageConfig):
     """A stage with the values of one step."""
 
+    step: int
+    """0-based."""
     group_size: int
     learning_rate: float
-    temperature: float | None
+    """After warm-up and decay."""
+    temperature: float
     peak_learning_rate: float
     """Highest learning rate of the stage's schedule."""
 

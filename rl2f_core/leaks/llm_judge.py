@@ -148,7 +148,7 @@ class LLMJudgeDetector(LeakDetector):
                 [self._contrast(query, *pair) for pair in zip(*chunk_pair, strict=True)]
                 for query, chunk_pair in zip(queries, pairs, strict=True)
             ]
-        return [self._decide(each) for each in judged]
+        return [self._decide(replies) for replies in judged]
 
     def _request(self, prompts: Sequence[tuple[tuple[Message, ...], int]]) -> list[Completion]:
         """Request a reply to each prompt and vote, equal ones once, and add up the price."""
@@ -161,7 +161,7 @@ class LLMJudgeDetector(LeakDetector):
         replies = self.judge.complete(
             list(unique.values()), max_new_tokens=self.config.max_new_tokens, temperature=self.temperature
         )
-        prices = [self.judge.price(each.usage) for each in replies if each.error is None]
+        prices = [self.judge.price(reply.usage) for reply in replies if reply.error is None]
         known = [price for price in prices if price is not None]
         self.cost = None if self.cost is None or len(known) < len(prices) else self.cost + sum(known)
         by_key = dict(zip(unique, replies, strict=True))

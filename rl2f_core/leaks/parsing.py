@@ -50,7 +50,7 @@ def _validate(detectors: object) -> tuple[ComponentConfig, ...]:
         parsed = LeaksConfig(detectors=tuple(detectors)).detectors
     except ValidationError as error:
         raise ConfigError(format_validation_error(error, LeaksConfig), fix=SYNTAX) from error
-    check_variables({"detectors": [each.model_dump() for each in parsed]})
+    check_variables({"detectors": [detector.model_dump() for detector in parsed]})
     return parsed
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +13,14 @@ from starlette.testclient import TestClient
 from stub_routes import add_stub_routes
 
 from app.common.context import Context
+from app.web.gradio_app import configure_gradio
 from jobs.db.engine import Database
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 
 HOST, PORT = "127.0.0.1", 7860
 BASE = f"http://{HOST}:{PORT}"
+configure_gradio(Path(tempfile.gettempdir()) / "gradio")  # before the first import of Gradio
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     def update(side: str, step: int) -> dict[str, Any]:
         compile_blocks(learner.model, on=side == "compiled")
         memory, watch = Memory(learner.device), Stopwatch(learner.device)
-        metrics = learner.update(drawn(step, args.rows, args.words), LossConfig(), stage, step, 1.0)
+        metrics = learner.update(drawn(step, args.rows, args.words), LossConfig(), stage.resolve(step, 1.0))
         return {**watch.read(), "loss": metrics["loss"], **memory.report()}
 
     first = {side: update(side, 0) for side in SIDES}

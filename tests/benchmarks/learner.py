@@ -35,7 +35,7 @@ def serve(settings: Settings, channel: Channel) -> None:
     step = 0
     while channel.receive() is not None:
         watch = Stopwatch(learner.device)
-        metrics = learner.update(samples, LossConfig(), stage, step, settings.temperature)
+        metrics = learner.update(samples, LossConfig(), stage.resolve(step, settings.temperature))
         channel.send(**watch.read(), loss=metrics["loss"], grad_norm=metrics["grad_norm"], **memory.report())
         step += 1
 

@@ -64,8 +64,8 @@ def serve(settings: Settings, channel: Channel) -> None:
             groups = [Group(wanted[i].task, tuple(rollouts[i : i + size])) for i in range(0, len(rollouts), size)]
             samples = [sample for group in groups for sample in method.samples(group)]
             options = method.loss_options()
-            samples, _ = learner.compute_advantages(samples, options, stage.resolve(step), settings.temperature)
-            learner.update(samples, options, stage, step, settings.temperature)
+            samples, _ = learner.compute_advantages(samples, options, stage.resolve(step, settings.temperature))
+            learner.update(samples, options, stage.resolve(step, settings.temperature))
             channel.send(
                 **watch.read(),
                 rollout=played,

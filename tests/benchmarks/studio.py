@@ -26,7 +26,7 @@ from jobs.db.queries.runs import RunFilter
 from jobs.ingest.ingester import ingest
 from jobs.labels import annotation_queue, label_queries, report_queries
 from jobs.labels.annotation_queue import QueueFilter
-from jobs.labels.report_queries import Scope
+from jobs.labels.hint_counts import Scope
 from jobs.workspace import Workspace
 
 from . import studio_data as data
@@ -184,19 +184,17 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
             "four at once": {"stage": "rl2f", "solved": "any", "leak_state": 2, "reward_from": 0.1},
         }
         for name, values in filters.items():
-            listed(f"{where}: {name}", dataclasses.replace(base, **values))
-        listed(f"{where}: frequent word", dataclasses.replace(base, search=data.WORDS[0]), SEARCH)
-        listed(f"{where}: two words", dataclasses.replace(base, search=f"{data.WORDS[3]} {data.WORDS[40]}"), SEARCH)
-        listed(
-            f"{where}: rare phrase", dataclasses.replace(base, search=f'"{data.WORDS[90]} {data.WORDS[120]}"'), SEARCH
-        )
+            listed(f"{where}: {name}", base.but(**values))
+        listed(f"{where}: frequent word", base.but(search=data.WORDS[0]), SEARCH)
+        listed(f"{where}: two words", base.but(search=f"{data.WORDS[3]} {data.WORDS[40]}"), SEARCH)
+        listed(f"{where}: rare phrase", base.but(search=f'"{data.WORDS[90]} {data.WORDS[120]}"'), SEARCH)
         listed(
             f"{where}: word and filters",
-            dataclasses.replace(base, search=data.WORDS[5], leak_state=2, solved="2"),
+            base.but(search=data.WORDS[5], leak_state=2, solved="2"),
             SEARCH,
         )
-        listed(f"{where}: begun word", dataclasses.replace(base, search="bio"), SEARCH)
-        listed(f"{where}: no such word", dataclasses.replace(base, search="xylophone"), SEARCH)
+        listed(f"{where}: begun word", base.but(search="bio"), SEARCH)
+        listed(f"{where}: no such word", base.but(search="xylophone"), SEARCH)
         facets(where, run)
     deep = _deep(db, large)
     listed("all runs: page 1,000", DialogueFilter(), cursor=_cursor(db, DialogueFilter(), 50_000))

@@ -69,6 +69,7 @@ def test_runs_are_picked_and_overlaid_and_the_address_brings_them_back(pair: Any
     assert query(page)["metric"] == "reward,cum_acc/3"
 
 
+@pytest.mark.slow
 def test_evaluations_stand_side_by_side_and_checkpoints_are_paired(pair: Any, compare: Callable[..., Any]) -> None:
     page = compare(f"?runs={pair.run},{pair.second}")
     page.get_by_role("heading", name="Paired differences").wait_for()
@@ -140,7 +141,8 @@ def test_a_run_that_is_gone_is_named_and_can_be_taken_away(pair: Any, compare: C
     assert query(page)["runs"] == str(pair.run)
 
 
-@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_the_page_fits(
     pair: Any, compare: Callable[..., Any], no_overflow: Callable[[Any], None], width: int, theme: str
 ) -> None:

@@ -158,6 +158,7 @@ def test_filters_are_in_the_address_and_can_be_cleared(show: Callable[..., Any])
     wait_for(page, search="write that", leak=None, run="1")
 
 
+@pytest.mark.slow
 def test_the_page_opens_on_the_students_own_attempts(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
     wait_for(page, phase="train", stage="rl2f")
@@ -306,6 +307,7 @@ def test_hostile_words_do_nothing_and_hidden_characters_are_seen(
     assert page.inner_text(".dv-end .tx-block") == "ValueError: <b>broke</b>"
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_said_plainly(show: Callable[..., Any], console: Any) -> None:
     console.allow(r"status of 404")
     page = show(run=SMALL, dialogue="dialogue:nowhere")
@@ -389,6 +391,7 @@ def test_keys_work_after_an_action_failed(show: Callable[..., Any], console: Any
     wait_for(page, dialogue=STEP.format(1, 0, 1))
 
 
+@pytest.mark.slow
 def test_a_filter_is_one_request(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
     wait_for(page, dialogue=STEP.format(1, 0, 0))
@@ -417,6 +420,7 @@ def test_a_narrow_window_says_why_the_list_is_empty(show: Callable[..., Any], ne
     expect(page.get_by_text("No dialogue matches these filters").locator("visible=true")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_the_replay_shows_the_bits_of_each_hint(show: Callable[..., Any]) -> None:
     """15 codes are left after A A B A; `A ? ? ?` determines A B A B, which it does not state: log2(15) = 3.91 bits.
 

@@ -123,6 +123,7 @@ def test_a_link_to_a_run_that_is_gone_says_so(visit: Callable[..., Any], console
     assert "runs=" not in tab.url
 
 
+@pytest.mark.slow
 def test_names_of_runs_and_exports_are_text(server: Any, visit: Callable[..., Any], queue: Any) -> None:
     folder = server.workspace / "exports" / "900-strange"
     folder.mkdir(parents=True)
@@ -155,7 +156,8 @@ def test_names_of_runs_and_exports_are_text(server: Any, visit: Callable[..., An
         runs.remove(queue.db, number)
 
 
-@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_the_page_fits_the_window(
     server: Any,
     visit: Callable[..., Any],

@@ -118,6 +118,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     assert original.read_bytes() == before, "the original is never changed"
 
 
+@pytest.mark.slow
 def test_markup_in_a_dialogue_stays_text(replay: Any, page: Any) -> None:
     workspace = Workspace(replay.workspace)
     db = Database(workspace.database_url())

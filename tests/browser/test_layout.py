@@ -19,13 +19,8 @@ ELSEWHERE = ("audit", "chat", "compare", "exports", "labels", "new", "run")
 """Pages whose own tests look at both widths with everything open."""
 
 
-def briefly(name: str, *kept: str) -> Any:
-    """A parameter of a test that is slow but for some values."""
-    return pytest.param(name, marks=() if name in kept else pytest.mark.slow)
-
-
 @pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("path", [briefly(path, *(set(PAGES) - set(ELSEWHERE))) for path in PAGES])
+@pytest.mark.parametrize("path", [pytest.param(path, marks=[pytest.mark.slow] * (path in ELSEWHERE)) for path in PAGES])
 def test_a_page_fits_in_both_themes_and_does_not_complain(
     server: Any,
     visit: Callable[..., Any],
@@ -55,9 +50,8 @@ def test_a_page_starts_in_the_theme_of_the_system(visit: Callable[..., Any], new
     assert page.evaluate("document.body.classList.contains('dark')")
 
 
-@pytest.mark.parametrize(
-    "path", [briefly(path, "run", "chat") for path in ("run", "dialogues", "new", "compare", "chat")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["run", "dialogues", "new", "compare", "chat"])
 def test_an_address_that_names_nothing_says_so_and_links_back(
     visit: Callable[..., Any], console: Any, path: str
 ) -> None:
@@ -69,6 +63,7 @@ def test_an_address_that_names_nothing_says_so_and_links_back(
     assert page.locator("gradio-app a[href^='/']").count() >= 1
 
 
+@pytest.mark.slow
 def test_the_theme_is_kept_from_page_to_page(visit: Callable[..., Any]) -> None:
     page = visit("/")
     page.get_by_role("button", name="Light or dark").click()
@@ -79,6 +74,7 @@ def test_the_theme_is_kept_from_page_to_page(visit: Callable[..., Any]) -> None:
     assert not page.evaluate(DARK)
 
 
+@pytest.mark.slow
 def test_the_key_list_opens_and_stays_away_while_typing(visit: Callable[..., Any]) -> None:
     page = visit("/")
     page.keyboard.press("?")
@@ -92,6 +88,7 @@ def test_the_key_list_opens_and_stays_away_while_typing(visit: Callable[..., Any
     assert page.locator(".search :is(input, textarea)").first.input_value() == "?jn"
 
 
+@pytest.mark.slow
 def test_the_first_tab_stop_skips_the_navigation(visit: Callable[..., Any]) -> None:
     page = visit("/?sort=name")
     page.keyboard.press("Tab")

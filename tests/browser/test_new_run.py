@@ -142,6 +142,7 @@ def test_an_error_stands_at_its_field_and_keeps_the_run_from_starting(open_form:
     assert errors_at(page, "stages.1.steps") == ""
 
 
+@pytest.mark.slow
 def test_an_error_in_a_folded_part_opens_it_and_the_summary_leads_there(open_form: Visit) -> None:
     page = open_form()
     assert not field(page, "lora.rank").is_visible()
@@ -154,6 +155,7 @@ def test_an_error_in_a_folded_part_opens_it_and_the_summary_leads_there(open_for
     page.wait_for_function(has_focus("lora.rank"))
 
 
+@pytest.mark.slow
 def test_form_and_yaml_follow_each_other(open_form: Visit) -> None:
     page = open_form()
     write(page, text_of(page).replace("length: 4", "length: 5").replace("type: scripted", "type: contentless"))
@@ -249,6 +251,7 @@ def test_a_past_run_is_cloned_and_a_missing_one_is_said(open_form: Visit, server
     assert "There is no run 99999" in page.locator(".rl-empty").inner_text()
 
 
+@pytest.mark.slow
 def test_script_in_a_configuration_is_shown_as_text(open_form: Visit, tiny_config: dict[str, Any]) -> None:
     script = "<img src=x onerror=document.title='owned'> ${document.title='owned'} {{1}}"
     page = open_form()

@@ -275,6 +275,7 @@ def test_a_run_deleted_in_another_tab_and_an_unknown_one_are_one_plain_message(
         assert second.get_by_role("link", name="All runs").get_attribute("href") == "/"
 
 
+@pytest.mark.slow
 def test_the_error_of_an_action_is_shown_and_checkpoints_without_files_have_no_actions(
     server: Any, visit: Callable[..., Any], add_copy: Callable[..., int], console: Any
 ) -> None:

@@ -78,6 +78,7 @@ def test_the_recorded_run_is_listed_and_opens(server: Any, visit: Visit) -> None
     page.wait_for_url(f"{server.url}/run?run={server.run}")
 
 
+@pytest.mark.slow
 def test_filters_stand_in_the_address_and_come_back_with_it(visit: Visit, add: Callable[..., Any]) -> None:
     add("apple", start=False)
     page = visit("/")
@@ -97,6 +98,7 @@ def test_filters_stand_in_the_address_and_come_back_with_it(visit: Visit, add: C
     assert "?" not in page.url
 
 
+@pytest.mark.slow
 def test_tags_and_notes_are_kept_and_markup_in_them_is_text(visit: Visit, add: Callable[..., Any]) -> None:
     add("marked", start=False)
     page = visit("/")
@@ -289,6 +291,7 @@ def test_runs_are_deleted_only_after_asking(visit: Visit, queue: Queue, add: Cal
     assert not {run.id for run in runs.page(queue.db, limit=500).rows} & set(ids)
 
 
+@pytest.mark.slow
 def test_runs_are_chosen_and_opened_by_keyboard_alone(server: Any, visit: Visit) -> None:
     page = visit("/?search=recorded")
     row(page, "recorded").wait_for()

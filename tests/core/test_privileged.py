@@ -297,7 +297,9 @@ def tiny_backend(tiny: Path) -> HFBackend:
     return RecordingHF(HFBackend.Config(), ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
 
 
-@everything
+@pytest.mark.parametrize(
+    "environment", [pytest.param(n, marks=[pytest.mark.slow] * (i % 5 > 0)) for i, n in enumerate(ENVIRONMENTS)]
+)
 def test_a_real_tokenizer_is_given_the_streams_tokens_too(environment: str, tiny_backend: Any) -> None:
     tiny_backend.asked = []
     settings = {"max_turns": 3, "max_new_tokens": 12, "max_seq_len": 2048}

@@ -404,7 +404,7 @@ def test_a_run_folder_of_another_version_or_machine_is_opened_or_refused_with_a_
     assert write_pages(run, tmp_path / "pages")["shared"] == 8
     (number,) = reindex(context.db, context.workspace)
     assert runs.get(context.db, number).status == "succeeded"
-    assert JsonEndpoints(Studio(context)).dialogues.list_dialogues({"run": number})["total"] == 8
+    assert Studio(context).dialogues.list_dialogues({"run": number}).total == 8
 
 
 LATER_EVENTS = {

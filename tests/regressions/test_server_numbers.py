@@ -19,8 +19,8 @@ from app.endpoints.endpoint import operation_of
 from app.endpoints.studio import Studio
 from jobs import run_kinds
 from jobs.db.engine import Database
+from jobs.db.models import ScheduledRun
 from jobs.db.queries import scheduled_runs
-from jobs.db.server_models import ScheduledRun
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core import registry

@@ -94,8 +94,8 @@ def test_lists_contain_demonstrations_only_of_a_chosen_stage_or_on_request(mixed
     sampled = dialogues.count(db, DialogueFilter(run=run))
     assert dialogues.count(db, DialogueFilter(run=run, stage="warmup")) == 2
     assert dialogues.count(db, DialogueFilter(run=run, demonstrations=True)) == sampled + 2
-    listed = DialogueEndpoints(SimpleNamespace(db=db)).list_dialogues({"run": run})["rows"]  # type: ignore[arg-type]
-    assert len(listed) == sampled and all(row["stage"] != "warmup" for row in listed)
+    listed = DialogueEndpoints(SimpleNamespace(db=db)).list_dialogues({"run": run}).rows  # type: ignore[arg-type]
+    assert len(listed) == sampled and all(row.stage != "warmup" for row in listed)
 
 
 def _queued(db: Database, run: int) -> int:
@@ -103,7 +103,7 @@ def _queued(db: Database, run: int) -> int:
 
 
 def _counted(db: Database, run: int) -> int:
-    return sum(sum(hint_counts.count_runtime(db, test, run).values()) for test in (False, True))
+    return sum(sum(hint_counts.count_runtime(db, hint_counts.Scope(run, test=test)).values()) for test in (False, True))
 
 
 @pytest.mark.parametrize("count", [_queued, _counted])

@@ -173,7 +173,7 @@ def test_the_reference_has_its_own_output_layer(tiny: Path, kind: str, form: str
         next(p for name, p in learner.parameters.items() if "embed" in name)[100, 0] = 0.0  # the policy has (1/2, 1/2)
     sample = TrainingSample([40, 100], [False, True], [0.0] * 2, [0.0] * 2, [0.0] * 2, [0.0] * 2, [0.0, 1.0])
     expected = 0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25)
-    assert learner.update([sample], options, stage, 0, 1.0)["loss"] == pytest.approx(expected, abs=1e-4)
+    assert learner.update([sample], options, stage.resolve(0, 1.0))["loss"] == pytest.approx(expected, abs=1e-4)
     if kind == "ema":  # the gradient moves the policy's logit up, and the reference follows at its rate
         embeddings = next(name for name in learner.parameters if "embed" in name)
         now, reference = float(learner.parameters[embeddings][100, 0].detach()), learner.reference
@@ -204,7 +204,7 @@ def test_the_base_of_full_finetuning_has_its_own_output_layer(tiny: Path) -> Non
         logps = [m(tokens).logits[0, 1:-1].log_softmax(-1) for m in (learner.model.get_base_model(), base)]
     weights = [0.0, 0.0, 1.0, 1.0]
     sample = TrainingSample(tokens[0].tolist(), [False] * 2 + [True] * 2, *[[0.0] * 4] * 4, weights)
-    loss = learner.update([sample], options, stage, 0, 1.0)["loss"]
+    loss = learner.update([sample], options, stage.resolve(0, 1.0))["loss"]
     assert loss == pytest.approx(float(divergence(*logps, 0.5).mean()), rel=1e-4) and loss > 0.01
 
 
@@ -231,11 +231,10 @@ def test_the_rate_of_the_value_head_follows_points(tiny: Path, learning_rate: An
     learner = Learner(tiny, lora, dtype=torch.float32, device=torch.device("cpu"), banned=[], pad=2, seed=0)
     learner.begin_stage(options, stage)
     for step, factor in factors.items():
-        for now in (stage, stage.resolve(step)):  # a step passes the resolved stage
-            sample = TrainingSample([40, 41], [False, True], [0.0, -5.0], [0.0, 1.0], [0.0, 1.0], [0.0] * 2, [0.0] * 2)
-            learner.update([sample], options, now, step, 1.0)
-            rates = [group["lr"] for group in learner.optimizer.param_groups]
-            assert rates == pytest.approx([2e-4 * factor, 1e-2 * factor])
+        sample = TrainingSample([40, 41], [False, True], [0.0, -5.0], [0.0, 1.0], [0.0, 1.0], [0.0] * 2, [0.0] * 2)
+        learner.update([sample], options, stage.resolve(step, 1.0))
+        rates = [group["lr"] for group in learner.optimizer.param_groups]
+        assert rates == pytest.approx([2e-4 * factor, 1e-2 * factor])
 
 
 def test_a_success_is_replayed_at_the_level_of_the_curriculum_not_of_the_first_group() -> None:
@@ -262,7 +261,7 @@ def test_a_success_is_replayed_at_the_level_of_the_curriculum_not_of_the_first_g
     firsts = set()
     for step in range(6):
         successes = list(method._successes)
-        groups = method.collect(collector, step)
+        groups = method.collect(collector, collector.resolve(step))
         firsts.add(level_of(groups[0].task.id))
         assert method._replayed and {success["level"] for success in method._replayed} == {2}
         method._successes = successes
@@ -438,7 +437,7 @@ def test_a_loss_without_a_number_names_the_dialogue_and_not_the_learning_rate(ti
     )
     stage = StageConfig(name="s", method="rl2f", steps=1)
     with pytest.raises(RunError, match="advantages of dialogue 'rl/1/0'") as error:
-        learner.update([sample], LossConfig(), stage, 0, 1.0)
+        learner.update([sample], LossConfig(), stage.resolve(0, 1.0))
     assert "learning_rate" not in str(error.value)
 
 

@@ -6,6 +6,7 @@ inside the answer, repeated guesses, text after the answer, an echo of the quest
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -106,6 +107,7 @@ SHAPES: dict[str, str] = {
 """Repeated to a million characters."""
 
 
+@functools.cache
 def played(name: str) -> tuple[Environment, Task, dict[str, str]]:
     """An environment as it is by default, a test task, and what hostile answers are made from."""
     kind: Any = registry.get("environment", name)

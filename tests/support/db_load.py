@@ -18,9 +18,9 @@ from event_data import append, dialogue, metric, stored_run
 
 from jobs.db import settings
 from jobs.db.engine import Database
+from jobs.db.models import Setting
 from jobs.db.queries import dialogues, metrics, notes, runs
 from jobs.db.queries.dialogues import DialogueFilter
-from jobs.db.server_models import Setting
 from jobs.ingest.ingester import ingest
 from jobs.workspace import Workspace
 

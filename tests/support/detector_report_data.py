@@ -9,8 +9,9 @@ from typing import Any
 
 from replay_data import add_run, event, hint, turn
 
+from jobs.db.dialogue_models import RescoredHint, RescoreSummary
 from jobs.db.engine import Database
-from jobs.db.models import LeakLabel, RescoredHint, RescoreSummary, Run
+from jobs.db.models import LeakLabel, Run
 from jobs.labels import annotation_queue, holdout
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.workspace import Workspace

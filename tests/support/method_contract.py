@@ -40,7 +40,7 @@ def _check(method: Method, history: str) -> None:
     stage = StageConfig(name="s", method=method.config, steps=1, tasks_per_step=4, group_size=4)
     engine = build_engine(config, backend)
     method.begin_step(StepContext.of(engine, 0, 1))
-    groups = method.collect(Collector(engine, stage, seed=0), 0)
+    groups = method.collect(Collector(engine, stage, seed=0), stage.resolve(0, 1.0))
     assert len(groups) == 4 and all(len(g.rollouts) == 4 for g in groups)
     encode = backend.tokenizer.encode
     rows = 0

@@ -45,7 +45,7 @@ def train_speaker(tiny: Path, folder: Path) -> Path:
     backend: Any = build_backend(config)
     collector = Collector(build_engine(config, backend), config.stages[0], seed=7)
     method = SFT(SFT.Config(final_correct_rate=0.3))
-    groups = [group for step in range(4) for group in collector.demonstrations(step, method.config)]
+    groups = [group for step in range(4) for group in collector.demonstrations(collector.resolve(step), method.config)]
     rows = [row for group in groups for row in method.samples(group)]
     (batch,) = micro_batches(rows, 10**6, backend.pad_id, backend.device)
     optimizer = torch.optim.AdamW(backend.model.requires_grad_(True).parameters(), lr=0.01)

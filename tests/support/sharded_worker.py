@@ -39,7 +39,7 @@ class Sharded(Learner):
 
 def updates(of: Learner, first: int, count: int) -> list[dict[str, float]]:
     """So many steps on the rows."""
-    return [of.update(rows(), OPTIONS, NOW, step, 0.7) for step in range(first, first + count)]
+    return [of.update(rows(), OPTIONS, NOW.resolve(step, 0.7)) for step in range(first, first + count)]
 
 
 def main(kind: str, tiny: Path, folder: Path) -> None:

@@ -120,10 +120,10 @@ def _groups(results: Sequence[CascadeResult], by: str) -> list[tuple[str, ...]]:
     held_out = {kind for result in results for kind in result.report.held_out_kinds} if by == "kind" else set()
     rows = []
     for name in sorted(
-        {name for each in scores for name in each}, key=lambda name: (name in held_out, ":" in name, name)
+        {name for score in scores for name in score}, key=lambda name: (name in held_out, ":" in name, name)
     ):
-        first = next(each[name] for each in scores if name in each)
-        cells = [_group_cell(each[name]) if name in each else "" for each in scores]
+        first = next(score[name] for score in scores if name in score)
+        cells = [_group_cell(score[name]) if name in score else "" for score in scores]
         rows.append((f"held out: {name}" if name in held_out else name, *_cells(first)[:2], *cells))
     return rows
 

@@ -46,7 +46,7 @@ def report(
     from jobs.export.datasets.resolve_sources import open_workspace
     from jobs.ingest.ingester import ingest_pending
     from jobs.labels import report_queries as store
-    from jobs.labels.report_queries import Scope
+    from jobs.labels.hint_counts import Scope
     from rl2f_core.run.directory import RunDir
 
     group_by = values.pop("group_by")

@@ -105,7 +105,7 @@ def serve(
             f"Its data is in {context.workspace.root}",
             f"Start a run: {url}/new?preset=quickstart  (Ctrl-C stops the server)",
         )
-        toolsets = [name for each in mcp_tools.split(",") if (name := each.strip())] or ["default"]
+        toolsets = [name for text in mcp_tools.split(",") if (name := text.strip())] or ["default"]
         run_server(
             create_app(context, host, port, password, allow_host or (), mcp=toolsets if mcp else ()), listener, messages
         )

@@ -27,11 +27,11 @@ def new(
     from app.endpoints.endpoint import SCOPES
     from jobs.db.queries import tokens
 
-    for each in scope:
-        if each not in SCOPES:
-            raise UnknownNameError("Unknown scope of a token.", value=each, known=SCOPES, fix="Correct --scope.")
+    for item in scope:
+        if item not in SCOPES:
+            raise UnknownNameError("Unknown scope of a token.", value=item, known=SCOPES, fix="Correct --scope.")
     with migrated(workspace) as (_, db):
-        row, token = tokens.create(db, [each for each in SCOPES if each == "read" or each in scope], name)
+        row, token = tokens.create(db, [item for item in SCOPES if item == "read" or item in scope], name)
     err().print(f"Token {row.name} permits: {row.scopes}. Store it now: it is not shown again.", markup=False)
     out().print(token, markup=False)
 

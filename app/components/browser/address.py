@@ -38,5 +38,5 @@ class Address(Component):
         """Return the query of parameters."""
         if isinstance(value, str) or value is None:
             return value or ""
-        given = {name: str(each) for name, each in value.items() if each not in (None, "", False)}
+        given = {name: str(item) for name, item in value.items() if item not in (None, "", False)}
         return f"{'~' if isinstance(value, Replacement) else ''}{urlencode(given, safe=',@:/')}"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from app.components.elements.transcript import fixed, inline, leak_flag, signed, signs
 from app.components.nodes import Element, Node, el
-from app.endpoints.transcript import DialogueRow
+from jobs.db.dialogue_models import DialogueSummary
 
 VALUE_HELP = "largest value of its hints: p(solve | hint) − p(solve | contentless)"
 
 
-def dialogue_list(rows: Sequence[DialogueRow], *, with_run: bool = True) -> Element:
+def dialogue_list(rows: Sequence[DialogueSummary], *, with_run: bool = True) -> Element:
     """Return the rows as items of a `View`; a click on one triggers the action `open` with `run` and `event`.
 
     Args:
@@ -26,39 +26,39 @@ def row_key(run: int, event_id: str) -> str:
     return f"{run} {event_id}"
 
 
-def _row(row: DialogueRow, with_run: bool) -> Element:
-    labels, value, advantage = row["label_count"], row["best_hint_value"], row["advantage"]
+def _row(row: DialogueSummary, with_run: bool) -> Element:
+    labels, value, advantage = row.label_count, row.best_hint_value, row.advantage
     top: list[Node] = [
-        signs(row["outcomes"]),
+        signs(row.outcomes),
         el("span.rl-grow"),
-        None if row["error"] is None else el("span.rl-wrong", "!", title="ended with an error"),
-        leak_flag(row["leak_state"]),
+        None if row.error is None else el("span.rl-wrong", "!", title="ended with an error"),
+        leak_flag(row.leak_state),
         el("span.dl-labeled", f"●{labels if labels > 1 else ''}", title=f"{labels} labeled hints") if labels else None,
         None if value is None else el("span.rl-num.rl-teacher", f"w {signed(value)}", title=VALUE_HELP),
-        el("span.rl-num", f"r {fixed(row['reward'])}", title="reward"),
+        el("span.rl-num", f"r {fixed(row.reward)}", title="reward"),
         el("span.rl-num.dl-adv", "" if advantage is None else f"A {signed(advantage)}", title="advantage"),
     ]
     sub: list[Node] = [
-        el("span", f"run {row['run']}") if with_run else None,
+        el("span", f"run {row.run_id}") if with_run else None,
         inline(dialogue_place(row), 40),
-        el("span.rl-cut", inline(row["dialogue_id"], 60)),
+        el("span.rl-cut", inline(row.dialogue_id, 60)),
     ]
     button = el(
         "button.dl-row",
         el("span.dl-row-top", [each for each in top if each]),
         el("span.dl-row-sub.rl-muted", [each for each in sub if each]),
         data_action="open",
-        data_run=row["run"],
-        data_event=row["event_id"],
-        data_key=row_key(row["run"], row["event_id"]),
+        data_run=row.run_id,
+        data_event=row.event_id,
+        data_key=row_key(row.run_id, row.event_id),
     )
     return el("div", button, role="listitem")
 
 
-def dialogue_place(row: DialogueRow) -> str:
+def dialogue_place(row: DialogueSummary) -> str:
     """Return where a dialogue was sampled: checkpoint and condition, or stage and step."""
-    if row["checkpoint"]:
-        return f"{row['checkpoint']} · {row['condition']}" if row["condition"] else row["checkpoint"]
-    step = str(row["step"]) if row["phase"] in ("train", "distill") else row["phase"]
-    parts = [row["stage"], step, (row["condition"] or "").replace("_", " ")]
+    if row.checkpoint:
+        return f"{row.checkpoint} · {row.condition}" if row.condition else row.checkpoint
+    step = str(row.step) if row.phase in ("train", "distill") else row.phase
+    parts = [row.stage, step, (row.condition or "").replace("_", " ")]
     return " ".join(part for part in parts if part)

@@ -48,10 +48,10 @@ class Trust:
 def flag_views(hint: HintDetail, run: int, turn: int, trust: Trust, *, can_rerun: bool) -> list[Node]:
     """Return how far the flags of a hint can be trusted, and its newest redacted rerun."""
     nodes: list[Node] = []
-    for found in hint["findings"]:
-        cards = {card.detector: card for card in trust.cards.get((run, found["source"]), ())}
-        name = found["detector"] or "detector"
-        button = rerun_button(turn, found["source"]) if can_rerun and found["action"] != "drop" else None
+    for found in hint.findings:
+        cards = {card.detector: card for card in trust.cards.get((run, found.source), ())}
+        name = found.detector or "detector"
+        button = rerun_button(turn, found.source) if can_rerun and found.action != "drop" else None
         nodes.append(el("div.dv-trust", card_summary(name, cards.get(name), trust.folding), button))
     rerun = next((each for each in trust.reruns if each.turn == turn), None)
     return [*nodes, rerun_view(rerun)] if rerun else nodes

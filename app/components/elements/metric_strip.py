@@ -59,7 +59,10 @@ def _hints(card: JsonObject) -> list[Node]:
     return [
         el("div.rl-big", el("b", card["value"]), el("span.rl-muted", card["interval"])),
         el("div", verdict),
-        el("div.rl-under", (el("span", f"{each['control']} ", el("b", each["text"])) for each in card["under"])),
+        el(
+            "div.rl-under",
+            (el("span", f"{control['control']} ", el("b", control["text"])) for control in card["under"]),
+        ),
     ]
 
 

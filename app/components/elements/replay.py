@@ -36,7 +36,9 @@ from app.components.elements.transcript import (
 )
 from app.components.nodes import Element, Node, action, el, time_ago
 from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Sibling, TurnTokens
-from app.endpoints.transcript import DialogueDetail, DialogueRow, HintDetail, NoteRow, Reprompt, TurnDetail
+from app.endpoints.transcript import DialogueDetail, HintDetail, Reprompt, TurnDetail
+from jobs.db.dialogue_models import DialogueSummary
+from jobs.db.models import NoteSummary
 
 STOP_REASONS = {
     "solved": "solved",
@@ -79,11 +81,11 @@ class ReplayState(Trust):
 # -- one dialogue ----------------------------------------------------------------------------------------------------
 def replay(dialogue: DialogueWithSiblings, state: ReplayState = ReplayState()) -> Element:
     """Return a dialogue with its turns."""
-    turns, privileged = dialogue["turns"], state.privileged
-    details = privileged["details"] if privileged else [""] * len(turns)
+    turns, privileged = dialogue.turns, state.privileged
+    details = privileged.details if privileged else [""] * len(turns)
     cards = [_turn(dialogue, turn, state, detail) for turn, detail in zip(turns, details, strict=False)]
     nothing = el("p.rl-muted", "The dialogue ended before the first attempt.")
-    error = dialogue["error"]
+    error = dialogue.error
     return el(
         "div.dv",
         _heading(dialogue),
@@ -92,23 +94,23 @@ def replay(dialogue: DialogueWithSiblings, state: ReplayState = ReplayState()) -
         el("div.dv-end", el("span.dv-who", el("span.rl-wrong", "✗ "), "Error"), text_block(error, label="error"))
         if error is not None
         else None,
-        _notes(dialogue["notes"], state.read_only),
+        _notes(dialogue.notes, state.read_only),
         data_font="reading" if state.reading else "mono",
-        data_key=f"{dialogue['run']} {dialogue['event_id']}",
+        data_key=f"{dialogue.run_id} {dialogue.event_id}",
     )
 
 
 def _heading(dialogue: DialogueWithSiblings) -> Element:
-    phase, condition = dialogue["phase"], dialogue["condition"]
-    place = dialogue["checkpoint"] or f"{dialogue['stage']} step {dialogue['step']}"
+    phase, condition = dialogue.phase, dialogue.condition
+    place = dialogue.checkpoint or f"{dialogue.stage} step {dialogue.step}"
     shown = (condition or "").replace("_", " ") if phase == "distill" else condition
     text = transcript_text(dialogue)
     return el(
         "header.dv-head",
         el(
             "div.rl-row.dv-title",
-            signs(dialogue["outcomes"]),
-            el("h2.rl-title.rl-grow", inline(dialogue["dialogue_id"], 90)),
+            signs(dialogue.outcomes),
+            el("h2.rl-title.rl-grow", inline(dialogue.dialogue_id, 90)),
             copy_link(),
             action("Copy text", "copy", style="rl-small rl-quiet", text=text)
             if len(text) <= MAX_COPIED_CHARS
@@ -118,25 +120,25 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
             "div.rl-row",
             el(
                 "a",
-                f"run {dialogue['run']} · ",
-                inline(dialogue["run_name"], 40),
-                href=page_url("run", run=dialogue["run"]),
+                f"run {dialogue.run_id} · ",
+                inline(dialogue.run_name, 40),
+                href=page_url("run", run=dialogue.run_id),
             ),
             chip(phase, " · ", inline(place, 60)),
             chip("condition ", inline(shown, 40)) if shown else None,
-            chip(inline(dialogue["environment"], 40), " · ", inline(dialogue["level"], 40)),
-            chip(inline(dialogue["task"], 60), title="task"),
-            chip(inline(dialogue["policy"], 40), title="sampling checkpoint"),
+            chip(inline(dialogue.environment, 40), " · ", inline(dialogue.level, 40)),
+            chip(inline(dialogue.task, 60), title="task"),
+            chip(inline(dialogue.policy, 40), title="sampling checkpoint"),
         ),
         el(
             "div.rl-row",
-            fact("reward", fixed(dialogue["reward"]), "return: sum of the turns' rewards"),
-            fact("advantage", signed(dialogue["advantage"]), "mean over the turns that have one"),
-            fact("ended", STOP_REASONS.get(dialogue["stop_reason"], dialogue["stop_reason"])),
-            fact("seed", str(dialogue["seed"])),
-            _group_button(dialogue["siblings"]),
+            fact("reward", fixed(dialogue.reward), "return: sum of the turns' rewards"),
+            fact("advantage", signed(dialogue.advantage), "mean over the turns that have one"),
+            fact("ended", STOP_REASONS.get(dialogue.stop_reason, dialogue.stop_reason)),
+            fact("seed", str(dialogue.seed)),
+            _group_button(dialogue.siblings),
         ),
-        data_show=f"{dialogue['run']} {dialogue['event_id']}",
+        data_show=f"{dialogue.run_id} {dialogue.event_id}",
     )
 
 
@@ -154,7 +156,7 @@ def _group_button(siblings: Sequence[Sibling]) -> Element | None:
 
 def group_kind(group: Sequence[Sibling | DialogueDetail]) -> str:
     """Return `all correct`, `all incorrect` or `mixed: 3 correct`; dialogues without a verdict do not count."""
-    solved = [each["solved_at"] is not None for each in group if not each["outcomes"].endswith("-")]
+    solved = [each.solved_at is not None for each in group if not each.outcomes.endswith("-")]
     if sum(solved) in (0, len(solved)):
         return "no verdict" if not solved else "all correct" if solved[0] else "all incorrect"
     return f"mixed: {sum(solved)} correct"
@@ -162,15 +164,15 @@ def group_kind(group: Sequence[Sibling | DialogueDetail]) -> str:
 
 def task_section(dialogue: DialogueDetail, state: ReplayState) -> Element:
     """Return the prompt of a dialogue's task, and its gold answer if it is shown."""
-    prompt, privileged = dialogue["prompt"], state.privileged
+    prompt, privileged = dialogue.prompt, state.privileged
     missing = el("span.rl-muted.rl-small", "as data: environment not available here")
     hidden = action("▸ Show gold answer (a)", "reveal", style="rl-small rl-quiet dv-reveal")
     return el(
         "section.dv-task",
-        el("div.rl-row", el("h3.dv-who", "Task"), None if prompt["rendered"] else missing),
-        text_block(prompt["text"], label="task", folding=state.folding),
-        state.folding.details("system", "System message", text_block(prompt["system"], label="system message"))
-        if prompt["system"]
+        el("div.rl-row", el("h3.dv-who", "Task"), None if prompt.rendered else missing),
+        text_block(prompt.text, label="task", folding=state.folding),
+        state.folding.details("system", "System message", text_block(prompt.system, label="system message"))
+        if prompt.system
         else None,
         _answer(privileged, state.folding) if privileged else hidden,
         aria_label="task",
@@ -178,8 +180,8 @@ def task_section(dialogue: DialogueDetail, state: ReplayState) -> Element:
 
 
 def _answer(privileged: PrivilegedData, folding: Folding) -> Element:
-    gold = privileged["gold_answer"]
-    data = json.dumps(privileged["privileged"], ensure_ascii=False, indent=2)
+    gold = privileged.gold_answer
+    data = json.dumps(privileged.privileged, ensure_ascii=False, indent=2)
     return el(
         "div.dv-answer",
         el(
@@ -198,26 +200,26 @@ def _answer(privileged: PrivilegedData, folding: Folding) -> Element:
 
 # -- turn ------------------------------------------------------------------------------------------------------------
 def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail: str) -> Element:
-    index, current = turn["index"], turn["index"] == state.turn
-    previous = dialogue["turns"][index - 1] if index else None
-    next_turn = dialogue["turns"][index + 1] if index + 1 < len(dialogue["turns"]) else None
-    hint = turn["hint"]
+    index, current = turn.index, turn.index == state.turn
+    previous = dialogue.turns[index - 1] if index else None
+    next_turn = dialogue.turns[index + 1] if index + 1 < len(dialogue.turns) else None
+    hint = turn.hint
     return el(
         "article.dv-turn",
         _turn_line(dialogue, turn, previous),
-        _reprompt(turn["reprompt"], index, state.folding) if turn["reprompt"] else None,
+        _reprompt(turn.reprompt, index, state.folding) if turn.reprompt else None,
         reflection_block(turn, state.folding),
-        text_block(turn["attempt"], "student", f"attempt {index + 1}", folding=state.folding),
+        text_block(turn.attempt, "student", f"attempt {index + 1}", folding=state.folding),
         el(
             "div.dv-under",
-            word_diff(turn["changes"]),
-            _terms(turn) if turn["terms"] else None,
-            chip("cut off at the token limit") if turn["finish_reason"] == "length" else None,
+            word_diff(turn.changes),
+            _terms(turn) if turn.rewards else None,
+            chip("cut off at the token limit") if turn.finish_reason == "length" else None,
         ),
         el("p.rl-small.rl-muted.dv-detail", "verifier: ", inline(detail, 400)) if detail else None,
         token_view(state.tokens) if current and state.tokens else None,
         observation_block(turn, state.folding),
-        _hint(hint, dialogue["run"], turn, state, next_turn["bits_used"] if next_turn else None)
+        _hint(hint, dialogue.run_id, turn, state, next_turn.bits_used if next_turn else None)
         if shows_hint(turn) and hint
         else None,
         aria_label=f"turn {index + 1}",
@@ -225,35 +227,35 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
         data_current=current,
         data_turn=index,
         data_action=None if current else "turn",
-        data_show=f"{dialogue['event_id']} {index}" if current and state.follow else None,
+        data_show=f"{dialogue.event_id} {index}" if current and state.follow else None,
     )
 
 
 def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail | None) -> Element:
-    index, parsed = turn["index"], turn["parsed"]
-    before = previous["parsed"] if previous else None
+    index, parsed = turn.index, turn.parsed
+    before = previous.parsed if previous else None
     moved: Element | None = None
     if before is not None and before == parsed:
         moved = chip("repeats", title="same answer as before")
     elif before is not None and parsed is not None:
         title = "the answer changed"
         moved = chip(inline(before, 24), " → ", inline(parsed, 24), title=title, class_="dv-moved")
-    fork = page_url("fork", run=dialogue["run"], dialogue=dialogue["event_id"], turn=index)
+    fork = page_url("fork", run=dialogue.run_id, dialogue=dialogue.event_id, turn=index)
     return el(
         "div.dv-line",
         el("span.dv-number", str(index + 1)),
-        el("span.dv-who.rl-student", "Source" if dialogue["phase"] == "distill" else "Student"),
+        el("span.dv-who.rl-student", "Source" if dialogue.phase == "distill" else "Student"),
         verdict(turn),
         moved,
         el("span.rl-grow"),
-        fact("r", fixed(turn["reward"]), f"reward = {_terms_text(turn)}"),
-        fact("A", signed(turn["advantage"]), "advantage"),
+        fact("r", fixed(turn.total_reward), f"reward = {_terms_text(turn)}"),
+        fact("A", signed(turn.advantage), "advantage"),
         None
-        if turn["correct"] or turn["done"]
+        if turn.correct or turn.done
         else el("a.rl-button.rl-small.rl-quiet.dv-fork", "fork", href=fork, title="try another hint here (f)"),
         el(
             "button.rl-button.rl-small.rl-quiet.rl-num.dv-tok",
-            f"{turn['token_count']} tok",
+            f"{turn.token_count} tok",
             title="tokens and their log-probabilities (t)",
             data_action="tokens",
             data_turn=index,
@@ -263,67 +265,67 @@ def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail 
 
 def verdict(turn: TurnDetail) -> Element:
     """Return the sign of an attempt and its parsed answer."""
-    parsed = turn["parsed"]
-    answer: list[Node] = [el("span.rl-muted", "no verdict" if turn["outcome"] == "-" else "no answer found")]
+    parsed = turn.parsed
+    answer: list[Node] = [el("span.rl-muted", "no verdict" if turn.outcome == "-" else "no answer found")]
     if parsed is not None:
         answer = [el("span.rl-muted", "parsed "), inline(parsed)]
-    return el("span.dv-verdict", sign(turn["outcome"]), answer)
+    return el("span.dv-verdict", sign(turn.outcome), answer)
 
 
 def _terms_text(turn: TurnDetail) -> str:
-    return " + ".join(f"{term['name']} {term['score']}×{term['weight']}" for term in turn["terms"]) or "no terms"
+    return " + ".join(f"{term.name} {term.score}×{term.weight}" for term in turn.rewards) or "no terms"
 
 
 def _terms(turn: TurnDetail) -> Element:
     shown: list[Node] = []
-    for term in turn["terms"]:
-        weight = None if term["weight"] == 1 else el("span.rl-muted", f" × {fixed(term['weight'], 1)}")
-        shown.append(el("span.dv-term", inline(term["name"], 30), f" {fixed(term['score'])}", weight))
+    for term in turn.rewards:
+        weight = None if term.weight == 1 else el("span.rl-muted", f" × {fixed(term.weight, 1)}")
+        shown.append(el("span.dv-term", inline(term.name, 30), f" {fixed(term.score)}", weight))
     return el("span.dv-terms", shown, title="terms of the reward: score × weight")
 
 
 def _reprompt(reprompt: Reprompt, index: int, folding: Folding) -> Element:
-    text = reprompt["text"]
+    text = reprompt.text
     content = [el("p.rl-muted.rl-small", NO_REPROMPT)]
     if text is not None:
         content = [
             el("p.rl-muted.rl-small", "The student read only this before the attempt."),
             text_block(text, label=f"reprompt {index + 1}"),
         ]
-    summary = el("span", "reprompted with ", el("span.rl-mono", reprompt["prompt_template"]))
+    summary = el("span", "reprompted with ", el("span.rl-mono", reprompt.prompt_template))
     return folding.details("reprompt", summary, *content)
 
 
 def _hint(hint: HintDetail, run: int, turn: TurnDetail, state: ReplayState, used: float | None) -> Element:
-    index, feedback, read = turn["index"], hint["feedback"], hint["hint"]
-    current, changed = index == state.turn, hint["hint"] != hint["feedback"]
-    source, values = hint["source_task"], hint["hint_values"]
+    index, feedback, read = turn.index, hint.feedback, hint.text
+    current, changed = index == state.turn, hint.text != hint.feedback
+    source, values = hint.source_task, hint.hint_values
     return el(
         "div.dv-hint",
         el(
             "div.dv-line",
             el("span.dv-who.rl-teacher", "Teacher"),
-            el("span.rl-muted.rl-small", inline(hint["teacher"], 40)),
+            el("span.rl-muted.rl-small", inline(hint.teacher, 40)),
             chip("for ", inline(source, 40), title="written for another task") if source else None,
             chip("original") if changed else None,
             el("span.rl-grow"),
             information_chips(hint, used),
-            hint_value_chip(values, page_url("run", run=values[0]["run"])) if values else None,
-            [label_chip(label) for label in hint["labels"]],
+            hint_value_chip(values, page_url("run", run=values[0].run_id)) if values else None,
+            [label_chip(label) for label in hint.labels],
         ),
         text_block(
             feedback,
             "teacher",
             f"hint {index + 1}",
-            hint_marks(hint["findings"], hint["labels"]),
+            hint_marks(hint.findings, hint.labels),
             folding=state.folding,
             select=str(index) if current else None,
         ),
         hint_origin(hint),
         finding_lines(hint),
-        flag_views(hint, run, index, state, can_rerun=not (changed or turn["done"] or state.read_only)),
+        flag_views(hint, run, index, state, can_rerun=not (changed or turn.done or state.read_only)),
         _as_read(read) if changed else None,
-        prompt_view(index, state.prompts.get(index)) if hint["teacher"] else None,
+        prompt_view(index, state.prompts.get(index)) if hint.teacher else None,
         label_bar(hint, state) if current and not state.read_only else None,
     )
 
@@ -336,8 +338,8 @@ def _as_read(read: str) -> list[Node]:
 
 def label_bar(hint: HintDetail, state: ReplayState) -> Element:
     """Return the buttons and fields that label a hint. Without an annotator the buttons focus the field of the name."""
-    mine = next((each for each in hint["labels"] if each["annotator"] == state.annotator), None)
-    given = mine["label"] if mine else None
+    mine = next((each for each in hint.labels if each.annotator == state.annotator), None)
+    given = mine.label if mine else None
     return el(
         "div.dv-labels",
         [_label_button(label, key, label == given, bool(state.annotator)) for label, key in LABEL_KEYS.items()],
@@ -347,7 +349,7 @@ def label_bar(hint: HintDetail, state: ReplayState) -> Element:
             placeholder="why (optional)",
             aria_label="note on the label",
             maxlength=4000,
-            value=state.note if state.note is not None else mine["note"] if mine else "",
+            value=state.note if state.note is not None else mine.note if mine else "",
             data_change="note",
         ),
         el(
@@ -380,29 +382,29 @@ def _label_button(label: str, key: str, given: bool, named: bool) -> Element:
 
 
 # -- notes -----------------------------------------------------------------------------------------------------------
-def _notes(notes: Sequence[NoteRow], read_only: bool) -> Element | None:
+def _notes(notes: Sequence[NoteSummary], read_only: bool) -> Element | None:
     if not notes:
         return None
     return el("section.dv-notes", el("h3.dv-who", "Notes"), [_note(note, read_only) for note in notes])
 
 
-def _note(note: NoteRow, read_only: bool) -> Element:
-    place = "dialogue" if note["turn"] is None else f"turn {note['turn'] + 1}"
-    parts: list[Node] = [place, inline(note["author"], 40), time_ago(note["time"])]
+def _note(note: NoteSummary, read_only: bool) -> Element:
+    place = "dialogue" if note.turn is None else f"turn {note.turn + 1}"
+    parts: list[Node] = [place, inline(note.author, 40), time_ago(note.time)]
     delete = el(
         "button.rl-icon",
         "×",
         aria_label="delete the note",
         data_action="delete-note",
-        data_note=note["id"],
-        data_confirm=f"Delete this note? {note['text'][:200]}",
+        data_note=note.id,
+        data_confirm=f"Delete this note? {note.text[:200]}",
     )
-    shown = [part for part in parts if part != parts[1] or note["author"]]
+    shown = [part for part in parts if part != parts[1] or note.author]
     return el(
         "div.dv-note-row",
         el("div.rl-row.rl-small.rl-muted", separated(shown, " · "), el("span.rl-grow"), None if read_only else delete),
-        text_block(note["text"], label="note"),
-        data_key=f"note{note['id']}",
+        text_block(note.text, label="note"),
+        data_key=f"note{note.id}",
     )
 
 
@@ -414,29 +416,29 @@ def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
         dialogues: The dialogues of the group.
         selected: Event id of the selected dialogue.
     """
-    rewards = [each["reward"] for each in dialogues if each["reward"] is not None]
-    correct = sum(each["solved_at"] is not None for each in dialogues)
-    verified = sum(not each["outcomes"].endswith("-") for each in dialogues)
-    longest = max((len(each["turns"]) for each in dialogues), default=0)
+    rewards = [each.reward for each in dialogues if each.reward is not None]
+    correct = sum(each.solved_at is not None for each in dialogues)
+    verified = sum(not each.outcomes.endswith("-") for each in dialogues)
+    longest = max((len(each.turns) for each in dialogues), default=0)
     first = dialogues[0]
     return el(
         "div.dv.gv",
         el(
             "div.rl-row.dv-title",
             el("h2.rl-title", f"Group of {len(dialogues)}"),
-            el("span.rl-muted", inline(first["task"], 80)),
+            el("span.rl-muted", inline(first.task, 80)),
             el("span.rl-grow"),
             fact("mean reward", fixed(sum(rewards) / len(rewards) if rewards else None)),
             fact("correct", f"{correct} of {verified}"),
             copy_link(),
             action("Back to the dialogue (v)", "group", style="rl-small dv-group"),
         ),
-        el("details.dv-more", el("summary", "Task"), text_block(first["prompt"]["text"], label="task")),
+        el("details.dv-more", el("summary", "Task"), text_block(first.prompt.text, label="task")),
         el(
             "div.rl-scroll.gv-scroll",
             el(
                 "div.gv-grid",
-                [_group_head(each, each["event_id"] == selected) for each in dialogues],
+                [_group_head(each, each.event_id == selected) for each in dialogues],
                 [_group_cell(each, index) for index in range(longest) for each in dialogues],
                 style=f"--columns: {len(dialogues)}",
             ),
@@ -448,42 +450,42 @@ def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
     )
 
 
-def _group_head(dialogue: DialogueRow, current: bool) -> Element:
+def _group_head(dialogue: DialogueSummary, current: bool) -> Element:
     return el(
         "button.gv-head",
         el(
             "span.rl-row",
-            el("b.rl-num", f"#{dialogue['index'] + 1}"),
-            signs(dialogue["outcomes"]),
-            leak_flag(dialogue["leak_state"]),
+            el("b.rl-num", f"#{dialogue.index + 1}"),
+            signs(dialogue.outcomes),
+            leak_flag(dialogue.leak_state),
         ),
-        el("span.rl-row.rl-num", fact("reward", fixed(dialogue["reward"])), fact("A", signed(dialogue["advantage"]))),
+        el("span.rl-row.rl-num", fact("reward", fixed(dialogue.reward)), fact("A", signed(dialogue.advantage))),
         aria_current="true" if current else None,
-        data_show=dialogue["event_id"] if current else None,
+        data_show=dialogue.event_id if current else None,
         data_action="open",
-        data_run=dialogue["run"],
-        data_event=dialogue["event_id"],
+        data_run=dialogue.run_id,
+        data_event=dialogue.event_id,
     )
 
 
 def _group_cell(dialogue: DialogueDetail, index: int) -> Element:
-    if index >= len(dialogue["turns"]):
+    if index >= len(dialogue.turns):
         return el("div.gv-cell.gv-none")
-    turn, column = dialogue["turns"][index], dialogue["index"] + 1
-    hint, parsed = turn["hint"], turn["parsed"]
-    missing = "no verdict" if turn["outcome"] == "-" else "no answer"
+    turn, column = dialogue.turns[index], dialogue.index + 1
+    hint, parsed = turn.hint, turn.parsed
+    missing = "no verdict" if turn.outcome == "-" else "no answer"
     answer = el("span.rl-muted", missing) if parsed is None else inline(parsed, 30)
     return el(
         "div.gv-cell",
         el(
             "div.rl-row.rl-small",
-            sign(turn["outcome"]),
+            sign(turn.outcome),
             answer,
             el("span.rl-grow"),
-            fact("r", fixed(turn["reward"])),
-            fact("A", signed(turn["advantage"])),
+            fact("r", fixed(turn.total_reward)),
+            fact("A", signed(turn.advantage)),
         ),
-        text_block(turn["attempt"], "student", f"attempt {index + 1} of {column}"),
-        text_block(hint["hint"], "teacher", f"hint {index + 1} of {column}") if hint else None,
-        el("span.rl-leak.rl-small", "⚑ leak") if hint and hint["leak_found"] else None,
+        text_block(turn.attempt, "student", f"attempt {index + 1} of {column}"),
+        text_block(hint.text, "teacher", f"hint {index + 1} of {column}") if hint else None,
+        el("span.rl-leak.rl-small", "⚑ leak") if hint and hint.leak_found else None,
     )

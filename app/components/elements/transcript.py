@@ -12,8 +12,10 @@ from typing import Literal
 from app.common.diff import Segment
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
-from app.endpoints.transcript import DialogueDetail, FindingRow, HintDetail, HintValueRow, LabelRow, TurnDetail
-from rl2f_core.types import JsonObject
+from app.endpoints.transcript import DetectorFinding, DialogueDetail, Findings, HintDetail, TurnDetail
+from jobs.db.dialogue_models import HintValueSummary
+from jobs.db.models import LabelSummary
+from rl2f_core.types import ActionChoice
 
 Source = Literal["student", "teacher", "task"]
 
@@ -204,75 +206,78 @@ def leak_flag(leak_state: int) -> Element | None:
 
 
 # -- hints -----------------------------------------------------------------------------------------------------------
-def label_chip(label: LabelRow) -> Element:
+def label_chip(label: LabelSummary) -> Element:
     """Return an annotator's label."""
-    title = "\n".join(part for part in ("blind" if label["blind"] else "not blind", label["note"]) if part)
-    text = f"{LABEL_SIGNS[label['label']]} {LABEL_TEXTS[label['label']]}"
-    by = el("span.rl-muted", " · ", inline(label["annotator"], 30))
-    return el("span.tx-label", text, by, data_label=label["label"], title=title)
+    title = "\n".join(part for part in ("blind" if label.blind else "not blind", label.note) if part)
+    text = f"{LABEL_SIGNS[label.label]} {LABEL_TEXTS[label.label]}"
+    by = el("span.rl-muted", " · ", inline(label.annotator, 30))
+    return el("span.tx-label", text, by, data_label=label.label, title=title)
 
 
-def hint_marks(findings: Iterable[FindingRow], labels: Iterable[LabelRow] = ()) -> list[Mark]:
+def hint_marks(findings: Iterable[DetectorFinding], labels: Iterable[LabelSummary] = ()) -> list[Mark]:
     """Return the spans that detectors and annotators marked in a hint."""
     marks: list[Mark] = []
     for found in findings:
-        if found["start"] is not None and found["end"] is not None:
-            title = f"{found['detector'] or 'detector'}: {found['evidence']}"
-            marks.append(Mark(found["start"], found["end"], "found", title))
+        if found.start is not None and found.end is not None:
+            title = f"{found.detector or 'detector'}: {found.evidence}"
+            marks.append(Mark(found.start, found.end, "found", title))
     for label in labels:
-        if label["start"] is not None and label["end"] is not None:
-            title = f"{label['annotator']}: {LABEL_TEXTS[label['label']]}"
-            marks.append(Mark(label["start"], label["end"], "labeled", title))
+        if label.start is not None and label.end is not None:
+            title = f"{label.annotator}: {LABEL_TEXTS[label.label]}"
+            marks.append(Mark(label.start, label.end, "labeled", title))
     return marks
 
 
-def finding_lines(hint: HintDetail) -> list[Node]:
+def finding_lines(hint: Findings) -> list[Node]:
     """Return the planted leak and one sentence per finding of a hint, or that none was found."""
-    kind = hint["planted"]
+    kind = hint.planted
     planted = [el("p.tx-finding.tx-planted", f"planted leak: {kind.replace('_', ' ')}")] if kind else []
-    if hint["findings"]:
-        return [*planted, *(_finding(found) for found in hint["findings"])]
-    if hint["leak_found"]:
+    if hint.findings:
+        return [*planted, *(_finding(found) for found in hint.findings)]
+    if hint.leak_found:
         return [*planted, el("p.tx-finding.rl-leak", "⚑ leak")]
-    if hint["hint_error"]:
+    if isinstance(hint, HintDetail) and hint.error:
         return [*planted]
-    text = "no leak found" if hint["leak_checked"] else "not checked for leaks"
+    text = "no leak found" if hint.leak_checked else "not checked for leaks"
     return [*planted, el("p.tx-finding.rl-muted", text)]
 
 
-def _finding(found: FindingRow) -> Element:
-    fraction, action = found["answer_fraction"], found["action"]
-    rescored = found["source"] and found["source"] != "run"
+def _finding(found: DetectorFinding) -> Element:
+    fraction, action = found.answer_fraction, found.action
+    rescored = found.source and found.source != "run"
     return el(
         "p.tx-finding.rl-leak",
-        f"⚑ {found['detector']} leak" if found["detector"] else "⚑ leak",
-        f" ({found['leak_type']})" if found["leak_type"] not in (None, found["detector"]) else None,
-        f" (rescored in run {found['source']})" if rescored else None,
-        el("span", ": ", inline(found["evidence"], 160)) if found["evidence"] else None,
-        el("span", f" · probability {fixed(found['probability'])}", title=f"flagged from {fixed(found['threshold'])}")
-        if found["probability"] is not None
-        else None,
+        f"⚑ {found.detector} leak" if found.detector else "⚑ leak",
+        f" ({found.leak_type})" if found.leak_type not in (None, found.detector) else None,
+        f" (rescored in run {found.source})" if rescored else None,
+        el("span", ": ", inline(found.evidence, 160)) if found.evidence else None,
+        None if found.leak_probability is None else _probability(found),
         f" · {fraction:.0%} of the answer" if fraction else None,
         f" · {LEAK_ACTIONS.get(action, 'dialogue dropped')}" if action else None,
     )
 
 
+def _probability(found: DetectorFinding) -> Element:
+    title = f"flagged from {fixed(found.leak_threshold)}"
+    return el("span", f" · probability {fixed(found.leak_probability)}", title=title)
+
+
 def hint_origin(hint: HintDetail) -> list[Node]:
     """Return the prompt template and the cost of a model teacher's hint, and the error without a hint."""
-    usage, template, error = hint["usage"], hint["hint_prompt_template"], hint["hint_error"]
+    usage, template, error = hint.usage, hint.prompt_template, hint.error
     parts: list[Node] = []
     if template:
         parts.append(el("span.rl-num", inline(template, 60), title="prompt template and hash of its file"))
     if usage:
-        parts.append(f"{usage['prompt_tokens']:,} + {usage['completion_tokens']:,} tokens")
-        parts += [f"${usage['cost']:.2g}"] if usage["cost"] is not None else []
-        parts += ["from the cache"] if usage["cached"] else []
-        parts += [f"{usage['requests']} tries"] if usage["requests"] > 1 else []
+        parts.append(f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens")
+        parts += [f"${usage.cost:.2g}"] if usage.cost is not None else []
+        parts += ["from the cache"] if usage.cached else []
+        parts += [f"{usage.requests} tries"] if usage.requests > 1 else []
     lines: list[Node] = []
     if error:
         lines.append(el("p.tx-finding.rl-wrong.tx-failed", "Teacher error: ", inline(error, 240)))
     if parts:
-        title = f"{usage['seconds']:.2f} s; prompt + completion tokens" if usage else None
+        title = f"{usage.seconds:.2f} s; prompt + completion tokens" if usage else None
         lines.append(el("p.tx-finding.rl-muted.tx-origin", separated(parts, " · "), title=title))
     return lines
 
@@ -284,15 +289,15 @@ def separated(parts: Sequence[Node], separator: str) -> list[Node]:
     return out
 
 
-def hint_value_chip(values: Sequence[HintValueRow], url: str) -> Element | None:
+def hint_value_chip(values: Sequence[HintValueSummary], url: str) -> Element | None:
     """Return the first measured hint value; its title lists all of them."""
     if not values:
         return None
     lines = ["p(solve | this hint) − p(solve | contentless), 95 % CI"]
     for each in values:
-        turns = "" if each["turns"] is None else f", {each['turns']} attempts after it"
-        arms = ", ".join(f"{arm} {fixed(rate)}" for arm, rate in each["arms"].items())
-        run = f"{each['checkpoint']}, {each['n']} samples{turns} (run {each['run']})"
+        turns = "" if each.turns is None else f", {each.turns} attempts after it"
+        arms = ", ".join(f"{arm} {fixed(rate)}" for arm, rate in each.arms.items())
+        run = f"{each.checkpoint}, {each.n} samples{turns} (run {each.run_id})"
         lines.append(f"{run}: {_interval(each)}; solve rates: {arms}")
     text = f"hint value {_interval(values[0])}"
     return el("a.rl-chip.rl-num.dv-value", text, href=url, title="\n".join(lines))
@@ -305,7 +310,7 @@ def information_chips(hint: HintDetail, used: float | None) -> list[Node]:
         hint: The hint.
         used: `bits_used` of the next attempt.
     """
-    bits, left = hint["hint_bits"], hint["bits_left"]
+    bits, left = hint.hint_bits, hint.bits_left
     if bits is None or left is None:
         return []
     lines = ["log2(answers before / after the hint) that agree with everything shown", f"{left:.2f} bits left"]
@@ -314,12 +319,12 @@ def information_chips(hint: HintDetail, used: float | None) -> list[Node]:
     mark = chip("determines the answer", title="a single answer is left; the hint need not state it")
     return [
         chip(f"{bits:.2f} bits", title="\n".join(lines), class_="rl-num dv-bits"),
-        mark if hint["determines_answer"] else None,
+        mark if hint.determines_answer else None,
     ]
 
 
-def _interval(value: HintValueRow) -> str:
-    return f"{signed(value['value'])} [{signed(value['low'])}, {signed(value['high'])}]"
+def _interval(value: HintValueSummary) -> str:
+    return f"{signed(value.value)} [{signed(value.low)}, {signed(value.high)}]"
 
 
 # -- attempts --------------------------------------------------------------------------------------------------------
@@ -348,84 +353,83 @@ def _cut(text: str, first: bool, last: bool) -> str:
 
 def reflection_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> Element | None:
     """Return the reflector's text before an action, and the probabilities of the labeled actions as bars."""
-    if turn["reflection"] is None and not turn["actions"]:
+    if turn.reflection is None and not turn.actions:
         return None
-    text = turn["reflection"]
-    label = f"reflection {turn['index'] + 1}"
+    text = turn.reflection
+    label = f"reflection {turn.index + 1}"
     return el(
         "div.rl-stack.dv-reflection",
         None if text is None else el("div.dv-line", el("span.dv-who", "Reflector")),
         None if text is None else text_block(text, label=label, folding=folding),
-        _action_bars(turn["actions"] or (), turn["parsed"]),
+        _action_bars(turn.actions, turn.parsed),
     )
 
 
-def _action_bars(actions: Sequence[JsonObject], chosen: str | None) -> Element | None:
+def _action_bars(actions: Sequence[ActionChoice], chosen: str | None) -> Element | None:
     """Return one row per labeled action: label, action, bar and probability, if it is known."""
     rows: list[Node] = []
     for each in actions:
-        probability, mark = each["probability"], "rl-student" if each["action"] == chosen else "rl-muted"
-        known = probability is not None
-        bar = el("span.rl-bar", el("i", style=f"width: {100 * probability:.1f}%")) if known else el("span")
-        name = el("span.rl-mono", f"{each['label']}. ", inline(each["action"], 80), class_=mark)
-        rows += [name, bar, el("span.rl-num", f"{probability:.2f}" if known else "")]
+        value, mark = each.probability, "rl-student" if each.action == chosen else "rl-muted"
+        bar = el("span") if value is None else el("span.rl-bar", el("i", style=f"width: {100 * value:.1f}%"))
+        name = el("span.rl-mono", f"{each.label}. ", inline(each.action, 80), class_=mark)
+        rows += [name, bar, el("span.rl-num", "" if value is None else f"{value:.2f}")]
     return el("div.rl-turns", rows, role="group", aria_label="action probabilities") if rows else None
 
 
 def observation_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> Element | None:
     """Return the reply of a stateful environment; its text is monospaced, as maps need."""
-    if turn["observation"] is None:
+    if turn.observation is None:
         return None
-    ended = chip("episode ended") if turn["done"] else None
+    ended = chip("episode ended") if turn.done else None
     return el(
         "div.rl-stack.dv-observation",
         el("div.dv-line", el("span.dv-who", "Environment"), ended),
-        text_block(turn["observation"], label=f"observation {turn['index'] + 1}", folding=folding),
+        text_block(turn.observation, label=f"observation {turn.index + 1}", folding=folding),
     )
 
 
 def shows_hint(turn: TurnDetail) -> bool:
     """Return whether a turn has a hint to show; an empty one beside an observation is not shown."""
-    hint = turn["hint"]
-    return hint is not None and bool(hint["feedback"] or turn["observation"] is None)
+    hint = turn.hint
+    return hint is not None and bool(hint.feedback or turn.observation is None)
 
 
 def transcript_text(dialogue: DialogueDetail) -> str:
     """Return a dialogue as plain text."""
-    parts = [f"Task\n{dialogue['prompt']['text']}"]
-    for turn in dialogue["turns"]:
-        if turn["reflection"]:
-            parts.append(f"Reflector\n{turn['reflection']}")
-        parts.append(f"Student, attempt {turn['index'] + 1}\n{turn['attempt']}")
-        if turn["observation"] is not None:
-            parts.append(f"Environment\n{turn['observation']}")
-        if turn["hint"] and turn["hint"]["hint"]:
-            parts.append(f"Teacher\n{turn['hint']['hint']}")
+    parts = [f"Task\n{dialogue.prompt.text}"]
+    for turn in dialogue.turns:
+        if turn.reflection:
+            parts.append(f"Reflector\n{turn.reflection}")
+        parts.append(f"Student, attempt {turn.index + 1}\n{turn.attempt}")
+        if turn.observation is not None:
+            parts.append(f"Environment\n{turn.observation}")
+        if turn.hint and turn.hint.text:
+            parts.append(f"Teacher\n{turn.hint.text}")
     return "\n\n".join(parts)
 
 
 def token_view(found: TurnTokens) -> Element:
     """Return the tokens of an attempt, shaded by their log-probability."""
-    tokens = found["tokens"]
+    tokens = found.tokens
     if not tokens:
         return el("p.rl-muted.rl-small", "No tokens are stored for this attempt.")
-    sampled = any(token["logprob"] is not None for token in tokens)
-    has_text = any(token["text"] is not None for token in tokens)
+    sampled = any(token.logprob is not None for token in tokens)
+    has_text = any(token.text is not None for token in tokens)
     shown: list[Node] = []
     for token in tokens:
-        text, logprob = token["text"], token["logprob"]
-        word = str(token["id"]) if text is None else text.replace("\n", "↵\n") or "·"
+        text, logprob = token.text, token.logprob
+        word = str(token.id) if text is None else text.replace("\n", "↵\n") or "·"
         value = "no log-probability"
         if logprob is not None:
             value = f"log p {logprob:.4f} · p {math.exp(min(logprob, 0)):.3g}"
         tint = 0 if logprob is None else round(75 * max(0, min(1, -logprob / MAX_TINT_NATS)))
-        title = f"{value} · id {token['id']}"
+        title = f"{value} · id {token.id}"
         shown.append(el("span.dv-token", inline(word, 200), style=f"--tint: {tint}%", title=title))
     note = (
         "The stronger the shading, the less probable the token (nats, sampling temperature). Hover for the value."
         if sampled
         else "These tokens were not sampled, so they have no log-probability."
     )
-    ids = "" if has_text else f" The tokenizer of {found['model']} is not on this machine, so ids are shown."
+    ids = "" if has_text else f" The tokenizer of {found.model} is not on this machine, so ids are shown."
     box = el("div.rl-model-text.tx-block.dv-tokens", shown, data_from="student", data_ids=not has_text)
     return el("div.rl-stack.dv-token-view", box, el("p.rl-muted.rl-small", note, ids))

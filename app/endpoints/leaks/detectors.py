@@ -21,8 +21,7 @@ from jobs.db.queries import runs
 from jobs.labels import report_queries
 from jobs.labels.detector_report import DetectorReport, MetricsRow
 from jobs.labels.estimation import labels_needed, sample_size_for
-from jobs.labels.hint_counts import RUN
-from jobs.labels.report_queries import Scope
+from jobs.labels.hint_counts import RUN, Scope
 from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
 from rl2f_core.types import FrozenModel, JsonObject
 
@@ -172,9 +171,8 @@ class DetectorEndpoints(Endpoints):
             scope: The hints.
         """
         reports = self._reports(scope, GROUPINGS, test=True)
-        test_set = Scope(scope.run, scope.environment, scope.source, test=True)
-        report_queries.unlock_test_set(self._context.db, test_set, annotator)
-        groupings = {name: ReportRows(rows=each.rows, hidden=each.hidden) for name, each in reports.items()}
+        report_queries.unlock_test_set(self._context.db, _scope(scope, test=True), annotator)
+        groupings = {name: ReportRows(rows=report.rows, hidden=report.hidden) for name, report in reports.items()}
         result = self._result(reports[scope.group_by], is_test_set=True)
         return UnlockedReport(**dict(result), groupings=groupings)
 
@@ -198,8 +196,8 @@ class DetectorEndpoints(Endpoints):
         self,
         usd_per_1000_hints: NonNegative = 0.0,
         min_hints_per_second: NonNegative = 0.0,
-        min_precision: Fraction = 0.95,
-        benchmark: Text = "handwritten",
+        min_precision: Fraction = 0.9,
+        benchmark: Text = "tutors",
     ) -> Recommendation:
         """Return the recorded cascade with the highest recall within a budget.
 
@@ -209,10 +207,10 @@ class DetectorEndpoints(Endpoints):
             usd_per_1000_hints: Maximum price in US dollars; 0 admits only cascades without a model.
             min_hints_per_second: Minimum speed.
             min_precision: Minimum of the measured precision.
-            benchmark: `handwritten` or `generated`.
+            benchmark: `tutors` (replies of real tutors), `handwritten`, `teacher_written` or `generated`.
         """
         recorded = benchmark_scores.recorded()
-        check_known("benchmark", benchmark, {*BENCHMARKS, *(each.benchmark for each in recorded)})
+        check_known("benchmark", benchmark, {"tutors", *BENCHMARKS, *(result.benchmark for result in recorded)})
         results = latest(recorded, benchmark)
         found = recommend(
             results,
@@ -224,8 +222,7 @@ class DetectorEndpoints(Endpoints):
 
     def _reports(self, asked: ReportScope, groupings: Sequence[str], test: bool = False) -> dict[str, DetectorReport]:
         check_environment(self._context.db, asked.environment)
-        scope = Scope(asked.run, asked.environment, asked.source, test)
-        return report_queries.read_all(self._context.db, scope, groupings, with_controls=asked.include_controls)
+        return report_queries.read_all(self._context.db, _scope(asked, test=test), groupings)
 
     def _result(self, report: DetectorReport, *, is_test_set: bool = False) -> ReportResult:
         total = report.total.estimates
@@ -247,3 +244,7 @@ class DetectorEndpoints(Endpoints):
                 count=len(accesses), newest=[from_row(AccessRow, each) for each in accesses[:MAX_ACCESSES]]
             ),
         )
+
+
+def _scope(scope: ReportScope, *, test: bool) -> Scope:
+    return Scope(scope.run, scope.environment, scope.source, test, scope.include_controls)

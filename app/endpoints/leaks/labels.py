@@ -6,6 +6,7 @@ is False. The server records who has opened them; labels of that annotator are n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -15,16 +16,14 @@ from app.endpoints.dialogues import Annotator, EventId, Text, TurnIndex
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.transcript import (
     Findings,
-    LabelRow,
     TaskPrompt,
-    columns,
     findings,
     record_opened,
     task_prompt,
 )
 from app.endpoints.types import RunId
 from jobs.db.errors import NotFoundError
-from jobs.db.models import RunRef
+from jobs.db.models import LabelSummary, RunRef
 from jobs.db.queries import dialogues, runs
 from jobs.labels import annotation_queue, label_queries, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
@@ -118,13 +117,21 @@ class EarlierTurn(FrozenModel):
     """None in the turn of the hint to label."""
 
 
-class HintToLabel(HintRef):
+class HintToLabel(FrozenModel):
     """A hint with its dialogue up to it."""
 
+    run: RunId
+    """Number of the run."""
+    event_id: EventId
+    """Id of the dialogue; permanent in its run."""
+    turn: TurnIndex
+    """0-based turn."""
     dialogue_id: str
     """Id of the dialogue in its run."""
     environment: str
+    """Name of the environment."""
     level: str
+    """Difficulty of the task."""
     length: int
     """Number of turns of the dialogue."""
     prompt: TaskPrompt
@@ -135,7 +142,7 @@ class HintToLabel(HintRef):
     """The teacher's message."""
     teacher: str | None
     """Name of the teacher."""
-    own_label: LabelRow | None
+    own_label: LabelSummary | None
     """The annotator's label."""
     is_open: bool
     """The next three fields are known; None otherwise."""
@@ -143,16 +150,16 @@ class HintToLabel(HintRef):
     """The detector findings."""
     hint: str | None
     """The message in the student's prompt; a leak action may have changed it."""
-    other_labels: list[LabelRow] | None
+    other_labels: Sequence[LabelSummary] | None
     """Labels of other annotators."""
 
 
 class UndoneLabel(FrozenModel):
     """A removed label."""
 
-    removed: LabelRow | None
+    removed: LabelSummary | None
     """None if no change was left."""
-    labels: list[LabelRow]
+    labels: Sequence[LabelSummary]
     """The labels that the hint has now."""
 
 
@@ -252,12 +259,12 @@ class LabelEndpoints(Endpoints):
         if removed is None:
             return UndoneLabel(removed=None, labels=[])
         labels = self.list_labels(removed.run_id, removed.event_id, removed.turn)
-        return UndoneLabel(removed=columns(removed, LabelRow), labels=labels)
+        return UndoneLabel(removed=removed, labels=labels)
 
     @endpoint("read")
-    def list_labels(self, run: RunId, event_id: EventId, turn: TurnIndex) -> list[LabelRow]:
+    def list_labels(self, run: RunId, event_id: EventId, turn: TurnIndex) -> Sequence[LabelSummary]:
         """List all labels of a hint by annotator."""
-        return [columns(row, LabelRow) for row in label_queries.of_hint(self._context.db, run, event_id, turn)]
+        return label_queries.of_hint(self._context.db, run, event_id, turn)
 
     @endpoint("read")
     def list_annotators(self) -> list[str]:
@@ -290,17 +297,14 @@ class LabelEndpoints(Endpoints):
         hint = turns[-1].hint if len(turns) > key.turn else None
         if hint is None:
             raise NotFoundError("Hint not found.", value=tuple(key), fix="Reload the queue.")
-        labels = [columns(label, LabelRow) for label in view.labels[key.turn]]
-        own = next((label for label in labels if label["annotator"] == name), None)
+        labels = view.labels[key.turn]
+        own = next((label for label in labels if label.annotator == name), None)
         is_open = own is not None or (not blind and bool(name))
         if is_open:
             record_opened(self._context, [key], name)
         return HintToLabel(
             **hint_ref(key),
-            dialogue_id=view.row.dialogue_id,
-            environment=view.row.environment,
-            level=view.row.level,
-            length=view.row.length,
+            **{name: getattr(view.row, name) for name in ("dialogue_id", "environment", "level", "length")},
             prompt=task_prompt(runs.get(db, key.run), view.event.task),
             turns=[
                 EarlierTurn(
@@ -317,7 +321,7 @@ class LabelEndpoints(Endpoints):
             is_open=is_open,
             findings=findings(view, turns[-1]) if is_open else None,
             hint=hint.text if is_open else None,
-            other_labels=[label for label in labels if label["annotator"] != name] if is_open else None,
+            other_labels=[label for label in labels if label is not own] if is_open else None,
         )
 
 

@@ -96,7 +96,7 @@ def draft(
     model = run["model"] if run else ""
     if not run:
         named = [query.get("model"), source_model(runs, query.get("source")), *(run["model"] for run in runs[:1])]
-        model = next((each for each in [*named, *models] if each in models), None) or ""
+        model = next((candidate for candidate in [*named, *models] if candidate in models), None) or ""
     offered = {reference for _, reference in offered_checkpoints(runs, model)}
     usable = [name for name in dict.fromkeys(wanted) if name in offered][:4]
     missing = [name for name in wanted if name not in offered]

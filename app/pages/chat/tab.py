@@ -109,7 +109,7 @@ class ChatTab:
     def is_over(self) -> bool:
         """Every dialogue of the interactive task has ended."""
         attempted = self.tree.attempted()
-        return bool(attempted) and all(self.tree.chain(each)[-1]["detail"].get("ended") for each in attempted)
+        return bool(attempted) and all(self.tree.chain(message)[-1]["detail"].get("ended") for message in attempted)
 
     def sampled(self) -> list[str]:
         """Return the checkpoints that have attempts at an interactive task, without the person."""
@@ -233,7 +233,7 @@ class ChatTab:
         """Show an error that no message shows."""
         shown = [message["detail"].get("error") or {} for message in self.tree.messages.values()]
         if error is not None and not any(
-            isinstance(each, dict) and each.get("what") == error["what"] for each in shown
+            isinstance(item, dict) and item.get("what") == error["what"] for item in shown
         ):
             self.error = error
 
@@ -252,5 +252,5 @@ def complete(settings: JsonObject) -> JsonObject:
 
 def describe(error: RL2FError) -> JsonObject:
     """Return an error as JSON."""
-    known = None if error.known is None else [str(each) for each in error.known]
+    known = None if error.known is None else [str(item) for item in error.known]
     return {"what": error.what, "value": error.value, "known": known, "fix": error.fix}

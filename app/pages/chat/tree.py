@@ -60,7 +60,7 @@ class MessageTree:
         """Return the alternatives of a message with itself, oldest first."""
         group = _group(message)
         same_parent = (self.messages[number] for number in self._children.get(message["parent"], []))
-        return [each for each in same_parent if _group(each) == group]
+        return [message for message in same_parent if _group(message) == group]
 
     def turns(self) -> list[ChatTurn]:
         """Return the turns of the shown branch of a chat."""
@@ -68,12 +68,12 @@ class MessageTree:
         parent: int | None = None
         responses: dict[str, ChatMessageInfo] = {}
         while len(turns) <= len(self.messages):
-            following = [each for each in self._find(parent, "user") if _continues(each, responses)]
+            following = [message for message in self._find(parent, "user") if _continues(message, responses)]
             if not following:
                 break
             # of continuations of different responses, the newer group is shown
-            newest = list(dict.fromkeys(_group(each) for each in following))[-1]
-            user = self._shown([each for each in following if _group(each) == newest])
+            newest = list(dict.fromkeys(_group(message) for message in following))[-1]
+            user = self._shown([message for message in following if _group(message) == newest])
             parent = user["id"]
             names = self.responding(parent)
             responses = {name: self._shown(self._find(parent, "assistant", name)) for name in names}
@@ -112,7 +112,9 @@ class MessageTree:
         if not turns:
             return None, {}
         responses = turns[-1].responses.items()
-        after = {name: each["id"] for name, each in responses if name in self.checkpoints and can_continue(each)}
+        after = {
+            name: response["id"] for name, response in responses if name in self.checkpoints and can_continue(response)
+        }
         return turns[-1].user["id"], after
 
     def _add(self, message: ChatMessageInfo) -> None:
@@ -122,11 +124,11 @@ class MessageTree:
 
     def _find(self, parent: int | None, role: str, checkpoint: str | None = None) -> list[ChatMessageInfo]:
         found = (self.messages[number] for number in self._children.get(parent, []))
-        return [each for each in found if each["role"] == role and checkpoint in (None, each["checkpoint"])]
+        return [message for message in found if message["role"] == role and checkpoint in (None, message["checkpoint"])]
 
     def _shown(self, alternatives: list[ChatMessageInfo]) -> ChatMessageInfo:
         selected = self._selected.get(_group(alternatives[0]))
-        return next((each for each in alternatives if each["id"] == selected), alternatives[-1])
+        return next((alternative for alternative in alternatives if alternative["id"] == selected), alternatives[-1])
 
 
 def can_continue(message: ChatMessageInfo) -> bool:

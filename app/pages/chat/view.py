@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import combinations
-from typing import cast
 
 from app.common.urls import page_url
 from app.components.elements.transcript import OUTCOMES, Source, finding_lines, hint_marks, inline, text_block
 from app.components.nodes import Element, Node, action, el, empty, time_ago
 from app.endpoints.chat import ChatMessageInfo
-from app.endpoints.transcript import FindingRow, HintDetail
+from app.endpoints.transcript import DetectorFinding, Findings
 from app.pages.chat.tab import ChatTab
 from app.pages.chat.tree import ChatTurn, can_continue, waits_for_hint
-from rl2f_core.types import PERSON, JsonObject
+from rl2f_core.types import PERSON, JsonObject, LeakReport
 
 STOPS = {
     "solved": ("✓ solved", "rl-right"),
@@ -334,24 +333,14 @@ def _answer(tab: ChatTab) -> Element:
 def _hint(message: ChatMessageInfo) -> list[Node]:
     """Return the text of a hint and what the leak detectors found; if the guard changed it, both texts."""
     hint, error = message["detail"].get("hint") or {}, message["detail"].get("error")
-    leak = hint.get("leak") or {}
-    start, end = leak.get("span") or (None, None)
-    names = ("detector", "leak_type", "evidence", "answer_fraction", "action", "source")
-    finding = cast(
-        FindingRow,
-        {
-            **{name: leak.get(name) for name in names},
-            "start": start,
-            "end": end,
-            "probability": leak.get("leak_probability"),
-            "threshold": leak.get("leak_threshold"),
-        },
-    )
-    findings = [finding] if leak.get("leaked") else []
-    report = {"findings": findings, "leak_found": bool(findings), "leak_checked": bool(leak)}
+    stored = hint.get("leak") or {}
+    known = {name: stored[name] for name in LeakReport.model_fields if name in stored}
+    leak = LeakReport.model_validate({"leaked": False, **known})
+    findings = [DetectorFinding.of("run", leak)] if leak.leaked else []
+    found = Findings(planted=None, leak_found=leak.leaked, leak_checked=bool(stored), findings=findings)
     lines = [
         el("p.tx-finding.rl-muted", "Teacher error: ", inline(str(error), 200)) if error else None,
-        *finding_lines(cast(HintDetail, {**report, "hint_error": None, "planted": None})),
+        *finding_lines(found),
     ]
     feedback, marks = hint.get("feedback"), hint_marks(findings)
     if feedback is None:

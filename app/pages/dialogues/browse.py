@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import Literal, cast
+from typing import Literal
 
 from app.common.quantities import RANGES, parse_range
 from app.common.urls import page_url
@@ -13,12 +13,13 @@ from app.components.browser.selection import SelectedSpan
 from app.components.elements.replay import ReplayState
 from app.components.elements.transcript import LABEL_TEXTS, Folding
 from app.components.nodes import Node, el
-from app.endpoints.dialogues import DialogueFilters, DialoguePage, DialogueWithSiblings, Target
+from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings, Target
 from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.leaks.labels import HintLabel
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import DialogueDetail
 from app.endpoints.types import validated
+from jobs.db.queries.dialogues import DialogueFilter
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -31,7 +32,7 @@ FLAGS: dict[str, dict[str, int]] = {
     "leak": {"0": 0, "1": 1, "2": 2},
 }
 COLUMNS = {"leak": "leak_state"}
-"""Parameter → field of `DialogueFilters`, if the names differ."""
+"""Parameter → field of `DialogueFilter`, if the names differ."""
 LAST = {
     "next_step": "This is the last step of the list.",
     "previous_step": "This is the first step of the list.",
@@ -44,7 +45,7 @@ LAST = {
 class PageState(ReplayState):
     """A list of dialogues, and the dialogue that is shown."""
 
-    filter: DialogueFilters = field(default_factory=DialogueFilters)
+    filter: DialogueFilter = field(default_factory=DialogueFilter)
     query: dict[str, str] = field(default_factory=dict)
     """The filter as parameters of the address."""
     is_default: bool = False
@@ -71,7 +72,7 @@ class PageState(ReplayState):
     @property
     def refs(self) -> list[Ref]:
         """The dialogues of the page."""
-        return [(row["run"], row["event_id"]) for row in self.page["rows"]] if self.page else []
+        return [(row.run_id, row.event_id) for row in self.page.rows] if self.page else []
 
     @property
     def position(self) -> int:
@@ -103,7 +104,7 @@ class Held:
         self.lock = RLock()
 
 
-def parse_filter(values: Mapping[str, str]) -> DialogueFilters:
+def parse_filter(values: Mapping[str, str]) -> DialogueFilter:
     """Return the filter of the page's fields; raise `ConfigError` if a range cannot be read."""
     filter: JsonObject = {}
     for name, value in values.items():
@@ -116,7 +117,7 @@ def parse_filter(values: Mapping[str, str]) -> DialogueFilters:
                 filter[COLUMNS.get(name, name)] = FLAGS[name][value]
         else:
             filter[name] = int(value) if name == "run" and value.isdigit() else value
-    return cast(DialogueFilters, filter)
+    return validated(DialogueFilter, filter)
 
 
 def merged_ranges(query: Mapping[str, str]) -> dict[str, str]:
@@ -131,7 +132,7 @@ def merged_ranges(query: Mapping[str, str]) -> dict[str, str]:
 
 def finding_sources(dialogue: DialogueDetail) -> set[str]:
     """Return the sources of findings about a dialogue's hints."""
-    return {found["source"] for turn in dialogue["turns"] if turn["hint"] for found in turn["hint"]["findings"]}
+    return {found.source for turn in dialogue.turns if turn.hint for found in turn.hint.findings}
 
 
 class DialogueBrowser:
@@ -152,7 +153,7 @@ class DialogueBrowser:
         """Load a page of the list and open its first or last dialogue."""
         page = self._dialogues.list_dialogues(place.filter, cursor)
         place = replace(place, page=page, cursor=cursor, error=None)
-        if select and page["rows"] and not (place.narrow and place.in_list):
+        if select and page.rows and not (place.narrow and place.in_list):
             run, event = place.refs[0 if select == "first" else -1]
             return self.open(place, run, event)
         return place
@@ -169,7 +170,7 @@ class DialogueBrowser:
         """Load the current page of the list again."""
         if place.page is None:
             return place
-        if place.cursor is None and place.page["first"] > 1 and place.current:
+        if place.cursor is None and place.page.first > 1 and place.current:
             return self.load_around(place, *place.current)
         return replace(place, page=self._dialogues.list_dialogues(place.filter, place.cursor))
 
@@ -201,13 +202,13 @@ class DialogueBrowser:
             siblings = self._dialogues.dialogue_group(*place.current, place.annotator) if group else None
         except RL2FError as error:
             return replace(place, error=error)
-        turn = max(0, min(place.turn, len(dialogue["turns"]) - 1))
+        turn = max(0, min(place.turn, len(dialogue.turns) - 1))
         place = replace(place, dialogue=dialogue, turn=turn, group=siblings, cards=self._cards(dialogue, place))
         return self._tokens(self.read_reruns(place))
 
     def _cards(self, dialogue: DialogueDetail, place: PageState) -> Mapping[tuple[int, str], Sequence[DetectorCard]]:
         """Return the known detector cards and those of the dialogue's findings."""
-        new = {(dialogue["run"], source) for source in finding_sources(dialogue)} - {*place.cards}
+        new = {(dialogue.run_id, source) for source in finding_sources(dialogue)} - {*place.cards}
         return {**place.cards, **{key: self._studio.detectors.detector_cards(*key) for key in new}}
 
     def read_reruns(self, place: PageState) -> PageState:
@@ -218,7 +219,7 @@ class DialogueBrowser:
 
     def _tokens(self, place: PageState) -> PageState:
         dialogue = place.dialogue
-        if not place.with_tokens or place.current is None or dialogue is None or not dialogue["turns"]:
+        if not place.with_tokens or place.current is None or dialogue is None or not dialogue.turns:
             return replace(place, tokens=None)
         return replace(place, tokens=self._dialogues.dialogue_tokens(*place.current, place.turn))
 
@@ -287,7 +288,7 @@ class DialogueBrowser:
             return self.open(place, *refs[0]) if refs else place
         if 0 <= at + by < len(refs):
             return self.open(place, *refs[at + by])
-        cursor = place.page["after" if by > 0 else "before"] if place.page else None
+        cursor = None if place.page is None else place.page.after if by > 0 else place.page.before
         if cursor is None:
             return replace(place, message=LAST["next" if by > 0 else "previous"])
         return self.load(replace(place, in_list=False), cursor, select="first" if by > 0 else "last")
@@ -300,7 +301,7 @@ class DialogueBrowser:
         row = self._dialogues.adjacent_dialogue(*current, target, place.filter)
         if row is None:
             return replace(place, message=LAST.get(target, ""))
-        ref = (row["run"], row["event_id"])
+        ref = (row.run_id, row.event_id)
         if ref not in place.refs:
             place = self.load_around(place, *ref)
         return self.open(place, *ref)
@@ -310,7 +311,7 @@ class DialogueBrowser:
             return place
         by = {"next_turn": place.turn + 1, "previous_turn": place.turn - 1}
         turn = by[data["action"]] if data["action"] in by else int(data["turn"])
-        turn = max(0, min(turn, len(place.dialogue["turns"]) - 1))
+        turn = max(0, min(turn, len(place.dialogue.turns) - 1))
         return self._tokens(replace(place, turn=turn, follow=True, note=None if turn != place.turn else place.note))
 
     # -- labels ------------------------------------------------------------------------------------------------------
@@ -318,18 +319,18 @@ class DialogueBrowser:
         """Label the current turn's hint, with the selected words or those of the annotator's earlier label."""
         if place.current is None or place.dialogue is None or place.group is not None:
             return place
-        turns = place.dialogue["turns"]
-        hint = turns[place.turn]["hint"] if turns else None
+        turns = place.dialogue.turns
+        hint = turns[place.turn].hint if turns else None
         if hint is None:
             return replace(place, message="This attempt has no hint.")
         annotator = place.annotator
         if not annotator:
             return replace(place, message="Enter your name first.")
-        mine = next((each for each in hint["labels"] if each["annotator"] == annotator), None)
-        start, end = (mine["start"], mine["end"]) if mine else (None, None)
+        mine = next((each for each in hint.labels if each.annotator == annotator), None)
+        start, end = (mine.start, mine.end) if mine else (None, None)
         if span and span["key"] == str(place.turn):
             start, end = span["start"], span["end"]
-        note = place.note if place.note is not None else mine["note"] if mine else ""
+        note = place.note if place.note is not None else mine.note if mine else ""
         self._studio.labels.hint_to_label(*place.current, place.turn, annotator, blind=False)
         answer = validated(HintLabel, {"label": label, "start": start, "end": end, "note": note})
         self._studio.labels.label_hint(*place.current, place.turn, annotator, answer)
@@ -343,8 +344,8 @@ class DialogueBrowser:
         removed = self._studio.labels.undo_label(place.annotator).removed
         if removed is None:
             return replace(place, message="Nothing to undo.")
-        ref, turn = (removed["run"], removed["event_id"]), removed["turn"]
-        message = f"Undone: {LABEL_TEXTS[removed['label']]} on turn {turn + 1}"
+        ref, turn = (removed.run_id, removed.event_id), removed.turn
+        message = f"Undone: {LABEL_TEXTS[removed.label]} on turn {turn + 1}"
         if ref != place.current:
             url = page_url("dialogues", run=ref[0], dialogue=ref[1], turn=turn)
             link = el("a", "another dialogue", href=url)

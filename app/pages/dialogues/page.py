@@ -166,7 +166,7 @@ class _Page:
         return out
 
     def _rows(self, place: PageState) -> Element:
-        listed = place.page["rows"] if place.page else []
+        listed = place.page.rows if place.page else []
         if place.narrow and not listed:
             return content(place)  # a narrow window that shows the list hides the dialogue
         return dialogue_list(listed, with_run="run" not in place.query)
@@ -192,13 +192,13 @@ class _Page:
                 known.append((values[name], values[name]))
             visible = name in ("run", "solved") or len(known) > 2 or bool(values[name])
             offers[name] |= {"choices": known, "visible": visible}
-        first, last = facets["steps"]
+        first, last = facets.steps
         offers["step"]["placeholder"] = f"{first}–{last}"
-        is_measured = facets["measured"] or "hint_value" in values["order"]
+        is_measured = facets.measured or "hint_value" in values["order"]
         offers["order"]["choices"] = [*ORDERS, *(HINT_VALUE_ORDERS if is_measured else [])]
         fields: Updates = {self.filters[name]: gr.update(**offer) for name, offer in offers.items()}
         label = gr.update(label=more_label(values))
-        return {**fields, self.header: heading, self.version: facets["version"], self.more: label}
+        return {**fields, self.header: heading, self.version: facets.version, self.more: label}
 
     # -- opening ---------------------------------------------------------------------------------------------------
     @handler
@@ -254,7 +254,7 @@ class _Page:
         )
 
     def _default_values(self, run_id: str) -> dict[str, str]:
-        found = self.endpoints.default_dialogue_filter(int(run_id)) if run_id.isdigit() else {}
+        found = self.endpoints.default_dialogue_filter(int(run_id)).model_dump() if run_id.isdigit() else {}
         texts = {name: "true" if value is True else str(value) for name, value in found.items() if value}
         return {name: text for name, text in texts.items() if name in self.fields.fields}
 

@@ -84,16 +84,16 @@ def message(text: Node, number: int) -> Element | None:
 def pager(place: PageState) -> Element:
     """Return the position in the list, the buttons of the pages, and a link to all dialogues if the page filtered."""
     page = place.page
-    rows, first = (page["rows"], page["first"]) if page else ([], 1)
+    rows, first = (page.rows, page.first) if page else ([], 1)
     text = "0 dialogues"
     if page and rows:
-        text = f"{first:,}–{first + len(rows) - 1:,} of {page['total'] or 0:,}"
+        text = f"{first:,}–{first + len(rows) - 1:,} of {page.total or 0:,}"
     buttons = el(
         "div.dl-pager.rl-row",
         el("span.rl-num", text, aria_live="polite"),
         el("span.rl-grow"),
-        _page_button("◄", "previous page", page["before"] if page else None),
-        _page_button("►", "next page", page["after"] if page else None),
+        _page_button("◄", "previous page", page.before if page else None),
+        _page_button("►", "next page", page.after if page else None),
         data_view="list" if place.in_list else "dialogue",
     )
     if not place.is_default:
@@ -122,7 +122,7 @@ def content(place: PageState) -> Element:
         return group_view(place.group, place.current[1] if place.current else "")
     if place.dialogue is not None:
         return replay(place.dialogue, place)
-    if place.page is not None and not place.page["rows"]:
+    if place.page is not None and not place.page.rows:
         return nothing(place)
     return el("p.rl-muted", "Select a dialogue from the list.")
 
@@ -159,17 +159,17 @@ def nothing(place: PageState) -> Element:
 def choices(facets: DialogueFacets) -> dict[str, list[tuple[str, str]]]:
     """Return the choices of each filter except `any`."""
     same = {
-        "phase": facets["phases"],
-        "stage": facets["stages"],
-        "level": facets["levels"],
-        "environment": facets["environments"],
-        "checkpoint": facets["checkpoints"],
-        "condition": facets["conditions"],
+        "phase": facets.phases,
+        "stage": facets.stages,
+        "level": facets.levels,
+        "environment": facets.environments,
+        "checkpoint": facets.checkpoints,
+        "condition": facets.conditions,
     }
-    turns = range(1, min(facets["longest"], MAX_SOLVED_TURNS) + 1)
+    turns = range(1, min(facets.longest, MAX_SOLVED_TURNS) + 1)
     return {
         **{name: [(value, value) for value in values] for name, values in same.items()},
-        "run": [(f"{run['id']} · {run['name']}", str(run["id"])) for run in facets["runs"]],
+        "run": [(f"{run.id} · {run.name}", str(run.id)) for run in facets.runs],
         "solved": [
             *(("solved", "any"), ("never", "never"), ("no verdict", "unknown")),
             *((f"at turn {turn}", str(turn)) for turn in turns),
@@ -181,7 +181,7 @@ def choices(facets: DialogueFacets) -> dict[str, list[tuple[str, str]]]:
 def step_of(place: PageState) -> tuple[int, str, int] | None:
     """Return run, stage and step of the current dialogue; None if it is not a dialogue of a training step."""
     shown = place.dialogue
-    return (shown["run"], shown["stage"], shown["step"]) if shown and shown["phase"] == "train" else None
+    return (shown.run_id, shown.stage, shown.step) if shown and shown.phase == "train" else None
 
 
 def histogram_chart(found: RewardHistogram, stage: str, step: int) -> JsonObject:

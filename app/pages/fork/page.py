@@ -11,7 +11,6 @@ from app.components.browser.address import Replacement
 from app.components.browser.keys import Key
 from app.components.nodes import Element, Node, el
 from app.components.view import View
-from app.endpoints.dialogues import DialogueFilters
 from app.endpoints.fork import EarlierFork, ForkResult
 from app.endpoints.studio import Studio
 from app.pages._events import FAST, LATEST, QUEUED, handler
@@ -19,6 +18,7 @@ from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages.fork import result, view
 from jobs.db.models import ACTIVE
+from jobs.db.queries.dialogues import DialogueFilter
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.evaluation.counterfactual.arms import HINTS
 from rl2f_core.types import JsonObject
@@ -163,8 +163,8 @@ class _Page:
         """Return heading, fields, buttons, earlier forks and result."""
         shown = self._dialogues.get_dialogue(subject.run, subject.dialogue)
         choices = self._forks.fork_choices(subject.run, subject.dialogue)
-        turns = shown["turns"]
-        hint = turns[subject.turn]["hint"] if subject.turn < len(turns) else None
+        turns = shown.turns
+        hint = turns[subject.turn].hint if subject.turn < len(turns) else None
         form = self._fields.values(query)
         known = [each.label for each in choices.checkpoints]
         form["checkpoints"] = [label for label in map(str, form["checkpoints"]) if label in known]
@@ -173,7 +173,7 @@ class _Page:
         if hint is None and "arms" not in query:
             form["arms"] = DEFAULT_ARMS[1:]
         if hint and "text" not in query:
-            form["text"] = hint["hint"]
+            form["text"] = hint.text
         allowed = {"teacher": choices.teachers, "attempts": _values(ATTEMPTS), "later_hints": _values(LATER_HINTS)}
         for name, values in allowed.items():
             if form[name] not in values:
@@ -284,8 +284,8 @@ class _Page:
         fork = self._arguments(query, form)
         found = self._forks.preview_fork(**fork)
         place = {name: fork[name] for name in ("run", "event_id", "turn")}
-        turns, text = self._dialogues.get_dialogue(fork["run"], fork["event_id"])["turns"], form["text"].strip()
-        original = turns[fork["turn"]]["hint"] if "original" in form["arms"] else None
+        turns, text = self._dialogues.get_dialogue(fork["run"], fork["event_id"]).turns, form["text"].strip()
+        original = turns[fork["turn"]].hint if "original" in form["arms"] else None
         screened = self._forks.screen_hint(**place, text=text) if "edited" in form["arms"] else None
         return view.preview(found, original, text, screened)
 
@@ -321,9 +321,9 @@ class _Page:
         for key in opened:
             checkpoint, _, arm = key.partition("|")
             if arm and "|" not in arm:
-                filter: DialogueFilters = {"run": fork, "phase": "fork", "checkpoint": checkpoint, "condition": arm}
+                filter = DialogueFilter(run=fork, phase="fork", checkpoint=checkpoint, condition=arm)
                 pages[key] = self._dialogues.list_dialogues(filter)
-        samples = {f"{key}|{row['event_id']}": row["event_id"] for key, page in pages.items() for row in page["rows"]}
+        samples = {f"{key}|{row.event_id}": row.event_id for key, page in pages.items() for row in page.rows}
         shown = {key: self._dialogues.get_dialogue(fork, samples[key]) for key in opened if key in samples}
         return result.tree(found, self._dialogues.get_dialogue(found.run, found.event_id), pages, shown)
 

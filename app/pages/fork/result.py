@@ -221,15 +221,15 @@ def tree(
     report, turn, run = found.report, found.turn, found.job.id
     if report is None:
         return None
-    count = len(original["turns"]) - turn - 1
-    link = page_url("dialogues", run=original["run"], dialogue=original["event_id"], turn=turn)
+    count = len(original.turns) - turn - 1
+    link = page_url("dialogues", run=original.run_id, dialogue=original.event_id, turn=turn)
     rows: list[Node] = [
         _leaf(
             "original",
             1,
             el("a", "the original", href=link),
             el("span.rl-muted", f"{count} more attempt{'' if count == 1 else 's'}"),
-            signs(original["outcomes"][turn + 1 :]) if count else None,
+            signs(original.outcomes[turn + 1 :]) if count else None,
         )
     ]
     for checkpoint in report["checkpoints"]:
@@ -286,21 +286,21 @@ def _samples(
     run: int, turn: int, row: JsonObject, key: str, page: DialoguePage, opened: Mapping[str, DialogueWithSiblings]
 ) -> Element:
     rows: list[Node] = []
-    for each in page["rows"]:
-        sample = f"{key}|{each['event_id']}"
-        link = page_url("dialogues", run=run, dialogue=each["event_id"], turn=turn + 1)
+    for each in page.rows:
+        sample = f"{key}|{each.event_id}"
+        link = page_url("dialogues", run=run, dialogue=each.event_id, turn=turn + 1)
         head: list[Node] = [
-            el("span.rl-num.rl-muted", str(each["index"] + 1)),
-            signs(each["outcomes"][turn + 1 :]),
-            None if each["error"] is None else el("span.rl-wrong", "! error", title=each["error"]),
+            el("span.rl-num.rl-muted", str(each.index + 1)),
+            signs(each.outcomes[turn + 1 :]),
+            None if each.error is None else el("span.rl-wrong", "! error", title=each.error),
         ]
         content = None
         if sample in opened:  # the changed hint and everything after it
-            turns = opened[sample]["turns"][turn:]
-            content = el("div", *(turn_view(each, hint_only=each["index"] == turn) for each in turns))
+            turns = opened[sample].turns[turn:]
+            content = el("div", *(turn_view(each, hint_only=each.index == turn) for each in turns))
         rows.append(_branch(sample, 2, head, content, el("a.rl-small", "replay", href=link, tabindex=-1)))
-    total = page["total"] or 0
-    if total > len(page["rows"]):
+    total = page.total or 0
+    if total > len(page.rows):
         url = page_url("dialogues", run=run, checkpoint=row["checkpoint"], condition=row["arm"])
         rows.append(el("a.rl-small", f"all {total:,} dialogues", href=url))
     return el("div", rows)

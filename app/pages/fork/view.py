@@ -57,18 +57,18 @@ def not_found(text: str) -> Element:
 
 def heading(dialogue: DialogueDetail, turn: int, *, is_open: bool) -> list[Node]:
     """Return the title with links, the dialogue up to a turn, and why it cannot be forked there."""
-    run = dialogue["run"]
-    back = page_url("dialogues", run=run, dialogue=dialogue["event_id"], turn=turn)
-    name = inline(dialogue["dialogue_id"], 60)
+    run = dialogue.run_id
+    back = page_url("dialogues", run=run, dialogue=dialogue.event_id, turn=turn)
+    name = inline(dialogue.dialogue_id, 60)
     title = el(
         "div.rl-head",
         el("h1.rl-title", "Fork"),
         el("a.rl-chip.fk-back", name, f" · turn {turn + 1}", href=back, title="back to the dialogue (b)"),
-        el("a.rl-chip", f"run {run} · ", inline(dialogue["run_name"], 40), href=page_url("run", run=run)),
-        signs(dialogue["outcomes"]),
+        el("a.rl-chip", f"run {run} · ", inline(dialogue.run_name, 40), href=page_url("run", run=run)),
+        signs(dialogue.outcomes),
     )
-    task = text_block(dialogue["prompt"]["text"], label="task")
-    turns = [turn_view(each) for each in dialogue["turns"][: turn + 1]]
+    task = text_block(dialogue.prompt.text, label="task")
+    turns = [turn_view(each) for each in dialogue.turns[: turn + 1]]
     summary = el("summary", f"Task and {f'the {turn + 1} attempts' if turn else 'the attempt'} up to here")
     before = el("details.rl-card.fk-before", summary, el("div.rl-stack", task, *turns), open=is_open)
     return [title, before, blocked_notice(dialogue, turn)]
@@ -76,28 +76,28 @@ def heading(dialogue: DialogueDetail, turn: int, *, is_open: bool) -> list[Node]
 
 def turn_view(turn: TurnDetail, *, hint_only: bool = False) -> list[Node]:
     """Return an attempt, its observation and its hint, or only the hint."""
-    number, hint, parts = turn["index"] + 1, turn["hint"], list[Node]()
+    number, hint, parts = turn.index + 1, turn.hint, list[Node]()
     if not hint_only:
-        reward = el("span.rl-num.rl-muted", f"r {fixed(turn['reward'])}")
+        reward = el("span.rl-num.rl-muted", f"r {fixed(turn.total_reward)}")
         head = el("div.rl-row.rl-small", el("b.rl-student", f"Student, turn {number}"), verdict(turn), reward)
         reflection = reflection_block(turn)
         parts += [reflection] if reflection else []
-        parts.append(el("div.fk-turn", head, text_block(turn["attempt"], "student", f"attempt {number}")))
+        parts.append(el("div.fk-turn", head, text_block(turn.attempt, "student", f"attempt {number}")))
         observation = observation_block(turn)
         parts += [observation] if observation else []
     if hint is not None and shows_hint(turn):
-        title, text = el("b.rl-teacher.rl-small", f"Teacher, turn {number}"), hint["hint"]
+        title, text = el("b.rl-teacher.rl-small", f"Teacher, turn {number}"), hint.text
         parts.append(el("div.fk-turn", title, text_block(text, "teacher", f"hint {number}"), finding_lines(hint)))
     return parts
 
 
 def blocked_reason(dialogue: DialogueDetail, turn: int) -> str:
     """Return why a dialogue cannot be forked at a turn; empty if it can."""
-    if not 0 <= turn < len(dialogue["turns"]):
+    if not 0 <= turn < len(dialogue.turns):
         return "The dialogue has no such turn."
-    if dialogue["turns"][turn]["correct"]:
+    if dialogue.turns[turn].correct:
         return "This attempt is correct, so it has no hint: fork at an incorrect one."
-    if dialogue["turns"][turn]["done"]:
+    if dialogue.turns[turn].done:
         return "The episode ended at this turn: fork at an earlier one."
     return ""
 
@@ -107,7 +107,7 @@ def blocked_notice(dialogue: DialogueDetail, turn: int) -> Element | None:
     reason = blocked_reason(dialogue, turn)
     if not reason:
         return None
-    before = page_url("fork", run=dialogue["run"], dialogue=dialogue["event_id"], turn=turn - 1)
+    before = page_url("fork", run=dialogue.run_id, dialogue=dialogue.event_id, turn=turn - 1)
     link = el("a", "Previous turn", href=before) if turn > 0 else None
     return el("p.rl-wrong", reason, " " if link else None, link, role="alert")
 

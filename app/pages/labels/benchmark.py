@@ -64,8 +64,8 @@ def _recommendation(recommended: Recommendation) -> Element:
         text = [
             "Recommended: ", el("b", result.detectors, data_recommended=result.detectors), ". Recall ",
             *estimate(score.recall), ", precision ", *estimate(score.precision),
-            f" on {result.hints:,} hand-written hints ({result.split}), {_price(result)} US$ per 1,000 hints, "
-            f"{_speed(result)} hints/s.",
+            f" on {result.hints:,} hints of {result.benchmark} ({result.split}), "
+            f"{_price(result)} US$ per 1,000 hints, {_speed(result)} hints/s.",
         ]  # fmt: skip
     about = (
         "The cascade with the highest recall among the recorded ones within the price, speed and precision above. "
@@ -87,7 +87,7 @@ def _comparison(results: Sequence[CascadeResult]) -> Element:
         rows.append(
             el(
                 "tr",
-                el("th", result.detectors, scope="row"),
+                el("th.bd-cascade", result.detectors, scope="row"),
                 el("td", f"{result.benchmark} ({result.split})"),
                 number_cell(hints),
                 interval_cell(result.report.overall.precision),

@@ -11,8 +11,8 @@ from app.endpoints.dialogues import PrivilegedData
 from app.endpoints.leaks.detectors import ReportScope, UnlockedReport
 from app.endpoints.leaks.labels import HintLabel, HintQueue, HintRef, HintToLabel, LabelingProgress
 from app.endpoints.studio import Studio
-from app.endpoints.transcript import LabelRow
 from app.endpoints.types import validated
+from jobs.db.models import LabelSummary
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -42,7 +42,7 @@ class LabelForm:
     """Budget of the recommended cascade, in US dollars per 1,000 hints; 0 is no model."""
     speed: float = 0.0
     """Its minimum of hints per second."""
-    precision: float = 0.95
+    precision: float = 0.9
     """Its minimum precision."""
 
     @property
@@ -126,10 +126,11 @@ class Desk:
     """There are findings of rescore runs."""
 
 
-def place_of(hint: HintRef | LabelRow) -> HintRef:
+def place_of(hint: HintRef | HintToLabel | LabelSummary) -> HintRef:
     """Return the key of a hint."""
-    values = dict(hint)
-    return HintRef(**{name: values[name] for name in HintRef.model_fields})
+    if isinstance(hint, LabelSummary):
+        return HintRef(run=hint.run_id, event_id=hint.event_id, turn=hint.turn)
+    return HintRef(run=hint.run, event_id=hint.event_id, turn=hint.turn)
 
 
 class Labeling:
@@ -224,8 +225,8 @@ class Labeling:
 
     def _save_edits(self, draft: Draft | None) -> None:
         own = self.desk.hint.own_label if self.desk.hint else None
-        if own and draft and (draft.start, draft.end, draft.note.strip()) != (own["start"], own["end"], own["note"]):
-            self.give(own["label"], draft)
+        if own and draft and (draft.start, draft.end, draft.note.strip()) != (own.start, own.end, own.note):
+            self.give(own.label, draft)
 
     # -- labels --------------------------------------------------------------------------------------------------------
     def give(self, label: str, draft: Draft) -> None:
@@ -255,7 +256,7 @@ class Labeling:
         if place not in desk.items:
             desk.items.insert(max(desk.at, 0), place)
         self.show(desk.items.index(place))
-        desk.message = f"Undone: {LABEL_TEXTS[removed['label']]}."
+        desk.message = f"Undone: {LABEL_TEXTS[removed.label]}."
         desk.progress = self._labels.labeling_progress(annotator, self.form.queue())
 
     def reveal(self) -> None:

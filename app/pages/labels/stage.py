@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import cast
 
 from app.common.urls import page_url
 from app.components.elements.transcript import (
@@ -18,8 +17,7 @@ from app.components.elements.transcript import (
 )
 from app.components.nodes import Element, Node, action, el, progress
 from app.endpoints.dialogues import PrivilegedData
-from app.endpoints.leaks.labels import EarlierTurn, HintRef, HintToLabel, LabelingProgress
-from app.endpoints.transcript import HintDetail
+from app.endpoints.leaks.labels import EarlierTurn, HintToLabel, LabelingProgress
 from app.pages.labels.desk import NO_NAME, Desk, LabelForm
 from app.pages.labels.report import NAME_FIELD, plural
 from rl2f_core.errors import RL2FError
@@ -47,7 +45,7 @@ KEYS = (
 )
 
 
-def hint_key(hint: HintRef) -> str:
+def hint_key(hint: HintToLabel) -> str:
     """Return the text that identifies a hint in events."""
     return f"{hint.run} {hint.event_id} {hint.turn}"
 
@@ -106,7 +104,7 @@ def _end(desk: Desk, form: LabelForm, writable: bool) -> Element:
 # -- the hint --------------------------------------------------------------------------------------------------------
 def _card(hint: HintToLabel, desk: Desk, form: LabelForm, writable: bool) -> Element:
     own = hint.own_label
-    start, end = (own["start"], own["end"]) if own else (None, None)
+    start, end = (own.start, own.end) if own else (None, None)
     return el(
         "article.rl-card.lb-card",
         _heading(hint),
@@ -119,7 +117,7 @@ def _card(hint: HintToLabel, desk: Desk, form: LabelForm, writable: bool) -> Ele
         _found(hint) if hint.is_open else None,
         aria_label="hint",
         data_hint=hint_key(hint),
-        data_version=f"{hint_key(hint)} {form.annotator} {own['time'] if own else 0}",
+        data_version=f"{hint_key(hint)} {form.annotator} {own.time if own else 0}",
         data_annotator=form.annotator,
         data_start="" if start is None else start,
         data_end="" if end is None else end,
@@ -130,7 +128,7 @@ def _card(hint: HintToLabel, desk: Desk, form: LabelForm, writable: bool) -> Ele
 
 def _heading(hint: HintToLabel) -> Element:
     own = hint.own_label
-    saved = f"✓ saved, {'blind' if own['blind'] else 'not blind'}" if own else "not labeled"
+    saved = f"✓ saved, {'blind' if own.blind else 'not blind'}" if own else "not labeled"
     url = page_url("dialogues", run=hint.run, dialogue=hint.event_id, turn=hint.turn)
     return el(
         "div.rl-row.rl-small",
@@ -147,7 +145,7 @@ def _heading(hint: HintToLabel) -> Element:
 def _context(hint: HintToLabel) -> Element:
     earlier = hint.turns[:-1]
     turns = f" and {plural(len(earlier), 'earlier turn')}" if earlier else ""
-    nodes: list[Node] = [el("span.dv-who", "Task"), text_block(hint.prompt["text"], label="task")]
+    nodes: list[Node] = [el("span.dv-who", "Task"), text_block(hint.prompt.text, label="task")]
     for turn in earlier:
         number = turn.index + 1
         nodes += _attempt(turn, f"Student {number}", f"attempt {number}")
@@ -166,13 +164,13 @@ def _answer(found: PrivilegedData | None) -> Element:
     if found is None:
         button = action("▸ Show gold answer (a)", "reveal", style="rl-small rl-quiet lb-reveal")
         return el("div.lb-privileged", button)
-    answer = found["gold_answer"]
-    text = json.dumps(found["privileged"], ensure_ascii=False) if answer is None else answer
+    answer = found.gold_answer
+    text = json.dumps(found.privileged, ensure_ascii=False) if answer is None else answer
     return el("div.lb-privileged", el("span.dv-who", "Gold answer"), text_block(text, label="gold answer"))
 
 
 def _hint(hint: HintToLabel) -> Element:
-    marks = hint_marks(hint.findings["findings"] if hint.findings else [], hint.other_labels or [])
+    marks = hint_marks(hint.findings.findings if hint.findings else [], hint.other_labels or [])
     marking = [
         el("button.rl-button.rl-small.rl-quiet", text, title=title, data_mark=name)
         for name, text, title in MARK_BUTTONS
@@ -196,7 +194,7 @@ def _buttons(hint: HintToLabel, annotator: str, writable: bool) -> Element:
     own = hint.own_label
     answers = []
     for label, number in LABEL_KEYS.items():
-        is_given = own is not None and own["label"] == label
+        is_given = own is not None and own.label == label
         button = el(
             "button.rl-button.lb-answer",
             el("kbd", number),
@@ -215,7 +213,7 @@ def _buttons(hint: HintToLabel, annotator: str, writable: bool) -> Element:
         placeholder="why (optional)",
         aria_label="note on the label",
         maxlength=4000,
-        value=own["note"] if own else "",
+        value=own.note if own else "",
         data_note="1",
         data_key=f"note {hint_key(hint)}",
     )
@@ -244,7 +242,7 @@ def _found(hint: HintToLabel) -> Element | None:
     return el(
         "section.lb-found",
         el("span.dv-who", "Detector"),
-        finding_lines(cast(HintDetail, {**findings, "hint_error": None})),
+        finding_lines(findings),
         el("span.rl-muted.rl-small", text) if changed else None,
         text_block(read, "teacher", text) if changed and read else None,
         el("div.rl-row", [label_chip(label) for label in others]) if others else None,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, TypeAlias
 
@@ -33,23 +33,23 @@ UNLIMITED = 1e9
 """Bounds from here on are not shown."""
 
 
-@dataclass
+@dataclasses.dataclass
 class Draft:
     """The configuration that one browser tab edits; it lives on the server while the tab is open."""
 
-    spec: Node = field(default_factory=dict)
+    spec: Node = dataclasses.field(default_factory=dict)
     """`RunForm` of the kind."""
-    choices: dict[str, list[Option]] = field(default_factory=dict)
+    choices: dict[str, list[Option]] = dataclasses.field(default_factory=dict)
     key: str = ""
     """Preset or clone where it started, e.g. `preset:quickstart`."""
     parent: int | None = None
     start: FormState | None = None
     checked: FormState | None = None
-    data: JsonObject = field(default_factory=dict)
+    data: JsonObject = dataclasses.field(default_factory=dict)
     text: str = ""
     """The YAML as it is shown."""
-    opened: set[str] = field(default_factory=set)
-    memory: JsonObject = field(default_factory=dict)
+    opened: set[str] = dataclasses.field(default_factory=set)
+    memory: JsonObject = dataclasses.field(default_factory=dict)
     """Earlier values of alternatives, so that a change of type and back loses nothing."""
     serial: int = 0
     """Number of times that the form was drawn."""
@@ -57,12 +57,12 @@ class Draft:
     """Number of the last edit of the form."""
     text_count: int = 0
     """Number of the last edit of the YAML."""
-    controls: dict[str, Apply] = field(default_factory=dict)
+    controls: dict[str, Apply] = dataclasses.field(default_factory=dict)
     """What the inputs of the form change."""
-    typed: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    typed: dict[str, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
     """Texts as the user typed them, such as `1e-5`, and how the form would write their values."""
     preflight: int | None = None
-    lock: RLock = field(default_factory=RLock, repr=False)
+    lock: RLock = dataclasses.field(default_factory=RLock, repr=False)
 
     def get(self, path: Path) -> Any:
         """Return the value at a path, or None."""
@@ -159,7 +159,7 @@ class Draft:
                 index = option_of(node["options"], value)
                 node = node["options"][index or 0]
             if node["kind"] in ("object", "component"):
-                node = next(each["node"] for each in self.fields_of(node, value) if each["key"] == key)
+                node = next(field["node"] for field in self.fields_of(node, value) if field["key"] == key)
             elif node["kind"] == "tuple":
                 node = node["items"][key]
             else:
@@ -214,12 +214,12 @@ class Draft:
             return self.blank(node)
         made = self.blank_fields(node["fields"])
         last = items[-1] if items else None
-        for each in node["fields"]:
-            key = each["key"]
+        for field in node["fields"]:
+            key = field["key"]
             if key not in made:
                 known = isinstance(last, dict) and key in last
-                made[key] = copy.deepcopy(_item(last, key)) if known else self.blank(each["node"])
-        return renamed({each["key"]: made[each["key"]] for each in node["fields"] if each["key"] in made}, items)
+                made[key] = copy.deepcopy(_item(last, key)) if known else self.blank(field["node"])
+        return renamed({field["key"]: made[field["key"]] for field in node["fields"] if field["key"] in made}, items)
 
     def blank(self, node: Node, seed: float | None = None) -> object:
         """Return the value that a new part begins with; numbers without a default are `seed` if it is given."""
@@ -244,14 +244,14 @@ class Draft:
     def blank_fields(self, fields: list[Field], seed: float | None = None) -> JsonObject:
         """Return the defaults of a section; what is required and has none is omitted."""
         made: JsonObject = {}
-        for each in fields:
-            node = each["node"]
-            if "default" in each:
-                made[each["key"]] = copy.deepcopy(each["default"])
+        for field in fields:
+            node = field["node"]
+            if "default" in field:
+                made[field["key"]] = copy.deepcopy(field["default"])
             elif node["kind"] == "list" and node.get("min"):
-                made[each["key"]] = [self.blank(node["item"], seed) for _ in range(node["min"])]
+                made[field["key"]] = [self.blank(node["item"], seed) for _ in range(node["min"])]
             elif seed is not None and node["kind"] in ("integer", "number"):
-                made[each["key"]] = seed
+                made[field["key"]] = seed
         return made
 
     def blank_component(self, node: Node, name: str) -> JsonObject:
@@ -267,7 +267,7 @@ class Draft:
         for key in path:
             if node["kind"] in ("object", "component"):
                 fields = self.fields_of(node, value)
-                found = next((each for each in fields if each["key"] == key), None)
+                found = next((field for field in fields if field["key"] == key), None)
                 if found is None:
                     return
                 if here == () and not found["basic"]:
@@ -278,7 +278,7 @@ class Draft:
             elif node["kind"] == "list":
                 node = node["item"]
             elif node["kind"] == "union":
-                node = next((each for each in node["options"] if each["kind"] in ("object", "list")), node)
+                node = next((option for option in node["options"] if option["kind"] in ("object", "list")), node)
                 if node["kind"] in ("object", "list"):
                     return
             else:
@@ -291,11 +291,11 @@ class Draft:
 
     def _changed(self, node: Node, value: object, path: Path) -> Iterator[tuple[Path, object]]:
         if node["kind"] in ("object", "component") and isinstance(value, dict):
-            for each in self.fields_of(node, value):
-                held, here = value.get(each["key"]), (*path, each["key"])
-                if "default" in each and not is_section(each["node"]) and held != each["default"]:
-                    yield here, each["default"]
-                yield from self._changed(each["node"], held, here)
+            for field in self.fields_of(node, value):
+                held, here = value.get(field["key"]), (*path, field["key"])
+                if "default" in field and not is_section(field["node"]) and held != field["default"]:
+                    yield here, field["default"]
+                yield from self._changed(field["node"], held, here)
         elif node["kind"] == "list" and isinstance(value, list):
             for i, item in enumerate(value):
                 yield from self._changed(node["item"], item, (*path, i))
@@ -328,12 +328,12 @@ def is_section(node: Node) -> bool:
 
 def basic_fields(fields: list[Field]) -> list[Field]:
     """Return the fields that are shown first: the basic ones, or all if there is none."""
-    return [each for each in fields if each["basic"]] or fields
+    return [field for field in fields if field["basic"]] or fields
 
 
 def count_changes(fields: list[Field], value: object) -> int:
     """Return how many fields differ from their default."""
-    return sum("default" in each and _item(value, each["key"]) != each["default"] for each in fields)
+    return sum("default" in field and _item(value, field["key"]) != field["default"] for field in fields)
 
 
 def bounds(node: Node) -> str:

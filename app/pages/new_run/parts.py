@@ -28,9 +28,9 @@ def words(text: str) -> list[Node]:
 
 def component_types(fields: list[Field], item: object) -> Iterator[str]:
     """Yield the types of the components of an item."""
-    for each in fields:
-        if each["node"]["kind"] == "component" and isinstance(item, dict):
-            value = item.get(each["key"])
+    for field in fields:
+        if field["node"]["kind"] == "component" and isinstance(item, dict):
+            value = item.get(field["key"])
             kind = value.get("type") if isinstance(value, dict) else value
             if isinstance(kind, str):
                 yield kind

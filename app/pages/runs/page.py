@@ -261,7 +261,7 @@ class _Page:
         found = self.studio.dialogues.welcome_dialogue()
         if found is None:
             raise NotFoundError("There are no dialogues yet.", fix="Start the quickstart.")
-        link = page_url("dialogues", run=found["run"], dialogue=found["event_id"])
+        link = page_url("dialogues", run=found.run, dialogue=found.event_id)
         return {self.newcomer: {**new, "read": True}, self.address: link}
 
     @handler

@@ -10,10 +10,9 @@ from app.components.elements.sparkline import sparkline
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.endpoints.run import ACTIONS
 from app.endpoints.runs import ActiveRuns, QueueStatus, RunRow
-from jobs.db.models import Note
+from jobs.db.models import JobLog, Note, ScheduledRun
 from jobs.db.paging import Page
 from jobs.db.queries.notes import MAX_CHARS
-from jobs.db.server_models import JobLog, ScheduledRun
 
 HEARTBEAT_SECONDS = 60.0
 """Seconds without a heartbeat after which a card says so."""

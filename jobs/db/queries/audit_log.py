@@ -7,8 +7,8 @@ import time
 from sqlalchemy import delete, or_
 from sqlmodel import col, select
 
-from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
+from jobs.db.models import AuditEntry
 
 MAX_CHARS = 500
 """Maximum length of the summary of arguments, and of a detail."""

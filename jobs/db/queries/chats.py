@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from sqlalchemy import delete, func, or_, select
 from sqlmodel import Session
 
+from jobs.db.columns import table_of
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Chat, ChatMessage, table_of
+from jobs.db.models import Chat, ChatMessage
 from jobs.db.paging import Key, Page, page_of
 from rl2f_core.errors import DataError
 from rl2f_core.types import JsonObject

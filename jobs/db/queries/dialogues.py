@@ -5,66 +5,90 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from sqlalchemy import ColumnElement, Integer, Select, func, literal_column, select
 from sqlmodel import Session, col
 
 from jobs.db import search as full_text
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, HintValue, RecordRow, RescoredHint, TaskRow
 from jobs.db.engine import Database
 from jobs.db.errors import unknown_dialogue
-from jobs.db.models import DialogueRow, HintValue, LeakLabel, Note, RecordRow, RescoredHint, TaskRow, table_of
+from jobs.db.models import LeakLabel, Note
 from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
 from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
-from rl2f_core.errors import DataError
-from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent
-from rl2f_core.types import DEMONSTRATION, Dialogue, JsonObject, LeakReport, Task, Turn
+from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Phase
+from rl2f_core.types import DEMONSTRATION, Dialogue, FrozenModel, JsonObject, LeakReport, Split, Task, Turn
 
 T = TypeVar("T")
 HAS_VERDICT = ~table_of(DialogueRow).c.outcomes.endswith("-")
 """Condition that the last attempt was verified."""
 _dialogue = table_of(DialogueRow).c
-ORDERS = ("played", "reward", "-reward", "hint_value", "-hint_value")
-"""Ingestion order; reward or best hint value, ascending or descending.
+Text = Annotated[str, Field(max_length=1000)]
+Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
+RewardBound = Annotated[float, Field(allow_inf_nan=False)]
+Order = Literal["played", "reward", "-reward", "hint_value", "-hint_value"]
 
-The order excludes dialogues without a known reward or measured hint.
-"""
 
+class DialogueFilter(FrozenModel):
+    """Conditions on dialogues, all optional; an empty field matches all."""
 
-@dataclass(frozen=True)
-class DialogueFilter:
-    """Conditions on dialogues; an empty field matches all."""
-
-    run: int | None = None
-    phase: str = ""
-    stage: str = ""
-    step_from: int | None = None
-    step_to: int | None = None
-    environment: str = ""
-    split: str = ""
-    level: str = ""
-    checkpoint: str = ""
-    condition: str = ""
+    run: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """Only dialogues of this run."""
+    phase: Literal[Phase, ""] = ""
+    """Only dialogues of this phase."""
+    stage: Text = ""
+    """Only dialogues of this stage."""
+    step_from: Step | None = None
+    """First step."""
+    step_to: Step | None = None
+    """Last step."""
+    environment: Text = ""
+    """Only tasks of this environment."""
+    split: Literal[Split, ""] = ""
+    """Only tasks of this split."""
+    level: Text = ""
+    """Only tasks of this difficulty."""
+    checkpoint: Text = ""
+    """Only this student's checkpoint, in an evaluation, fork or chat."""
+    condition: Text = ""
+    """Only this condition of an evaluation, arm of a fork or outcome of a distillation."""
     without_controls: bool = False
-    """Exclude control conditions (see `rl2f_core.run.events.OWN_CONDITIONS`)."""
+    """Exclude control conditions."""
     demonstrations: bool = False
     """Include demonstrations, which no model sampled. A chosen stage or group includes its demonstrations."""
-    solved: str = ""
+    solved: str = Field("", pattern=r"^(never|any|unknown|[1-9][0-9]{0,3})?$")
     """`never`, `any`, `unknown` (no verdict), or the 1-based turn of the first correct attempt."""
-    reward_from: float | None = None
-    reward_to: float | None = None
-    leak_state: int | None = None
-    """See `DialogueRow.leak_state`."""
+    reward_from: RewardBound | None = None
+    """Lowest reward."""
+    reward_to: RewardBound | None = None
+    """Highest reward."""
+    leak_state: Annotated[int, Field(ge=0, le=2)] | None = None
+    """0 unchecked, 1 checked without leak, 2 at least one hint leaked."""
     labeled: bool | None = None
+    """Only dialogues with labeled hints, or only those without."""
     error: bool = False
     """Only dialogues that ended with an error."""
-    group: str = ""
-    task: str = ""
-    order: str = "played"
-    """One of `ORDERS`."""
-    search: str = ""
+    group: Text = ""
+    """Only dialogues of this group."""
+    task: Text = ""
+    """Only dialogues on the task with this id."""
+    order: Order = "played"
+    """Chronological, by reward, or by best hint value; dialogues without a reward or a measured hint are excluded."""
+    search: Text = ""
     """Words and `"phrases"` that must all occur in attempts, hints or task."""
+
+    @model_serializer(mode="wrap")
+    def _write_given(self, write: SerializerFunctionWrapHandler) -> JsonObject:
+        """Write the fields that were given."""
+        return {name: value for name, value in write(self).items() if name in self.model_fields_set}
+
+    def but(self, **changes: object) -> DialogueFilter:
+        """Return the filter with changed fields."""
+        return DialogueFilter.model_validate({**self.model_dump(), **changes})
 
 
 @dataclass(frozen=True)
@@ -206,16 +230,11 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
     elif filter.solved == "any":
         where.append(_dialogue.solved_at.is_not(None))
     elif filter.solved:
-        if not (filter.solved.isascii() and filter.solved.isdigit() and len(filter.solved) < 6):
-            known = ["never", "any", "unknown", "1"]
-            raise DataError("`solved` must be a turn number.", value=filter.solved, known=known)
         where.append(_dialogue.solved_at == int(filter.solved))
     if filter.labeled is not None:
         where.append(_dialogue.label_count > 0 if filter.labeled else _dialogue.label_count == 0)
     if filter.error:
         where.append(_dialogue.error.is_not(None))
-    if filter.order not in ORDERS:
-        raise DataError("Unknown order of dialogues.", value=filter.order, known=ORDERS)
     if filter.order != "played":
         where.append(_order_column(filter).is_not(None))
     return where

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import delete, or_, select, update
 from sqlmodel import Session, col
 
+from jobs.db.dialogue_models import DialogueRow, HintValue
 from jobs.db.engine import Database
-from jobs.db.models import DialogueRow, HintValue, Run
+from jobs.db.models import Run
 from rl2f_core.run.events import HintValueEvent
 
 _FIELDS = {"turn", "checkpoint", "source", "value", "low", "high", "n", "turns", "arms", "time"}
@@ -33,7 +34,8 @@ def insert(session: Session, run: Run, events: Sequence[HintValueEvent]) -> None
     """Store a run's measurements, each once, and update the dialogues that are ingested."""
     changed: dict[str, set[str]] = defaultdict(set)
     for event in events:
-        if session.get(HintValue, (run.id, event.dialogue, event.turn, event.checkpoint)) is None:
+        key = {"run_id": run.id, "event_id": event.dialogue, "turn": event.turn, "checkpoint": event.checkpoint}
+        if session.get(HintValue, key) is None:
             session.add(HintValue(run_id=run.id or 0, event_id=event.dialogue, **event.model_dump(include=_FIELDS)))
             changed[event.source].add(event.dialogue)
     session.flush()

@@ -6,7 +6,7 @@ from sqlalchemy import delete
 from sqlmodel import col, select
 
 from jobs.db.engine import Database
-from jobs.db.server_models import JobLog
+from jobs.db.models import JobLog
 
 
 def add(db: Database, job: str, outcome: str, detail: str, time: float) -> JobLog:

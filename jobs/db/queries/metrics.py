@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import and_, func, or_, select
 
+from jobs.db.columns import table_of
 from jobs.db.engine import Database
-from jobs.db.models import Metric, table_of
+from jobs.db.models import Metric
 from jobs.db.queries.runs import get_in_session, rows_of
 
 EVALUATION = "evaluation:"

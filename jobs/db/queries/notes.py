@@ -8,9 +8,10 @@ from collections.abc import Collection
 from sqlalchemy import select
 from sqlmodel import col
 
+from jobs.db.dialogue_models import DialogueRow
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, unknown_dialogue
-from jobs.db.models import DialogueRow, Note
+from jobs.db.models import Note
 from jobs.db.queries.runs import get_in_session
 from jobs.db.search import clean
 from rl2f_core.errors import DataError

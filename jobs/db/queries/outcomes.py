@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import case, func, select
 
-from jobs.db.models import DialogueRow, Run, TaskRow, TurnRow, table_of
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, TaskRow, TurnRow
+from jobs.db.models import Run
 from jobs.db.queries.dialogues import HAS_VERDICT
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import DEMONSTRATION

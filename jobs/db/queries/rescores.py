@@ -9,7 +9,9 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlmodel import Session
 
-from jobs.db.models import RescoredHint, RescoreSummary, Run, table_of
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import RescoredHint, RescoreSummary
+from jobs.db.models import Run
 from jobs.db.search import clean_json
 from rl2f_core.run.events import LeakEvent, LeakRescoreEvent
 from rl2f_core.types import LeakReport

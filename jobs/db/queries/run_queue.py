@@ -7,8 +7,7 @@ from sqlmodel import Session, col, select
 
 from jobs.db.engine import Database
 from jobs.db.errors import unknown_run
-from jobs.db.models import ACTIVE, ENDED, Run, Stage
-from jobs.db.server_models import Setting
+from jobs.db.models import ACTIVE, ENDED, Run, Setting, Stage
 
 PAUSED = "queue.paused"
 

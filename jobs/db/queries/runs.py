@@ -11,31 +11,14 @@ from pydantic import Field
 from sqlalchemy import ColumnElement, Select, String, TableClause, case, cast, delete, exists, func, or_, select
 from sqlmodel import Session, col
 
+from jobs.db.columns import table_of
+from jobs.db.dialogue_models import DialogueRow, HintCount, RecordRow, RescoredHint, RescoreSummary, TaskRow, TurnRow
 from jobs.db.engine import SCHEMA_VERSION_KEY, Database
 from jobs.db.errors import unknown_run
-from jobs.db.label_models import HintCount, OpenedHint
-from jobs.db.models import (
-    Checkpoint,
-    DialogueRow,
-    LeakLabel,
-    Log,
-    Metric,
-    Note,
-    RecordRow,
-    RescoredHint,
-    RescoreSummary,
-    Run,
-    RunStatus,
-    Stage,
-    Tag,
-    TaskRow,
-    TurnRow,
-    table_of,
-)
+from jobs.db.models import Checkpoint, LeakLabel, Log, Metric, Note, OpenedHint, Run, RunStatus, Setting, Stage, Tag
 from jobs.db.paging import LIMIT, Key, Page, page_of
 from jobs.db.queries import hint_values, run_queue
 from jobs.db.search import TEXTS, clean, split_terms
-from jobs.db.server_models import Setting
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError

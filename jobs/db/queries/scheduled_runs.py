@@ -12,8 +12,7 @@ from sqlmodel import Session, col, select
 
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Checkpoint, Run
-from jobs.db.server_models import ScheduledRun
+from jobs.db.models import Checkpoint, Run, ScheduledRun
 from rl2f_core.config.loading import parse_yaml
 from rl2f_core.errors import ConfigError
 

@@ -14,8 +14,8 @@ from sqlmodel import col
 
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreError
+from jobs.db.models import ApiToken
 from jobs.db.queries import audit_log
-from jobs.db.server_models import ApiToken
 from rl2f_core.errors import DataError, rl2f_command
 
 PREFIX = "rl2f_"

@@ -65,7 +65,7 @@ def newest_rescoring(run_dir: RunDir, parents: Iterable[Path]) -> Rescoring | No
         except (RL2FError, AttributeError):  # a damaged folder, or a run that was moved
             continue
         found += [_read(folder)] if is_same else []
-    return max(found, key=lambda each: each[0], default=(0.0, None))[1]
+    return max(found, key=lambda item: item[0], default=(0.0, None))[1]
 
 
 def _read(folder: RunDir) -> tuple[float, Rescoring]:

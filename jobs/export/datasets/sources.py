@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -199,7 +198,7 @@ class WorkspaceSource(Source):
         from jobs.db.queries import dialogues
 
         renderer = TaskRenderer.of(self.config)
-        rows = replace(filter.dialogue_filter(self.run.id or 0), split="" if filter.include_test else "train")
+        rows = filter.dialogue_filter(self.run.id or 0).but(split="" if filter.include_test else "train")
         after = 0
         while views := dialogues.next_views(self.db, rows, after=after, limit=size):
             after = views[-1].row.id or 0

@@ -143,7 +143,7 @@ def _only(report: EvaluationReport, checkpoints: set[str]) -> EvaluationReport:
     """Return the part of a report that concerns some checkpoints."""
     return report.model_copy(update={
         "rows": tuple(row for row in report.rows if row.checkpoint in checkpoints),
-        "effects": tuple(each for each in report.effects if each.checkpoint in checkpoints),
+        "effects": tuple(effect for effect in report.effects if effect.checkpoint in checkpoints),
         "differences": tuple(d for d in report.differences if {d.checkpoint, d.against} <= checkpoints),
         "parts": tuple(_only(part, checkpoints) for part in report.parts),
     })  # fmt: skip

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.export.example_run import check_private, machine_paths
 from jobs.export.model.card import BaseModel, ModelExport, model_card
 from jobs.export.model.formats import check_format, quantization
 from jobs.export.model.gguf_file import write_gguf
 from jobs.export.model.ollama import modelfile
 from jobs.export.model.transformers4 import add_settings, supported_versions
+from jobs.export.private_paths import check_private, machine_paths
 from jobs.export.publish import new_folder
 from rl2f_core.common.file_io import apply_umask, write_atomically
 from rl2f_core.config.run import RunConfig

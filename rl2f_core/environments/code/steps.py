@@ -32,7 +32,7 @@ def draw(rng: random.Random, steps: Callable[..., list[Step]], *constants: Any) 
         for i, constant in enumerate(constants):
             others = (constant - 1, constant + 1) if isinstance(constant, int) else (constant + c for c in "aeioux")
             changed += [(*constants[:i], other, *constants[i + 1 :]) for other in others]
-        return list({other.code: other.run for each in changed for other in steps(*each)}.values())
+        return list({other.code: other.run for program in changed for other in steps(*program)}.values())
 
     return rng.choice(steps(*constants))._replace(near=near)
 

@@ -126,8 +126,8 @@ def load(path: Path, columns: Mapping[str, str], needed: Sequence[str], read: Re
         raise DataError(f"The file has no valid row. {list_bad_rows(bad, 5)}", value=str(path))
     found = find_columns(path, columns, [item for _, item in items], header, needed)
     made = [_question(number, item, found, needed, read) for number, item in items]
-    questions, conflicting, duplicates = _distinct([each for each in made if isinstance(each, Question)], found)
-    bad += [*conflicting, *(each for each in made if isinstance(each, BadRow))]
+    questions, conflicting, duplicates = _distinct([row for row in made if isinstance(row, Question)], found)
+    bad += [*conflicting, *(row for row in made if isinstance(row, BadRow))]
     reasons = check(questions)
     bad += [BadRow(q.row, found["answer"], reason) for q, reason in zip(questions, reasons, strict=True) if reason]
     valid = [question for question, reason in zip(questions, reasons, strict=True) if not reason]
@@ -282,7 +282,7 @@ def near_duplicates(train: Sequence[Question], test: Sequence[Question]) -> set[
     edited = {edit for question in test for edit in _edits(question)}
     runs = {run for question in test for run in _runs(question)}
     shared = [_runs(question) & runs for question in train]
-    counts = Counter(run for each in shared for run in each)
+    counts = Counter(run for runs in shared for run in runs)
     return {
         i
         for i, question in enumerate(train)

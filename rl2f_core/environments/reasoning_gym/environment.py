@@ -244,7 +244,7 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         if self.config.name in EXPRESSIONS:
             numbers = sorted(re.findall(r"\d+", gold))
             found = [(m.start(), m.end(), m[0].translate(_OPERATORS)) for m in _EXPRESSION.finditer(text)]
-            return [each for each in found if sorted(re.findall(r"\d+", each[2])) == numbers]
+            return [item for item in found if sorted(re.findall(r"\d+", item[2])) == numbers]
         if read_number(gold) is not None:
             return sorted(number_candidates(text))
         pattern = r"\s+".join(re.escape(word) for word in gold.split())

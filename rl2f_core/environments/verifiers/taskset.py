@@ -108,7 +108,7 @@ class Taskset:
         if result.error and len(replies) > 1:
             return []
         found: list[JsonObject] = [{"error": result.error}] if result.error else result.value
-        scores = [Score(each.get("reward", 0.0), each.get("terms", {}), each.get("error", "")) for each in found]
+        scores = [Score(reply.get("reward", 0.0), reply.get("terms", {}), reply.get("error", "")) for reply in found]
         self._scores.update((reply, score) for reply, score in zip(replies, scores, strict=True) if not score.error)
         return scores
 

@@ -79,7 +79,7 @@ def inherit_settings(source: RunDir, phase: str, stage: str = "", step: int = 0,
     elif isinstance(config, RunConfig):
         stage_config = next((s for s in config.stages if s.name == stage), None)
         if stage_config is not None:
-            changed = {"temperature": stage_config.resolve(max(0, step - 1)).temperature}
+            changed = {"temperature": stage_config.resolve(max(0, step - 1), config.rollout.temperature).temperature}
             shared["teacher"] = config.for_stage(stage_config).teacher.model_dump()
             number = level_of(task)
             if stage_config.curriculum is not None and number is not None:

@@ -147,10 +147,15 @@ def _key(result: CascadeResult) -> tuple[str, str, str]:
 
 
 def latest(results: Sequence[CascadeResult], benchmark: str) -> list[CascadeResult]:
-    """Return the results on one benchmark: those on its test split, or on dev if test was not recorded."""
-    on = {split: [each for each in results if (each.benchmark, each.split) == (benchmark, split)]
+    """Return the results on one benchmark: those on its test split, or on dev if test was not recorded.
+
+    A cascade that was recorded on more and on fewer hints is returned with more.
+    """
+    on = {split: [result for result in results if (result.benchmark, result.split) == (benchmark, split)]
           for split in ("test", "dev")}  # fmt: skip
-    return on["test"] or on["dev"]
+    return list(
+        {result.detectors: result for result in sorted(on["test"] or on["dev"], key=lambda r: r.hints)}.values()
+    )
 
 
 def recommend(

@@ -56,7 +56,9 @@ def try_detectors(
     models: ModelPool | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Trial:
-    """Run a cascade on all items. Models are loaded by an additional check before.
+    """Run a cascade on all items. An additional check before loads models and tables.
+
+    Without a model, the seconds are those of the processor, so that other processes do not count.
 
     Args:
         items: Items to check.
@@ -66,30 +68,25 @@ def try_detectors(
     """
     reports: dict[int, LeakReport] = {}
     seconds, cost, judged = 0.0, [], 0
-    if items and needs_model(detectors):
-        _warm_up(detectors, items[0], models)
-    for environment, indices in by_environment(items):
+    clock = time.perf_counter if needs_model(detectors) else time.process_time
+    for number, (environment, indices) in enumerate(by_environment(items)):
+        for detector in make_detectors(detectors, environment, models):
+            if number == 0 or not detector.requires_model:
+                detector.check(query_of(environment, items[indices[0]]))
         cascade = make_detectors(detectors, environment, models)
         for start in range(0, len(indices), BATCH):
             batch = indices[start : start + BATCH]
             queries = [query_of(environment, items[i]) for i in batch]
-            began = time.perf_counter()
+            began = clock()
             results = run_cascade(cascade, queries)
-            seconds += time.perf_counter() - began
+            seconds += clock() - began
             reports.update(zip(batch, results, strict=True))
             on_progress(len(reports), len(items))
         cost += [detector.cost for detector in cascade]
         judged += max((detector.num_checked for detector in cascade if detector.requires_model), default=0)
-    known = [each for each in cost if each is not None]
+    known = [price for price in cost if price is not None]
     total = sum(known) if len(known) == len(cost) else None
     return Trial([reports[i] for i in range(len(items))], seconds, total, judged)
-
-
-def _warm_up(detectors: Sequence[ComponentConfig], item: LeakItem, models: ModelPool | None) -> None:
-    """Check one hint with every detector that uses a model, so that the models are loaded."""
-    ((environment, _),) = by_environment([item])
-    for detector in make_detectors([config for config in detectors if needs_model([config])], environment, models):
-        detector.check(query_of(environment, item))
 
 
 def areas(items: Sequence[LeakItem], reports: Sequence[LeakReport]) -> dict[str, Interval]:

@@ -69,7 +69,7 @@ class MentionsDetector(LeakDetector):
         """Report the mentions of the whole answer; the one with the greatest score decides."""
         dialogue = Dialogue(self.environment, query)
         values = vectors(dialogue, found)
-        scores = [self.weights.score(each) for each in values]
+        scores = [self.weights.score(value) for value in values]
         probability = self.weights.probability(scores)
         best = max(range(len(found)), key=scores.__getitem__)
         mention, leaked = found[best], probability >= self.threshold

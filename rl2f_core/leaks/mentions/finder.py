@@ -255,7 +255,7 @@ class MentionFinder:
 def _outermost(mentions: Sequence[Mention]) -> list[Mention]:
     """Return the mentions in order, without those inside a longer one of the same answer."""
     kept: list[Mention] = []
-    for mention in sorted(mentions, key=lambda each: (each.start, -each.end)):
+    for mention in sorted(mentions, key=lambda item: (item.start, -item.end)):
         if not kept or mention.end > kept[-1].end:
             kept.append(mention)
     return kept

@@ -54,9 +54,9 @@ def item_examples(items: Sequence[LeakItem], source: str, weight: float) -> Iter
 def own_examples() -> list[Example]:
     """Return the dev halves of the shipped benchmarks, and `sentence_examples`."""
     items = [
-        each
+        example
         for name, path in BENCHMARKS.items()
-        for each in item_examples(read_items(path, "dev"), name, BENCHMARK_WEIGHT)
+        for example in item_examples(read_items(path, "dev"), name, BENCHMARK_WEIGHT)
     ]
     return items + sentence_examples()
 

@@ -137,7 +137,7 @@ def update_speed(
     samples = training_samples(rows, tokens, learner.model.config.vocab_size, step)
     metrics: dict[str, float] = {}
     seconds = seconds_of(
-        lambda: metrics.update(learner.update(samples, LossConfig(), stage, step, 1.0)), learner.device
+        lambda: metrics.update(learner.update(samples, LossConfig(), stage.resolve(step, 1.0))), learner.device
     )
     adapter = sum(parameter.numel() for parameter in learner.parameters.values())
     total, head = weight_counts(learner.model)

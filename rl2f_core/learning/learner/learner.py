@@ -19,7 +19,6 @@ from torch import nn
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.errors import RunError
 from rl2f_core.learning.learner.fsdp import full_tensor
-from rl2f_core.learning.learner.gradient_checkpointing import Choice
 from rl2f_core.learning.learner.importance_sampling import recompute_old_logprobs
 from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, loss
 from rl2f_core.learning.learner.micro_batch import (
@@ -40,47 +39,27 @@ from rl2f_core.models.process_group import current_group
 from rl2f_core.types import TrainingSample
 
 
-@dataclasses.dataclass(frozen=True)
-class MicroBatchContext:
-    """The update that a micro-batch belongs to."""
-
-    norms: LossNormalizers
-    """Of all samples of the update, in all processes."""
-    options: LossConfig
-    temperature: float
-    """Sampling temperature, of the terms rl and kl; ce has temperature 1."""
-    scale: float
-    """Factor of the loss for the backward pass; 0 for an idle micro-batch."""
-    count: int
-    """Micro-batches of this process in the update."""
-    gradient_checkpointing: Choice = "auto"
-    """`StageConfig.gradient_checkpointing`."""
-
-
 class Learner(TrainableAdapter):
     """Trains one adapter on one base model."""
 
-    def update(
-        self, samples: Sequence[TrainingSample], options: LossConfig, stage: StageConfig, step: int, temperature: float
-    ) -> dict[str, float]:
-        """Train on the samples of one 0-based step, drawn at `temperature`; return metrics.
+    def update(self, samples: Sequence[TrainingSample], options: LossConfig, now: ResolvedStage) -> dict[str, float]:
+        """Train on the samples of one step, drawn at `now.temperature`; return metrics.
 
-        There are `stage.num_iterations` times `stage.minibatches` optimizer updates; none without gradient. Samples
+        There are `now.num_iterations` times `now.minibatches` optimizer updates; none without gradient. Samples
         without gradient count in the normalizers of the loss and are not computed.
 
         Raises:
             RunError: The loss or the gradient is not finite; the weights are as before this update.
         """
         check_finite(samples)
-        now, rate = stage.resolve(step), learning_rate(stage, step)
         samples, metrics = recompute_old_logprobs(
-            samples, stage.importance_sampling_clip_max, Scorer(self, stage.micro_batch_tokens, temperature)
+            samples, now.importance_sampling_clip_max, Scorer(self, now.micro_batch_tokens, now.temperature)
         )
-        parts = [part for part in minibatches(samples, stage.minibatches) if any(map(options.trains, part))]
+        parts = [part for part in minibatches(samples, now.minibatches) if any(map(options.trains, part))]
         history: dict[str, list[float]] = {}
-        for _ in range(stage.num_iterations):
+        for _ in range(now.num_iterations):
             for part in parts:
-                for key, value in self._update_minibatch(part, options, now, rate, temperature).items():
+                for key, value in self._update_minibatch(part, options, now).items():
                     history.setdefault(key, []).append(value)
         means = {key: sum(values) / len(values) for key, values in history.items()}
         if again := self.activations.read():
@@ -88,25 +67,20 @@ class Learner(TrainableAdapter):
         return {
             **means,
             **metrics,
-            "learning_rate": rate,
-            "optimizer_updates": float(len(parts) * stage.num_iterations),
+            "learning_rate": now.learning_rate,
+            "optimizer_updates": float(len(parts) * now.num_iterations),
         }
 
     def _update_minibatch(
-        self,
-        samples: Sequence[TrainingSample],
-        options: LossConfig,
-        now: ResolvedStage,
-        rate: float,
-        temperature: float,
+        self, samples: Sequence[TrainingSample], options: LossConfig, now: ResolvedStage
     ) -> dict[str, float]:
         """Run one optimizer step on the sum of the gradients of all micro-batches in all processes."""
         ranks, norms = current_group(), loss_normalizers(samples)
         trained = [sample for sample in samples if options.trains(sample)]
         local, idle = local_micro_batches(trained, now.micro_batch_tokens, ranks.rank, ranks.world_size)
         batches = [*local, *idle]
-        scorer = Scorer(self, now.micro_batch_tokens, temperature)
-        self.set_learning_rates(rate, now, options)
+        scorer = Scorer(self, now.micro_batch_tokens, now.temperature)
+        self.set_learning_rates(now, options)
         self.optimizer.zero_grad()
         sums = {"loss": 0.0, "entropy": 0.0, "tokens": 0.0}
         for number, part in enumerate(batches):
@@ -114,10 +88,7 @@ class Learner(TrainableAdapter):
             scale = float(ranks.world_size) if number < len(local) else 0.0
             batch = scorer.with_reference(micro_batch(part, self.pad, self.device), options.kl, now.ref_model)
             with self._gathering(number + 1 == len(batches)):
-                part_sums = self.forward_backward(
-                    batch,
-                    MicroBatchContext(norms, options, temperature, scale, len(batches), now.gradient_checkpointing),
-                )
+                part_sums = self.forward_backward(batch, norms, options, now, scale)
             for key, value in part_sums.items() if scale else ():
                 sums[key] = sums.get(key, 0.0) + value
         sums = ranks.all_reduce_sum(sums)
@@ -128,27 +99,32 @@ class Learner(TrainableAdapter):
             self.update_ema(options.kl.ema_rate)
         return {"loss": total, "entropy": entropy, **clipped, **loss_means(sums, norms)}
 
-    def forward_backward(self, batch: MicroBatch, of: MicroBatchContext) -> dict[str, float]:
-        """Run forward and backward on one micro-batch; return its part of the loss and sums for the metrics."""
-        options = of.options
+    def forward_backward(
+        self, batch: MicroBatch, norms: LossNormalizers, options: LossConfig, now: ResolvedStage, scale: float
+    ) -> dict[str, float]:
+        """Run forward and backward on one micro-batch; return its part of the loss and sums for the metrics.
+
+        `norms` are those of all samples of the update, in all processes. `scale` is the factor of the loss for the
+        backward pass; 0 for an idle micro-batch. The terms rl and kl have the temperature of the step; ce has 1.
+        """
         critic = options.critic
-        distributions = options.kl.compares_distributions and bool(of.norms.kl)
+        distributions = options.kl.compares_distributions and bool(norms.kl)
         flags = OutputFlags(
             critic is not None,
             critic is None or critic.trains_adapter,
             entropy_gradient=options.entropy_coef > 0,
             kl=options.kl if distributions else None,
         )
-        with self.activations.forward_context(batch.input_BT.numel(), of.gradient_checkpointing):
-            logp_N, entropy_N, more = self.policy(batch, of.temperature, flags)
+        with self.activations.forward_context(batch.input_BT.numel(), now.gradient_checkpointing):
+            logp_N, entropy_N, more = self.policy(batch, now.temperature, flags)
         tokens = dataclasses.replace(batch.tokens, divergence_N=more.divergence_N, entropy_N=entropy_N)
-        part, sums = loss(logp_N, tokens, of.norms, options)
+        part, sums = loss(logp_N, tokens, norms, options)
         if critic is not None and tokens.values_N is not None and tokens.returns_N is not None:
             value_part, value_sums = value_loss(
-                more.values_N, tokens.values_N, tokens.returns_N, tokens.rl_N, of.norms.rl, critic
+                more.values_N, tokens.values_N, tokens.returns_N, tokens.rl_N, norms.rl, critic
             )
             part, sums = part + value_part, sums | value_sums
-        self.accelerator.backward(part * of.scale if of.scale != 1 else part)
+        self.accelerator.backward(part * scale if scale != 1 else part)
         return {
             "loss": float(part.detach()),
             "entropy": float(entropy_N.detach().sum()),
@@ -156,12 +132,12 @@ class Learner(TrainableAdapter):
             **sums,
         }
 
-    def set_learning_rates(self, rate: float, now: ResolvedStage, options: LossConfig) -> None:
+    def set_learning_rates(self, now: ResolvedStage, options: LossConfig) -> None:
         """Set the optimizer's learning rate, decay and betas; DeepSpeed makes its step within the backward pass."""
         head_rate = None if options.critic is None else options.critic.learning_rate
         for number, group in enumerate(self.optimizer.param_groups):
             scale = head_rate / now.peak_learning_rate if head_rate is not None and number == 1 else 1.0
-            group["lr"], group["weight_decay"] = rate * scale, now.weight_decay
+            group["lr"], group["weight_decay"] = now.learning_rate * scale, now.weight_decay
             group["betas"] = now.adam_beta1, now.adam_beta2
 
     @contextlib.contextmanager
@@ -194,7 +170,7 @@ class Learner(TrainableAdapter):
 
     # -- before the update -------------------------------------------------------------------------------------
     def compute_advantages(
-        self, samples: Sequence[TrainingSample], options: LossConfig, stage: StageConfig, temperature: float
+        self, samples: Sequence[TrainingSample], options: LossConfig, now: ResolvedStage
     ) -> tuple[list[TrainingSample], dict[str, float]]:
         """Return the samples with the advantages that only the whole step determines (`methods.advantages`).
 
@@ -203,11 +179,11 @@ class Learner(TrainableAdapter):
         config = options.advantage
         if config is None:
             return list(samples), {}
-        scorer, values, reference = Scorer(self, stage.micro_batch_tokens, temperature), None, None
+        scorer, values, reference = Scorer(self, now.micro_batch_tokens, now.temperature), None, None
         if config.critic is not None:
             values = scorer.score_actions(samples, scorer.values)
         if config.kl_coef:
-            with self.reference_weights(stage.ref_model):
+            with self.reference_weights(now.ref_model):
                 reference = scorer.score_actions(samples, scorer.logprobs)
         return compute_batch_advantages(samples, config, values, reference)
 
@@ -237,18 +213,3 @@ def check_finite(samples: Sequence[TrainingSample]) -> None:
                     value=value,
                     fix="Check the rewards of its turns and their weights: `rl2f replay RUN`.",
                 )
-
-
-def learning_rate(stage: StageConfig, step: int) -> float:
-    """Return the rate at a 0-based step: linear warm-up, then constant, or linear or cosine decay to 0.
-
-    If `learning_rate` is itself a schedule, only the warm-up applies to it.
-    """
-    peak = stage.resolve(step).learning_rate
-    if step < stage.warmup_steps:
-        return peak * (step + 1) / stage.warmup_steps
-    if stage.lr_scheduler_type == "constant":
-        return peak
-    done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
-    shape = 1 - done if stage.lr_scheduler_type == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return peak * shape

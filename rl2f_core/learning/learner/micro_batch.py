@@ -7,7 +7,7 @@ part by the normalizers of all of them, so the parts add up to the loss of a sin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -152,16 +152,14 @@ def micro_batch(samples: Sequence[TrainingSample], pad: int, device: torch.devic
     for i, sample_positions in enumerate(positions):
         target_mask_BT[i, sample_positions] = True
 
-    def column(name: str) -> torch.Tensor:
+    def column(arrays: Iterable[Sequence[float] | None]) -> torch.Tensor:
         values: list[float] = []
-        for sample, sample_positions in zip(samples, positions, strict=True):
-            array = getattr(sample, name)
+        for array, sample_positions in zip(arrays, positions, strict=True):
             values += [math.nan if array is None else array[p] for p in sample_positions]
         return torch.tensor(values, dtype=torch.float32, device=device)
 
-    def optional(name: str) -> torch.Tensor | None:
-        return column(name) if any(getattr(sample, name) is not None for sample in samples) else None
-
+    targets = [sample.value_targets for sample in samples]
+    has_values = any(target is not None for target in targets)
     counts = torch.tensor([len(p) for p in positions], device=device)
     losses = torch.tensor([POLICY_LOSSES.index(sample.policy_loss) for sample in samples], device=device)
     off_context = torch.tensor([sample.off_context for sample in samples], dtype=torch.bool, device=device)
@@ -171,16 +169,16 @@ def micro_batch(samples: Sequence[TrainingSample], pad: int, device: torch.devic
         for p in sample_positions
     ]
     tokens = TokenBatch(
-        old_logprobs_N=column("logprobs"),
-        advantages_N=column("advantages"),
-        rl_N=column("rl_weights"),
-        ce_N=column("ce_weights"),
-        kl_N=column("kl_weights"),
+        old_logprobs_N=column(sample.logprobs for sample in samples),
+        advantages_N=column(sample.advantages for sample in samples),
+        rl_N=column(sample.rl_weights for sample in samples),
+        ce_N=column(sample.ce_weights for sample in samples),
+        kl_N=column(sample.kl_weights for sample in samples),
         policy_loss_N=losses.repeat_interleave(counts) if bool(losses.any()) else None,
         allowed_NK=allowed_tensor(allowed, device),
         off_context_N=off_context.repeat_interleave(counts) if bool(off_context.any()) else None,
-        values_N=optional("value_estimates"),
-        returns_N=optional("value_targets"),
+        values_N=column(None if target is None else target.estimates for target in targets) if has_values else None,
+        returns_N=column(None if target is None else target.targets for target in targets) if has_values else None,
     )
     prefixes = tuple(shared_prefix_length(sample) for sample in samples)
     return MicroBatch(tuple(samples), input_BT, attention_mask_BT, target_mask_BT, tokens, prefixes)

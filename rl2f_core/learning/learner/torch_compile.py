@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rl2f_core.config.schedules import resolve_int
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError
 
@@ -59,7 +60,7 @@ def should_compile(stage: StageConfig, weights: int, device: torch.device, dtype
     """
     if stage.torch_compile != "auto":
         return stage.torch_compile == "always"
-    sizes = sum(stage.resolve(step).group_size for step in range(stage.steps))
+    sizes = sum(resolve_int(stage.group_size, step) for step in range(stage.steps))
     samples = stage.num_iterations * stage.tasks_per_step * sizes
     measured = device.type == "cpu" and dtype == torch.bfloat16 and supports_compile(stage, processes)
     return measured and weights * samples >= MIN_AUTO_COMPILE_WORK and can_compile(device.type)

@@ -30,8 +30,8 @@ from trl.trainer.utils import add_fused_lm_head
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.learning.learner.learner import Learner, MicroBatchContext
-from rl2f_core.learning.learner.losses import LossConfig, loss
+from rl2f_core.learning.learner.learner import Learner
+from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, loss
 from rl2f_core.learning.learner.micro_batch import MicroBatch, shared_prefix_length
 from rl2f_core.learning.learner.policy_model import autocast_context
 from rl2f_core.learning.methods.trl_compat import unsupported_options, unsupported_sample
@@ -79,10 +79,11 @@ def _unused_reward(completions: Sequence[object], **columns: object) -> list[flo
     raise RunError("TRL must not compute rewards, which are those of the environment.")
 
 
-class FedTrainer(GRPOTrainer):
+class MicroBatchTrainer(GRPOTrainer):
     """`GRPOTrainer` that receives its micro-batches as inputs."""
 
     args: GRPOConfig
+    current_gradient_accumulation_steps = 1
     last_logps_BT: torch.Tensor
     """Logprobs of the completion's weighted tokens in the last forward pass, else 0."""
     entropy: float
@@ -110,12 +111,12 @@ class FedTrainer(GRPOTrainer):
         return logps_BT, entropies_BT, more
 
 
-def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, output: str) -> FedTrainer:
+def build_grpo_trainer(model: CausalLM, folder: Path, device: torch.device, output: str) -> MicroBatchTrainer:
     """Build TRL's trainer; `folder` is that of the base model, `output` one that TRL may create and leaves empty."""
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     # TRL requires one prompt per process; none is used
     prompts = Dataset.from_dict({"prompt": ["-"] * max(1, current_group().world_size)})
-    return FedTrainer(
+    return MicroBatchTrainer(
         model=model,
         reward_funcs=_unused_reward,
         args=_grpo_config(device, output),
@@ -176,20 +177,18 @@ class TRLLearner(Learner):
         self.wrap(self.model, self.trainer.create_optimizer())
         self.trainer.model_wrapped, self.trainer.optimizer = self.policy, self.optimizer
 
-    def set_learning_rates(self, rate: float, now: ResolvedStage, options: LossConfig) -> None:
+    def set_learning_rates(self, now: ResolvedStage, options: LossConfig) -> None:
         """Set rate, decay and betas; TRL's second parameter group (biases and norms) has no decay."""
         for number, group in enumerate(self.optimizer.param_groups):
-            group["lr"], group["weight_decay"] = rate, now.weight_decay if number == 0 else 0.0
+            group["lr"], group["weight_decay"] = now.learning_rate, now.weight_decay if number == 0 else 0.0
             group["betas"] = now.adam_beta1, now.adam_beta2
 
-    def update(
-        self, samples: Sequence[TrainingSample], options: LossConfig, stage: StageConfig, step: int, temperature: float
-    ) -> dict[str, float]:
+    def update(self, samples: Sequence[TrainingSample], options: LossConfig, now: ResolvedStage) -> dict[str, float]:
         """As `Learner.update`; raises `ConfigError` first if a sample or option is not supported."""
         self._refuse(unsupported_options(options))
         for sample in samples:
             self._refuse(unsupported_sample(sample, options.kl_coef))
-        return super().update(samples, options, stage, step, temperature)
+        return super().update(samples, options, now)
 
     def seconds_of_update(self, samples: Sequence[TrainingSample], stage: StageConfig, count: int = 8) -> float:
         """As `Learner.seconds_of_update`; refuses unsupported samples already at the preflight."""
@@ -197,21 +196,22 @@ class TRLLearner(Learner):
             self._refuse(unsupported_sample(sample, 0.0))
         return super().seconds_of_update(samples, stage, count)
 
-    def forward_backward(self, batch: MicroBatch, of: MicroBatchContext) -> dict[str, float]:
+    def forward_backward(
+        self, batch: MicroBatch, norms: LossNormalizers, options: LossConfig, now: ResolvedStage, scale: float
+    ) -> dict[str, float]:
         """Run TRL's `training_step` on one micro-batch; return the sums of our loss for the metrics."""
-        trainer, options, ranks = self.trainer, of.options, current_group()
-        self._set_temperature(of.temperature)
+        trainer, ranks = self.trainer, current_group()
+        self._set_temperature(now.temperature)
         trainer.beta, trainer.epsilon_low, trainer.epsilon_high = options.kl_coef, options.epsilon, options.epsilon_high
-        # TRL's divisor: tokens of the update · accumulation steps / steps per generation / processes
-        trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = of.count
-        inputs = trl_batch(batch, of.norms.rl, counts=of.scale > 0)
+        # TRL's divisor: tokens of the update / processes, because one accumulation step is configured
+        inputs = trl_batch(batch, norms.rl, counts=scale > 0)
         part = trainer.training_step(self.policy, inputs, None)
         trainer._metrics["train"].clear()  # unused, and would grow without limit
-        if not of.scale:
+        if not scale:
             return {}
         logp_BT = torch.zeros(batch.input_BT.shape, device=self.device)
         logp_BT[:, -trainer.last_logps_BT.shape[1] :] = trainer.last_logps_BT.float()
-        _, sums = loss(logp_BT[batch.target_mask_BT], batch.tokens, of.norms, options)
+        _, sums = loss(logp_BT[batch.target_mask_BT], batch.tokens, norms, options)
         return {
             "loss": float(part) / ranks.world_size,
             "entropy": trainer.entropy,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from rl2f_core.learning.methods.loss_spec import AdvantageConfig, KLEstimator
-from rl2f_core.types import TrainingSample
+from rl2f_core.types import TrainingSample, ValueTargets
 
 Baseline = Literal["mean", "leave_one_out"]
 Rewards = Sequence[Sequence[float]]
@@ -175,8 +175,8 @@ def compute_batch_advantages(
     Raises:
         ValueError: Values or reference are missing.
     """
-    indices = [i for i, sample in enumerate(samples) if sample.token_rewards is not None]
-    if not indices:
+    rewarded = {i: sample.token_rewards for i, sample in enumerate(samples) if sample.token_rewards is not None}
+    if not rewarded:
         return list(samples), {}
     if (config.critic is not None and values is None) or (config.kl_coef and reference is None):
         raise ValueError("Advantages need value estimates with a critic, and reference logprobs with a KL penalty.")
@@ -184,9 +184,9 @@ def compute_batch_advantages(
     returns: dict[int, list[float]] = {}
     estimates: dict[int, list[float]] = {}
     penalties: list[float] = []
-    for i in indices:
+    for i, tokens in rewarded.items():
         sample, positions = samples[i], action_positions(samples[i])
-        rewards = [(sample.token_rewards or ())[p] for p in positions]
+        rewards = [tokens.rewards[p] for p in positions]
         if config.kl_coef and reference is not None:
             penalty = [kl_estimate(sample.logprobs[p] - reference[i][p], config.kl_estimator) for p in positions]
             rewards = [r - config.kl_coef * estimate for r, estimate in zip(rewards, penalty, strict=True)]
@@ -194,21 +194,19 @@ def compute_batch_advantages(
         estimates[i] = [0.0] * len(positions)
         if values is not None and config.critic is not None:
             estimates[i] = [values[i][p] for p in positions]
-        advantages = gae(
-            rewards, estimates[i], [(sample.token_discounts or ())[p] for p in positions], config.gae_lambda
-        )
+        advantages = gae(rewards, estimates[i], [tokens.discounts[p] for p in positions], config.gae_lambda)
         returns[i] = [a + v for a, v in zip(advantages, estimates[i], strict=True)]
         raw[i] = [a + sample.advantages[p] for a, p in zip(advantages, positions, strict=True)]
-    flat = [a for i in indices for a in raw[i]]
+    flat = [a for i in rewarded for a in raw[i]]
     final = iter(whiten(flat) if config.whiten_advantages else flat)
     out = list(samples)
-    for i in indices:
+    for i in rewarded:
         sample, positions = samples[i], action_positions(samples[i])
         length = len(sample.token_ids)
         out[i] = dataclasses.replace(sample, advantages=_spread(length, positions, [next(final) for _ in positions]))
         if config.critic is not None:
-            value_estimates, targets = (_spread(length, positions, numbers[i]) for numbers in (estimates, returns))
-            out[i] = dataclasses.replace(out[i], value_estimates=value_estimates, value_targets=targets)
+            columns = (_spread(length, positions, numbers[i]) for numbers in (estimates, returns))
+            out[i] = dataclasses.replace(out[i], value_targets=ValueTargets(*columns))
     return out, _metrics(flat, returns, estimates, penalties, config)
 
 

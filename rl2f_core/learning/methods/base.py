@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar,
 
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.config.fields import BaseConfig, ComponentConfig
-from rl2f_core.config.stage import StageConfig
+from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.errors import FieldValueError, RunError
 from rl2f_core.learning.methods.advantages import has_gradient
 from rl2f_core.learning.methods.loss_spec import LossConfig
@@ -73,10 +73,10 @@ class Collector(Protocol):
     def level(self) -> int | None:
         """Current 1-based level of the curriculum; None without one."""
 
-    def rollouts(self, step: int, method: Method) -> list[Group]:
+    def rollouts(self, now: ResolvedStage, method: Method) -> list[Group]:
         """Roll out the policy on a step's tasks."""
 
-    def demonstrations(self, step: int, settings: DemonstrationSettings) -> list[Group]:
+    def demonstrations(self, now: ResolvedStage, settings: DemonstrationSettings) -> list[Group]:
         """Generate demonstrations on a step's tasks."""
 
 
@@ -173,9 +173,9 @@ class Method(ABC, Generic[ConfigT]):
         """Check inputs before a stage's first step; return messages for the run's log."""
         return []
 
-    def collect(self, collector: Collector, step: int) -> list[Group]:
+    def collect(self, collector: Collector, now: ResolvedStage) -> list[Group]:
         """Return the dialogues of a step; by default rollouts of the current policy."""
-        return collector.rollouts(step, self)
+        return collector.rollouts(now, self)
 
     def advantages(self, group: Group) -> list[list[float]]:
         """Return the advantage of each turn of each trainable rollout, in order."""

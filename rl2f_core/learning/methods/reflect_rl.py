@@ -84,8 +84,8 @@ class ReflectSFT(Method["ReflectSFT.Config"]):
                     *run.loc_of(stage, "method"),
                 )
 
-    def collect(self, collector: Collector, step: int) -> list[Group]:
-        return collector.demonstrations(step, DemonstrationSettings(self.config.oracle_rate))
+    def collect(self, collector: Collector, now: ResolvedStage) -> list[Group]:
+        return collector.demonstrations(now, DemonstrationSettings(self.config.oracle_rate))
 
     def samples(self, group: Group) -> list[TrainingSample]:
         writer = _SampleWriter(self.context.engine_of(group.task), group.task, self.config.samples)
@@ -184,10 +184,10 @@ class ReflectRL(PolicyGradient["ReflectRL.Config"]):
         self._successes: list[JsonObject] = []
         self._replayed: list[JsonObject] = []
 
-    def collect(self, collector: Collector, step: int) -> list[Group]:
-        groups = super().collect(collector, step)
+    def collect(self, collector: Collector, now: ResolvedStage) -> list[Group]:
+        groups = super().collect(collector, now)
         known = [success for success in self._successes if success["level"] == collector.level]
-        self._replayed = random.Random(f"{collector.seed}/replay/{step}").sample(
+        self._replayed = random.Random(f"{collector.seed}/replay/{now.step}").sample(
             known, min(len(known), self.config.replay_per_step)
         )
         self._successes += [

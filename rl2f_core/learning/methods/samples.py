@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from rl2f_core.types import PolicyLoss, Rollout, TokenSequence, TrainingSample
+from rl2f_core.types import PolicyLoss, Rollout, TokenRewards, TokenSequence, TrainingSample
 
 
 def turn_mask(sequence: TokenSequence, turn: int) -> list[bool]:
@@ -132,7 +132,7 @@ def token_reward_sample(
         if last is not None:
             rewards[last] = turn.reward
             discounts[last] = gamma * turn_gamma
-    return dataclasses.replace(sample, token_rewards=rewards, token_discounts=discounts)
+    return dataclasses.replace(sample, token_rewards=TokenRewards(rewards, discounts))
 
 
 def mean_advantage_per_turn(rollout: Rollout, sample: TrainingSample) -> list[float]:

@@ -114,21 +114,21 @@ class SFT(Method["SFT.Config"]):
         text = f"Stage {stage.name} learns from {used} rows of {self.config.dataset}, {epochs:.3g} epochs"
         return [f"{text}; {too_long} rows are longer than the context and left out." if too_long else f"{text}."]
 
-    def collect(self, collector: Collector, step: int) -> list[Group]:
+    def collect(self, collector: Collector, now: ResolvedStage) -> list[Group]:
         if self.config.dataset is None:
             config = self.config
             rates = config.hint_follow_rate, config.final_correct_rate, config.first_correct_rate
-            return collector.demonstrations(step, DemonstrationSettings(*rates, config.max_turns))
+            return collector.demonstrations(now, DemonstrationSettings(*rates, config.max_turns))
         if not self._stored:
             self._load(collector)
         stage, n = collector.stage, len(self._stored)
         groups = []
-        positions = epoch_positions(n, step, stage.steps, stage.tasks_per_step, self.config.num_epochs)
+        positions = epoch_positions(n, now.step, stage.steps, stage.tasks_per_step, self.config.num_epochs)
         for i, position in enumerate(positions):
             order = list(range(n))
             random.Random(f"{collector.seed}/{stage.name}/{position // n}").shuffle(order)
             task, rollout = self._stored[order[position % n]]
-            group = f"{stage.name}/{step + 1}/{i}"
+            group = f"{stage.name}/{now.step + 1}/{i}"
             dialogue = rollout.dialogue.model_copy(update={"id": f"{group}/0", "group": group})
             groups.append(Group(task, (Rollout(dialogue, rollout.sequences),)))
         return groups

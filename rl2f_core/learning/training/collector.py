@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl2f_core.config.stage import StageConfig
+from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.dialogue.rollout.build import with_teacher
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
 from rl2f_core.dialogue.rollout.trees import run_trees
@@ -48,7 +48,11 @@ class Collector:
         """Current 1-based level of the curriculum; None without one."""
         return None if self.course is None else self.course.level + 1
 
-    def rollouts(self, step: int, method: Method) -> list[Group]:
+    def resolve(self, step: int) -> ResolvedStage:
+        """Return the settings of the stage at a 0-based step."""
+        return self.stage.resolve(step, self.engine.config.temperature)
+
+    def rollouts(self, now: ResolvedStage, method: Method) -> list[Group]:
         """Roll out the step's tasks; resample groups without learning signal up to `max_group_resamples`."""
 
         def roll_out(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
@@ -56,41 +60,41 @@ class Collector:
                 "adapter": self.adapter,
                 "policy": self.policy,
                 "max_turns": method.max_turns(engine.config.max_turns),
-                "temperature": self.stage.resolve(step).temperature,
+                "temperature": now.temperature,
                 "on_progress": self.on_progress,
             }
             other = None if method.second_teacher is None else with_teacher(engine, method.second_teacher)
             run_other = None if other is None else functools.partial(other.run, **options)
             return run_trees(functools.partial(engine.run, **options), requests, method.branches, run_other)
 
-        groups = self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, roll_out)
+        groups = self._collect(now, 0, now.step * now.tasks_per_step, now.tasks_per_step, roll_out)
         self.discarded_groups = []
-        budget = self.stage.max_group_resamples
+        budget = now.max_group_resamples
         while budget > 0:
             flat = [i for i, group in enumerate(groups) if not method.has_learning_signal(group)][:budget]
             if not flat:
                 break
             discarded = len(self.discarded_groups)
-            start = self._resample_start(step) + discarded
-            fresh = self._collect(step, 1 + discarded, start, len(flat), roll_out)
+            start = self._resample_start(now.step) + discarded
+            fresh = self._collect(now, 1 + discarded, start, len(flat), roll_out)
             for i, group in zip(flat, fresh, strict=True):
                 self.discarded_groups.append(groups[i])
                 groups[i] = group
             budget -= len(flat)
         return groups
 
-    def demonstrations(self, step: int, settings: DemonstrationSettings) -> list[Group]:
+    def demonstrations(self, now: ResolvedStage, settings: DemonstrationSettings) -> list[Group]:
         """Generate the environment's demonstrations on the step's tasks."""
         turns = settings.max_turns or self.engine.config.max_turns
 
         def write(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
             return current_group().map_sharded(requests, lambda shard: demonstrate(engine, shard, settings, turns))
 
-        return self._collect(step, 0, step * self.stage.tasks_per_step, self.stage.tasks_per_step, write)
+        return self._collect(now, 0, now.step * now.tasks_per_step, now.tasks_per_step, write)
 
     def _collect(
         self,
-        step: int,
+        now: ResolvedStage,
         resample_round: int,
         start: int,
         count: int,
@@ -100,7 +104,7 @@ class Collector:
 
         All tasks of one engine are collected together.
         """
-        size, name = self.stage.resolve(step).group_size, self.stage.name
+        step, size, name = now.step, now.group_size, now.name
         prefix = f"{name}/{step + 1}/{f'{resample_round}.' if resample_round else ''}"
         slots = [self._task(step, resample_round, i, self.first_task + start + i) for i in range(count)]
         groups: dict[int, Group] = {}

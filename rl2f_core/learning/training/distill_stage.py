@@ -288,8 +288,8 @@ class DistillStage:
 
     def _sample(self, step: int) -> tuple[list[Group], list[list[SampleStatus]], Usage]:
         """Return the step's groups, the status of each sample, and the source's usage."""
-        stage, environment = self.stage.resolve(step), self.engine.environment
-        self.source.temperature = stage.temperature or self.engine.config.temperature
+        stage, environment = self.stage.resolve(step, self.engine.config.temperature), self.engine.environment
+        self.source.temperature = stage.temperature
         tasks: list[tuple[Task, str]] = []
         requests: list[RolloutRequest] = []
         seen: set[str] = set()

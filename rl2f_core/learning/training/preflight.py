@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rl2f_core.common.processes import peak_memory
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.config.run import RunConfig
+from rl2f_core.config.schedules import resolve_int
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.dialogue.metrics.constant_baseline import compare_to_baseline, constant_baseline, describe_comparison
 from rl2f_core.dialogue.metrics.dialogues import fraction
@@ -189,8 +189,9 @@ def preflight(
     method.begin_step(StepContext.of(engine, stage.steps - 1, stage.steps))  # the last step: all ramps at full weight
     turns = method.max_turns(config.rollout.max_turns)
     start = time.perf_counter()
-    rollouts = engine.run(requests, adapter=adapter, policy=policy, max_turns=turns,
-                           temperature=stage.resolve(0).temperature, on_progress=on_progress)  # fmt: skip
+    temperature = stage.resolve(0, config.rollout.temperature).temperature
+    rollouts = engine.run(requests, adapter=adapter, policy=policy, max_turns=turns, temperature=temperature,
+                           on_progress=on_progress)  # fmt: skip
     seconds = time.perf_counter() - start
     groups = [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
     samples = [s for g in groups for s in method.samples(g) if s.has_gradient] if method.on_policy else []
@@ -201,7 +202,7 @@ def preflight(
 
 def dialogues_of(stage: StageConfig) -> list[int]:
     """Return the number of dialogues of each step of a stage, without resampled groups."""
-    return [stage.tasks_per_step * stage.resolve(step).group_size for step in range(stage.steps)]
+    return [stage.tasks_per_step * resolve_int(stage.group_size, step) for step in range(stage.steps)]
 
 
 def _report(
@@ -316,23 +317,22 @@ def _training_memory(engine: RolloutEngine, config: RunConfig, stage: StageConfi
     """Return the report's fields on memory and disk space of training; empty if the backend has no weights."""
     from rl2f_core.learning.learner.memory import retained_disk, total_memory, training_memory
 
-    folder, lora = getattr(engine.backend, "folder", None), config.lora_of(stage)
-    if folder is None:
+    backend, lora = engine.backend, config.lora_of(stage)
+    if backend.folder is None:
         return {}
-    backend: Any = engine.backend
+    memory = training_memory(backend.folder, lora, backend.dtype.itemsize, method.loss_options())
     return {
         "trained_weights": "all weights" if lora.full_finetuning else f"an adapter of rank {lora.rank}",
-        "training_memory_gib": training_memory(folder, lora, backend.dtype.itemsize, method.loss_options()) / 2**30,
+        "training_memory_gib": memory / 2**30,
         "total_memory_gib": total_memory(backend.device) / 2**30,
         "retained_states": len(config.retained_steps()),
-        "retained_gib": retained_disk(folder, config) / 2**30,
+        "retained_gib": retained_disk(backend.folder, config) / 2**30,
     }
 
 
 def _memory_gib(engine: RolloutEngine) -> float:
-    device = getattr(engine.backend, "device", None)
-    if device is not None and device.type == "cuda":
+    if engine.backend.folder is not None and engine.backend.device.type == "cuda":
         import torch
 
-        return torch.cuda.max_memory_allocated(device) / 2**30
+        return torch.cuda.max_memory_allocated(engine.backend.device) / 2**30
     return peak_memory() / 2**30

@@ -72,11 +72,10 @@ class StageSteps:
 
     def run_step(self, step: int) -> None:
         """Run one 0-based step."""
-        context, method, now = self.context, self.method, self.stage.resolve(step)
+        context, method, now = self.context, self.method, self.collector.resolve(step)
+        if not method.on_policy:
+            now = now.model_copy(update={"temperature": 1.0})  # demonstrations were not sampled
         timer, usage = StepTimer(), ResourceUsage()
-        temperature = 1.0  # demonstrations were not sampled
-        if method.on_policy:
-            temperature = now.temperature or self.config.rollout.temperature
 
         # rollouts
         engine_of = None if self.course is None else self.course.engine_of
@@ -86,7 +85,7 @@ class StageSteps:
         if method.on_policy:
             self.checkpoints.sync(self.learner, self.collector.policy)
         timer.lap("sync")
-        groups = method.collect(self.collector, step)
+        groups = method.collect(self.collector, now)
         usage.sample()
         self.engine.backend.release_memory()
         trim_memory()
@@ -95,10 +94,10 @@ class StageSteps:
         # samples
         samples = [sample for group in groups for sample in method.samples(group)]
         options = method.loss_options()
-        samples, advantage_metrics = self.learner.compute_advantages(samples, options, now, temperature)
+        samples, advantage_metrics = self.learner.compute_advantages(samples, options, now)
 
         # update
-        updated = self.learner.update(samples, options, now, step, temperature)
+        updated = self.learner.update(samples, options, now)
         usage.sample()
         trim_memory()
         timer.lap("update")
@@ -111,7 +110,7 @@ class StageSteps:
         if method.on_policy:  # demonstrations do not measure the student
             values |= rollout_metrics(groups, discarded, turns, method, resamples=resamples)
             values |= part_metrics(collected, turns, method, environments)
-            values |= {"temperature": temperature, **constant_baseline(environments)}
+            values |= {"temperature": now.temperature, **constant_baseline(environments)}
         values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
         trained = [sample for sample in samples if options.trains(sample)]
         values |= throughput(timer.seconds, collected, trained, on_policy=method.on_policy)

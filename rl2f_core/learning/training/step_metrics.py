@@ -57,7 +57,11 @@ def constant_baseline(environments: Sequence[Environment]) -> dict[str, float]:
     Empty if an environment has no `Baselines`.
     """
     distinct = {id(environment): environment for environment in environments}
-    scores = {key: each.constant_baseline().score for key, each in distinct.items() if isinstance(each, Baselines)}
+    scores = {
+        key: environment.constant_baseline().score
+        for key, environment in distinct.items()
+        if isinstance(environment, Baselines)
+    }
     if len(scores) < len(distinct):
         return {}
     return {"constant_baseline": sum(scores[id(environment)] for environment in environments) / len(environments)}

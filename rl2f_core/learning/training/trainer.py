@@ -42,10 +42,6 @@ class Trainer:
         self.progress.message(f"Loading {config.model.name} …")
         self.backend = build_backend(config, self.run_dir, self.progress)
         self.engine = self._engine = build_engine(config, self.backend)
-        if not hasattr(self.backend, "folder"):
-            raise ConfigError(
-                "This backend has no weights to train.", value=config.backend.type, fix="Use backend hf or vllm."
-            )
         self.position = self.journal.resume_state or {"stage": 0, "step": 0}
         self.checkpoints = Checkpoints(self.run_dir, self.journal, self.backend)
         self.retainer = StateRetainer(config, self.journal)
@@ -152,7 +148,7 @@ class Trainer:
             adapter=ADAPTER,
             policy=f"{stage.name}@0",
             on_progress=partial(self.progress.update, f"{stage.name} preflight"),
-            time_update=lambda samples: self.learner.seconds_of_update(samples, stage.resolve(0)),
+            time_update=lambda samples: self.learner.seconds_of_update(samples, stage),
         )
         self.journal.emit(dialogue_events("preflight", stage.name, 0, groups))
         text = report.to_text()
@@ -193,20 +189,23 @@ def learner_class(trainer: str) -> type[Learner]:
 def build_learner(config: RunConfig, stage: StageConfig, backend: Backend) -> Learner:
     """Build the learner of a stage, with a fresh adapter on the backend's base model.
 
-    Raises `ConfigError` if the stage trains all weights and the backend loads adapters alone.
+    Raises `ConfigError` if the backend has no weights, or loads adapters alone and the stage trains all weights.
     """
-    base: Any = backend
+    if backend.folder is None:
+        raise ConfigError(
+            "This backend has no weights to train.", value=config.backend.type, fix="Use backend hf or vllm."
+        )
     lora = config.lora_of(stage)
     if lora.full_finetuning and not backend.loads_full_weights:
         raise ConfigError(
             "This backend loads adapters alone, not all weights.", value=config.backend.type, fix="Set backend: hf."
         )
     return learner_class(stage.trainer)(
-        base.folder,
+        backend.folder,
         lora,
-        dtype=base.dtype,
-        device=base.device,
-        banned=base.tokenizer.banned_token_ids,
-        pad=base.tokenizer.eos_token_id,
+        dtype=backend.dtype,
+        device=backend.device,
+        banned=backend.tokenizer.banned_token_ids,
+        pad=backend.tokenizer.eos_token_id,
         seed=derive_seed(config.seed, "adapter"),
     )

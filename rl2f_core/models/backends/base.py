@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.model import ModelConfig
@@ -25,6 +25,9 @@ from rl2f_core.errors import AdapterError, RunError
 from rl2f_core.models.backends import concurrency
 from rl2f_core.models.tokenizer import ChatTokenizer
 from rl2f_core.types import FinishReason
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,10 @@ class Backend(ABC):
     tokenizer: ChatTokenizer
     max_model_len: int
     """Maximum number of tokens of a prompt and its completion."""
+    folder: Path | None = None
+    """Folder of the base weights; None if the backend has no weights, and neither `device` nor `dtype`."""
+    device: torch.device
+    dtype: torch.dtype
     loads_full_weights: ClassVar[bool] = False
     """Whether `load_adapter` also loads checkpoints with all weights (full fine-tuning)."""
     preferred_batch_size: int = 64

@@ -99,6 +99,6 @@ def _time_update(config: RunConfig, stage: StageConfig, backend: Backend, sample
     """Measure the seconds of one update with a temporary learner; 0 if the backend has no weights."""
     from rl2f_core.learning.training.trainer import build_learner
 
-    if not hasattr(backend, "folder"):
+    if backend.folder is None:
         return 0.0
-    return build_learner(config, stage, backend).seconds_of_update(samples, stage.resolve(0))
+    return build_learner(config, stage, backend).seconds_of_update(samples, stage)

@@ -15,6 +15,7 @@ from app.components.elements.transcript import (
     token_view,
     word_diff,
 )
+from app.endpoints.dialogues import TurnTokens
 
 
 def texts(node: Any) -> str:
@@ -90,8 +91,8 @@ def test_less_probable_tokens_are_darker() -> None:
         {"id": 6, "text": "\n", "logprob": -60.0},
         {"id": 7, "text": None, "logprob": None},
     ]
-    shown = [each for each in find(token_view({"model": "m", "tokens": tokens}), "span") if "style" in each[1]]
+    shown = [each for each in find(token_view(TurnTokens(model="m", tokens=tokens)), "span") if "style" in each[1]]
     assert [each[1]["style"] for each in shown] == ["--tint: 38%", "--tint: 75%", "--tint: 0%"]
     assert shown[0][1]["title"] == "log p -3.0000 · p 0.0498 · id 5"
     assert [texts(each) for each in shown] == ["a", "↵\n", "7"]
-    assert "No tokens are stored" in texts(token_view({"model": "m", "tokens": []}))
+    assert "No tokens are stored" in texts(token_view(TurnTokens(model="m", tokens=[])))

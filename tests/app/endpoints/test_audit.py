@@ -15,9 +15,9 @@ from app.common.context import Context
 from app.endpoints.endpoint import endpoint
 from app.endpoints.recorder import CALLER, summarize_call
 from app.endpoints.studio import Studio
-from jobs.db.audit_models import AuditEntry
 from jobs.db.engine import Database
 from jobs.db.errors import StoreReadOnlyError
+from jobs.db.models import AuditEntry
 from jobs.db.queries import audit_log, tokens
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace

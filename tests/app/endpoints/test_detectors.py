@@ -236,9 +236,9 @@ def test_the_recommended_cascade_is_the_best_recorded_one_within_the_budget(
     results = [comparison.evaluate(name, "handwritten", "dev", models) for name in ("exact", "exact,mentions")]
     comparison.record(tmp_path / "benchmark-dev.json", results)
     assert [each["detectors"] for each in endpoints.compare_detectors()] == ["exact", "exact,mentions"]
-    best = endpoints.recommend_detectors()
+    best = endpoints.recommend_detectors(benchmark="handwritten")
     assert best["candidates"] == 2 and best["result"] and best["result"]["detectors"] == "exact,mentions"
-    assert endpoints.recommend_detectors(min_hints_per_second=1e9)["result"] is None
+    assert endpoints.recommend_detectors(min_hints_per_second=1e9, benchmark="handwritten")["result"] is None
     assert endpoints.recommend_detectors(benchmark="generated") == {"candidates": 0, "result": None}
     with pytest.raises(RL2FError):
         endpoints.recommend_detectors(min_precision=2)

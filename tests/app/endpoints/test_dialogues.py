@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_endpoints import JsonEndpoints
 from replay_data import HOSTILE, add_run, event, hint, odd_events, training_events, turn
 
 from app.common.context import Context
-from app.endpoints.dialogues import DialogueEndpoints, DialoguePage
+from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import ArgumentError, endpoints_of
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError
@@ -29,8 +30,8 @@ LEAKS, NEVER = PREFIX + "1/0/3", PREFIX + "1/0/2"
 
 
 @pytest.fixture
-def endpoints(context: Context) -> DialogueEndpoints:
-    return DialogueEndpoints(context)
+def endpoints(context: Context) -> Any:
+    return JsonEndpoints(DialogueEndpoints(context))
 
 
 @pytest.fixture
@@ -44,14 +45,14 @@ def odd(context: Context) -> int:
 
 
 @pytest.fixture(scope="module")
-def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DialogueEndpoints]:
+def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One small run, number 1, with one label, for tests that change nothing."""
     workspace = Workspace(tmp_path_factory.mktemp("read-only")).create()
     db = Database(workspace.database_url())
     db.migrate()
     add_run(db, workspace, "small", training_events())
     label_queries.put(db, 1, LEAKS, 0, "anna", LabelAnswer("leak"))
-    yield DialogueEndpoints(Context(workspace, db, Queue(db, workspace)))
+    yield JsonEndpoints(DialogueEndpoints(Context(workspace, db, Queue(db, workspace))))
     db.close()
 
 
@@ -61,14 +62,12 @@ def add(context: Context, name: str, events: list[Any], **changes: Any) -> int:
     return run.id
 
 
-def event_ids(page: DialoguePage) -> list[str]:
+def event_ids(page: Any) -> list[str]:
     return [row["event_id"].removeprefix(PREFIX) for row in page["rows"]]
 
 
 # -- lists -----------------------------------------------------------------------------------------------------------
-def test_a_row_has_outcomes_reward_advantage_leak_state_and_labels(
-    endpoints: DialogueEndpoints, run: int, context: Context
-) -> None:
+def test_a_row_has_outcomes_reward_advantage_leak_state_and_labels(endpoints: Any, run: int, context: Context) -> None:
     label_queries.put(context.db, run, LEAKS, 0, "anna", LabelAnswer("leak"))
     page = endpoints.list_dialogues({"run": run})
     row = page["rows"][3]
@@ -95,12 +94,12 @@ def test_a_row_has_outcomes_reward_advantage_leak_state_and_labels(
         ({"order": "hint_value"}, []),
     ],
 )
-def test_a_filter_selects_dialogues(read_only: DialogueEndpoints, filter: Any, expected: list[str]) -> None:
+def test_a_filter_selects_dialogues(read_only: Any, filter: Any, expected: list[str]) -> None:
     page = read_only.list_dialogues({"run": 1, **filter})
     assert event_ids(page) == expected and page["total"] == len(expected)
 
 
-def test_a_deep_link_finds_its_page(endpoints: DialogueEndpoints, context: Context) -> None:
+def test_a_deep_link_finds_its_page(endpoints: Any, context: Context) -> None:
     run = add(context, "many", [event for copy in range(6) for event in renamed(training_events(), copy)])
     first = endpoints.list_dialogues({"run": run})
     assert len(first["rows"]) == 50 and first["total"] == 144
@@ -121,7 +120,7 @@ def renamed(events: list[Any], copy: int) -> list[Any]:
     return [e.model_copy(update={"id": f"{e.id}/{copy}", "step": e.step + 3 * copy}) for e in events]
 
 
-def test_neighbors_of_a_dialogue_are_found_within_the_filter(endpoints: DialogueEndpoints, run: int) -> None:
+def test_neighbors_of_a_dialogue_are_found_within_the_filter(endpoints: Any, run: int) -> None:
     def move(origin: str, target: Any, **filter: Any) -> str | None:
         row = endpoints.adjacent_dialogue(run, PREFIX + origin, target, {"run": run, **filter})
         return None if row is None else row["event_id"].removeprefix(PREFIX)
@@ -138,11 +137,11 @@ def test_neighbors_of_a_dialogue_are_found_within_the_filter(endpoints: Dialogue
     assert move("2/0/3", "next", order="hint_value") is None
 
 
-def test_facets_list_the_filter_values_and_runs(endpoints: DialogueEndpoints, run: int, odd: int) -> None:
+def test_facets_list_the_filter_values_and_runs(endpoints: Any, run: int, odd: int) -> None:
     facets = endpoints.dialogue_facets(odd)
     assert facets["phases"] == ["evaluation", "train"] and facets["conditions"] == ["contentless"]
     assert {listed["id"]: listed["name"] for listed in facets["runs"]} == {run: "small", odd: "odd"}
-    assert endpoints.dialogue_facets()["steps"] == (0, 4)
+    assert endpoints.dialogue_facets()["steps"] == [0, 4]
 
 
 # -- default filter and welcome dialogue -----------------------------------------------------------------------------
@@ -163,7 +162,7 @@ def evaluation(checkpoint: str, condition: str) -> Any:
     return event(key, [turn(0, "x", None)], 0, key, **more)
 
 
-def test_the_default_list_is_the_latest_evaluation_with_hints(endpoints: DialogueEndpoints, context: Context) -> None:
+def test_the_default_list_is_the_latest_evaluation_with_hints(endpoints: Any, context: Context) -> None:
     made = [evaluation(name, kind) for name in ("base", "rl2f@4") for kind in ("hints", "contentless")]
     run = add(context, "evaluated", [*training_events(), *made], stages=STAGES)
     filter = endpoints.default_dialogue_filter(run)
@@ -173,7 +172,7 @@ def test_the_default_list_is_the_latest_evaluation_with_hints(endpoints: Dialogu
     assert endpoints.list_dialogues(filter)["total"] == 1
 
 
-def test_the_default_list_has_no_demonstrations(endpoints: DialogueEndpoints, context: Context) -> None:
+def test_the_default_list_has_no_demonstrations(endpoints: Any, context: Context) -> None:
     made = [*demonstrations("warmup"), *training_events(), *demonstrations("cool")]
     run = add(context, "trained", made, stages=STAGES)
     assert endpoints.default_dialogue_filter(run) == {"run": run, "phase": "train", "stage": "rl2f"}
@@ -181,9 +180,7 @@ def test_the_default_list_has_no_demonstrations(endpoints: DialogueEndpoints, co
     assert endpoints.default_dialogue_filter(early) == {"run": early}
 
 
-def test_the_welcome_dialogue_was_solved_after_two_hints(
-    endpoints: DialogueEndpoints, context: Context, run: int
-) -> None:
+def test_the_welcome_dialogue_was_solved_after_two_hints(endpoints: Any, context: Context, run: int) -> None:
     solved = turn(1, "<answer>A B A B</answer>", "A B A B")
     once = [turn(0, "x", None, hint("a")), solved]
     twice = [turn(0, "x", None, hint("a")), turn(1, "y", None, hint("b")), solved.model_copy(update={"index": 2})]
@@ -196,14 +193,14 @@ def test_the_welcome_dialogue_was_solved_after_two_hints(
     assert endpoints.welcome_dialogue() == one
 
 
-def test_an_empty_workspace_has_no_welcome_dialogue(endpoints: DialogueEndpoints, context: Context) -> None:
+def test_an_empty_workspace_has_no_welcome_dialogue(endpoints: Any, context: Context) -> None:
     assert endpoints.welcome_dialogue() is None
     run = add(context, "empty", [])
     assert endpoints.welcome_dialogue() is None and endpoints.default_dialogue_filter(run) == {"run": run}
 
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------
-def test_a_dialogue_has_prompt_turns_hints_and_findings(endpoints: DialogueEndpoints, run: int) -> None:
+def test_a_dialogue_has_prompt_turns_hints_and_findings(endpoints: Any, run: int) -> None:
     found = endpoints.get_dialogue(run, LEAKS)
     assert found["prompt"]["rendered"] and "4 letters" in found["prompt"]["text"]
     assert "<answer>" in found["prompt"]["system"] and found["run_name"] == "small"
@@ -216,12 +213,12 @@ def test_a_dialogue_has_prompt_turns_hints_and_findings(endpoints: DialogueEndpo
     ]  # fmt: skip
     assert first["hint"]["feedback"][12:19] == "A B A B"
     assert first["changes"] is None and last["changes"] is not None
-    assert [piece for piece in last["changes"] if piece[0] != "="] == [("-", "A"), ("+", "B"), ("-", "A"), ("+", "B")]
+    assert [piece for piece in last["changes"] if piece[0] != "="] == [["-", "A"], ["+", "B"]] * 2
     assert [(s["index"], s["solved_at"]) for s in found["siblings"]] == [(0, 1), (1, 2), (2, None), (3, 2)]
     json.dumps(found)
 
 
-def test_a_changed_hint_has_the_feedback_and_the_version_of_the_student(endpoints: DialogueEndpoints, odd: int) -> None:
+def test_a_changed_hint_has_the_feedback_and_the_version_of_the_student(endpoints: Any, odd: int) -> None:
     redacted = endpoints.get_dialogue(odd, "dialogue:train:odd/redacted")["turns"][0]["hint"]
     assert redacted is not None
     assert (redacted["feedback"], redacted["hint"]) == ("Say A B A B now.", "Say […] now.")
@@ -230,7 +227,7 @@ def test_a_changed_hint_has_the_feedback_and_the_version_of_the_student(endpoint
     assert dropped is not None and (dropped["feedback"], dropped["hint"]) == ("Say A B A B now.", "")
 
 
-def test_only_reveal_answer_returns_privileged_data(endpoints: DialogueEndpoints, run: int) -> None:
+def test_only_reveal_answer_returns_privileged_data(endpoints: Any, run: int) -> None:
     group = [each for each in endpoints.dialogue_group(run, NEVER) if each["event_id"] == NEVER]
     for public in (endpoints.get_dialogue(run, NEVER), group, endpoints.list_dialogues({"run": run})):
         assert "A B A B" not in json.dumps(public)
@@ -239,13 +236,13 @@ def test_only_reveal_answer_returns_privileged_data(endpoints: DialogueEndpoints
     assert revealed["details"] == ["1 of 4 places are right; the code is A B A B"] * 3
 
 
-def test_a_group_has_all_its_dialogues(endpoints: DialogueEndpoints, run: int) -> None:
+def test_a_group_has_all_its_dialogues(endpoints: Any, run: int) -> None:
     found = endpoints.dialogue_group(run, LEAKS)
     assert [d["event_id"][-1] for d in found] == ["0", "1", "2", "3"]
     assert [len(d["turns"]) for d in found] == [1, 2, 3, 2]
 
 
-def test_hostile_text_is_returned_unchanged(endpoints: DialogueEndpoints, odd: int) -> None:
+def test_hostile_text_is_returned_unchanged(endpoints: Any, odd: int) -> None:
     hostile = endpoints.get_dialogue(odd, "dialogue:train:odd/hostile")
     assert hostile["turns"][0]["attempt"] == HOSTILE.replace("\0", "\ufffd")
     assert len(endpoints.get_dialogue(odd, "dialogue:train:odd/long")["turns"][1]["attempt"]) == 100_001
@@ -253,9 +250,7 @@ def test_hostile_text_is_returned_unchanged(endpoints: DialogueEndpoints, odd: i
     assert empty["turns"] == [] and empty["error"] == "no room"
 
 
-def test_a_task_of_an_unknown_environment_is_shown_as_data(
-    endpoints: DialogueEndpoints, context: Context, run: int
-) -> None:
+def test_a_task_of_an_unknown_environment_is_shown_as_data(endpoints: Any, context: Context, run: int) -> None:
     text = runs.get(context.db, run).config.replace("type: secret_code", "type: gone")
     runs.update(context.db, run, config=text)
     found = endpoints.get_dialogue(run, LEAKS)["prompt"]
@@ -265,7 +260,7 @@ def test_a_task_of_an_unknown_environment_is_shown_as_data(
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
-def test_tokens_have_no_text_without_a_tokenizer(endpoints: DialogueEndpoints, run: int) -> None:
+def test_tokens_have_no_text_without_a_tokenizer(endpoints: Any, run: int) -> None:
     tokens = endpoints.dialogue_tokens(run, LEAKS, 0)["tokens"]
     assert [t["id"] for t in tokens] == [36, 390, 38, 2]
     assert [t["logprob"] for t in tokens] == pytest.approx([-0.1, -2.5, -0.01, -0.2])
@@ -273,9 +268,7 @@ def test_tokens_have_no_text_without_a_tokenizer(endpoints: DialogueEndpoints, r
 
 
 @pytest.mark.slow
-def test_tokens_have_the_texts_of_the_runs_tokenizer(
-    endpoints: DialogueEndpoints, context: Context, tiny: Path
-) -> None:
+def test_tokens_have_the_texts_of_the_runs_tokenizer(endpoints: Any, context: Context, tiny: Path) -> None:
     from tokenizers import Tokenizer
 
     text = "Höhe 😀 12"
@@ -289,7 +282,7 @@ def test_tokens_have_the_texts_of_the_runs_tokenizer(
 
 
 def test_tokens_have_no_text_with_an_invalid_tokenizer_file(
-    endpoints: DialogueEndpoints, context: Context, tiny: Path, tmp_path: Path
+    endpoints: Any, context: Context, tiny: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny, folder)
@@ -300,7 +293,7 @@ def test_tokens_have_no_text_with_an_invalid_tokenizer_file(
 
 
 # -- notes -----------------------------------------------------------------------------------------------------------
-def test_notes_on_a_dialogue_or_a_turn_are_stored_and_deleted(endpoints: DialogueEndpoints, run: int) -> None:
+def test_notes_on_a_dialogue_or_a_turn_are_stored_and_deleted(endpoints: Any, run: int) -> None:
     added = endpoints.add_dialogue_note(run, LEAKS, "look <b>here</b>", author="anna")
     endpoints.add_dialogue_note(run, LEAKS, "and here", 1)
     found = endpoints.get_dialogue(run, LEAKS)["notes"]
@@ -324,15 +317,13 @@ def test_notes_on_a_dialogue_or_a_turn_are_stored_and_deleted(endpoints: Dialogu
         ({"text": "x" * 20_001}, ArgumentError),
     ],
 )
-def test_an_invalid_note_is_refused(
-    endpoints: DialogueEndpoints, run: int, change: dict[str, Any], error: type[RL2FError]
-) -> None:
+def test_an_invalid_note_is_refused(endpoints: Any, run: int, change: dict[str, Any], error: type[RL2FError]) -> None:
     with pytest.raises(error):
         endpoints.add_dialogue_note(**{"run": run, "event_id": LEAKS, "text": "x", **change})
 
 
 # -- invalid arguments -----------------------------------------------------------------------------------------------
-Call = Callable[[DialogueEndpoints], object]
+Call = Callable[[Any], object]
 
 
 @pytest.mark.parametrize(
@@ -362,20 +353,18 @@ Call = Callable[[DialogueEndpoints], object]
         (lambda e: e.list_dialogues({}, limit=10_000), ArgumentError),
     ],
 )
-def test_an_invalid_request_raises_an_error_with_a_reason(
-    read_only: DialogueEndpoints, call: Call, error: type[RL2FError]
-) -> None:
+def test_an_invalid_request_raises_an_error_with_a_reason(read_only: Any, call: Call, error: type[RL2FError]) -> None:
     with pytest.raises(error) as caught:
         call(read_only)
     assert isinstance(caught.value, RL2FError) and caught.value.what
 
 
 @pytest.mark.parametrize("search", ['"', "'; --", "AND OR NOT NEAR(", "\0", "*", "a" * 300, "😀", "%_\\", "\ufffd"])
-def test_any_text_can_be_searched(read_only: DialogueEndpoints, search: str) -> None:
+def test_any_text_can_be_searched(read_only: Any, search: str) -> None:
     assert read_only.list_dialogues({"run": 1, "search": search})["total"] is not None
 
 
-def test_notes_need_the_scope_label_and_all_else_only_read(endpoints: DialogueEndpoints) -> None:
-    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints)}
+def test_notes_need_the_scope_label_and_all_else_only_read(endpoints: Any) -> None:
+    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints.group)}
     assert {name for name, scope in scopes.items() if scope != "read"} == {"add_dialogue_note", "delete_dialogue_note"}
     assert scopes["add_dialogue_note"] == scopes["delete_dialogue_note"] == "label"

@@ -21,9 +21,9 @@ from jobs.db.queries import runs
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue, report_queries
 from jobs.labels.annotation_queue import QueueFilter
+from jobs.labels.hint_counts import Scope
 from jobs.labels.holdout import is_test, task_hash
 from jobs.labels.label_queries import LabelAnswer, put
-from jobs.labels.report_queries import Scope
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.leaks.mentions.model import read_weights

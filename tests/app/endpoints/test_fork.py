@@ -14,6 +14,7 @@ from app.endpoints.endpoint import ArgumentError, endpoints_of
 from app.endpoints.fork import ForkEndpoints
 from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.db.queries import runs
+from jobs.db.queries.dialogues import DialogueFilter
 from jobs.ingest.ingester import ingest, reindex
 from rl2f_core.config.loading import load_config
 from rl2f_core.errors import ConfigError, DataError, RL2FError
@@ -99,16 +100,16 @@ def test_a_finished_fork_has_a_report_and_measures_the_hint(
     assert report is not None and [result["arm"] for result in report["results"]] == LABELS
     assert report["done"] == report["total"] == 12
     assert report["hints"][0]["hints_by_arm"]["edited"]["text"] == "Up."
-    listed = DialogueEndpoints(context).list_dialogues({"run": fork, "condition": "edited", "phase": "fork"})
-    assert listed["total"] == 3
+    listed = DialogueEndpoints(context).list_dialogues(DialogueFilter(run=fork, condition="edited", phase="fork"))
+    assert listed.total == 3
     (earlier,) = endpoints.fork_choices(run, event_of(0))["forks"]
     assert (earlier["run"], earlier["turn"], earlier["arms"]) == (fork, 0, LABELS)
     runs.update(context.db, fork, parent=None)  # as a fork of the command line that was ingested later
     assert endpoints.fork_choices(run, event_of(0))["forks"] == [earlier]
     dialogue = DialogueEndpoints(context).get_dialogue(run, event_of(0))
-    hint = dialogue["turns"][0]["hint"]
-    assert hint is not None and len(hint["hint_values"]) == 1
-    assert (hint["hint_values"][0]["run"], hint["hint_values"][0]["value"]) == (fork, dialogue["best_hint_value"])
+    hint = dialogue.turns[0].hint
+    assert hint is not None and len(hint.hint_values) == 1
+    assert (hint.hint_values[0].run_id, hint.hint_values[0].value) == (fork, dialogue.best_hint_value)
     assert context.workspace.folder("1-numbers").joinpath("events.jsonl").read_bytes() == before
 
 

@@ -22,10 +22,10 @@ def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) 
     listed = JsonEndpoints(RunListEndpoints(context))
     run = listed.import_rollouts("../dumps/2.jsonl", json.dumps(ROW) + "\n" + json.dumps({**ROW, "score": 0.0}))
     assert (run["name"], run["kind"], run["status"], run["reward"]) == ("2", "imported", "succeeded", 0.5)
-    page = DialogueEndpoints(context).list_dialogues({"run": run["id"]})
+    page = JsonEndpoints(DialogueEndpoints(context)).list_dialogues({"run": run["id"]})
     assert [row["outcomes"] for row in page["rows"]] == ["1", "0"]
     event_id = page["rows"][0]["event_id"]
-    shown = DialogueEndpoints(context).get_dialogue(run["id"], event_id)
+    shown = JsonEndpoints(DialogueEndpoints(context)).get_dialogue(run["id"], event_id)
     assert "<b>3 + 4?</b>" in json.dumps(shown), "the prompt is text; pages insert it as text nodes"
     details = JsonEndpoints(RunEndpoints(context)).get_run(run["id"])
     assert details["actions"] == ["delete"] and details["checkpoints"] == []

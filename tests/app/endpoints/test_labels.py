@@ -14,7 +14,7 @@ from replay_data import add_run, event, hint, odd_events, training_events, turn
 from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
 from app.endpoints.endpoint import ArgumentError, endpoints_of
-from app.endpoints.leaks.labels import HintToLabel, LabelEndpoints
+from app.endpoints.leaks.labels import LabelEndpoints
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.db.queries import runs
@@ -37,26 +37,26 @@ def run(context: Context) -> int:
 
 
 @pytest.fixture(scope="module")
-def unlabeled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabelEndpoints]:
+def unlabeled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One small run, number 1, without labels, for tests that change nothing."""
     workspace = Workspace(tmp_path_factory.mktemp("unlabeled")).create()
     db = Database(workspace.database_url())
     db.migrate()
     add_run(db, workspace, "small", training_events())
-    yield LabelEndpoints(Context(workspace, db, Queue(db, workspace)))
+    yield JsonEndpoints(LabelEndpoints(Context(workspace, db, Queue(db, workspace))))
     db.close()
 
 
-def put(e: LabelEndpoints, run: int, event: str = LEAKS, label: Any = "leak", **more: Any) -> HintToLabel:
+def put(e: Any, run: int, event: str = LEAKS, label: Any = "leak", **more: Any) -> Any:
     return e.label_hint(**{"run": run, "event_id": event, "turn": 0, "annotator": "anna", "label": label, **more})
 
 
 # -- blind -----------------------------------------------------------------------------------------------------------
-def test_findings_are_returned_only_after_the_answer(endpoints: LabelEndpoints, run: int) -> None:
+def test_findings_are_returned_only_after_the_answer(endpoints: Any, run: int) -> None:
     put(endpoints, run, annotator="bob")
     blind = endpoints.hint_to_label(run, LEAKS, 0, "anna")
     hidden = ("findings", "other_labels", "hint", "own_label")
-    assert not blind["is_open"] and [blind[name] for name in hidden] == [None] * 4  # type: ignore[literal-required]
+    assert not blind["is_open"] and [blind[name] for name in hidden] == [None] * 4
     assert "exact" not in json.dumps(blind) and "bob" not in json.dumps(blind)
     queue = endpoints.next_hints_to_label("anna", {"run": run})
     assert set(queue["hints"][0]) == {"run", "event_id", "turn", "label", "level"}
@@ -68,7 +68,7 @@ def test_findings_are_returned_only_after_the_answer(endpoints: LabelEndpoints, 
     assert [other["annotator"] for other in answered["other_labels"] or []] == ["bob"]
 
 
-def test_an_annotator_can_see_the_findings_before_the_answer(endpoints: LabelEndpoints, run: int) -> None:
+def test_an_annotator_can_see_the_findings_before_the_answer(endpoints: Any, run: int) -> None:
     seen = endpoints.hint_to_label(run, LEAKS, 0, "anna", blind=False)
     assert seen["is_open"] and seen["own_label"] is None
     assert seen["findings"] is not None and seen["findings"]["findings"][0]["detector"] == "exact"
@@ -76,7 +76,7 @@ def test_an_annotator_can_see_the_findings_before_the_answer(endpoints: LabelEnd
     assert own is not None and own["blind"] is False
 
 
-def test_the_server_decides_whether_a_label_is_blind(endpoints: LabelEndpoints, context: Context, run: int) -> None:
+def test_the_server_decides_whether_a_label_is_blind(endpoints: Any, context: Context, run: int) -> None:
     with pytest.raises(ArgumentError, match="blind"):
         put(endpoints, run, blind=True)
 
@@ -94,7 +94,7 @@ def test_the_server_decides_whether_a_label_is_blind(endpoints: LabelEndpoints, 
     assert {LEAKS} <= {each["event_id"] for each in flagged} and not is_blind(LEAKS, "finn")
 
 
-def test_findings_are_shown_to_named_annotators_alone(endpoints: LabelEndpoints, run: int) -> None:
+def test_findings_are_shown_to_named_annotators_alone(endpoints: Any, run: int) -> None:
     seen = endpoints.hint_to_label(run, LEAKS, 0, " ", blind=False)
     assert not seen["is_open"] and seen["findings"] is None
 
@@ -106,14 +106,14 @@ def test_a_read_only_server_shows_findings_and_records_nothing(context: Context,
     assert own is not None and own["blind"]
 
 
-def test_a_blind_redacted_hint_does_not_show_its_redaction(endpoints: LabelEndpoints, context: Context) -> None:
+def test_a_blind_redacted_hint_does_not_show_its_redaction(endpoints: Any, context: Context) -> None:
     odd = add_run(context.db, context.workspace, "odd", odd_events()).id or 0
     blind = endpoints.hint_to_label(odd, "dialogue:train:odd/redacted", 0, "anna")
     assert blind["feedback"] == "Say A B A B now." and "[…]" not in json.dumps(blind, ensure_ascii=False)
     assert put(endpoints, odd, "dialogue:train:odd/redacted")["hint"] == "Say […] now."
 
 
-def test_a_hint_has_the_dialogue_before_it_and_nothing_after_it(endpoints: LabelEndpoints, run: int) -> None:
+def test_a_hint_has_the_dialogue_before_it_and_nothing_after_it(endpoints: Any, run: int) -> None:
     second = endpoints.hint_to_label(run, NEVER, 1, "anna")
     assert [(t["attempt"], t["hint"]) for t in second["turns"]] == [
         ("no idea", "Correct so far: A ? ? ?"), ("<answer>B B B B</answer>", None)
@@ -124,7 +124,7 @@ def test_a_hint_has_the_dialogue_before_it_and_nothing_after_it(endpoints: Label
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
-def test_labels_are_stored_and_undone(endpoints: LabelEndpoints, run: int) -> None:
+def test_labels_are_stored_and_undone(endpoints: Any, run: int) -> None:
     put(endpoints, run, LATER, "no_leak")
     put(endpoints, run, LEAKS, "leak", start=12, end=19, note="all of it")
     put(endpoints, run, LEAKS, "unsure")
@@ -141,16 +141,16 @@ def test_labels_are_stored_and_undone(endpoints: LabelEndpoints, run: int) -> No
     assert endpoints.labeling_progress("anna", {"run": run})["labeled"] == 0
 
 
-def test_the_queue_continues_after_and_before_a_hint(endpoints: LabelEndpoints, run: int) -> None:
+def test_the_queue_continues_after_and_before_a_hint(endpoints: Any, run: int) -> None:
     first = endpoints.next_hints_to_label("anna", {"run": run}, limit=5)
     assert (len(first["hints"]), first["labeled"], first["total"]) == (5, 0, 24)
-    last: Any = {name: first["hints"][-1][name] for name in ("run", "event_id", "turn")}  # type: ignore[literal-required]
+    last: Any = {name: first["hints"][-1][name] for name in ("run", "event_id", "turn")}
     assert len(endpoints.next_hints_to_label("anna", {"run": run}, after=last, limit=50)["hints"]) == 19
     back = endpoints.next_hints_to_label("anna", {"run": run}, before=last, limit=50)
     assert back["hints"] == first["hints"][:4]
 
 
-def test_the_queue_selects_flagged_sampled_or_unlabeled_hints(endpoints: LabelEndpoints, run: int) -> None:
+def test_the_queue_selects_flagged_sampled_or_unlabeled_hints(endpoints: Any, run: int) -> None:
     assert endpoints.next_hints_to_label("anna", {"selection": "flagged"})["total"] == 6
     sample = endpoints.next_hints_to_label("anna", {"selection": "random_unflagged", "size": 7, "seed": 5}, limit=50)
     assert sample["total"] == len(sample["hints"]) == 7
@@ -160,7 +160,7 @@ def test_the_queue_selects_flagged_sampled_or_unlabeled_hints(endpoints: LabelEn
     assert endpoints.next_hints_to_label(queue={"run": run}, limit=1)["hints"][0]["label"] is None, "without a name"
 
 
-def test_the_queue_has_hints_of_controls_only_on_request(endpoints: LabelEndpoints, context: Context) -> None:
+def test_the_queue_has_hints_of_controls_only_on_request(endpoints: Any, context: Context) -> None:
     def evaluated(index: int, condition: str) -> Any:
         key, attempt = f"{condition}/{index}", turn(0, "x", None, hint(f"Look {index}.", teacher="scripted"))
         return event(key, [attempt], 0, key, phase="evaluation", checkpoint="base", condition=condition)
@@ -175,14 +175,14 @@ def test_the_queue_has_hints_of_controls_only_on_request(endpoints: LabelEndpoin
         assert all("shuffled" not in each["event_id"] for each in own["hints"])
 
 
-def test_choices_list_runs_environments_and_annotators(endpoints: LabelEndpoints, run: int) -> None:
+def test_choices_list_runs_environments_and_annotators(endpoints: Any, run: int) -> None:
     put(endpoints, run)
     found = endpoints.label_choices()
     assert found["environments"] == ["secret_code"] and found["annotators"] == endpoints.list_annotators() == ["anna"]
     assert [each["name"] for each in found["runs"]] == ["small"]
 
 
-def test_hostile_notes_and_names_are_stored_unchanged(endpoints: LabelEndpoints, run: int) -> None:
+def test_hostile_notes_and_names_are_stored_unchanged(endpoints: Any, run: int) -> None:
     hostile = '<img src=x onerror="alert(1)"> ![x](http://example.invalid)'
     own = put(endpoints, run, note=hostile, annotator="<b>eve</b>")["own_label"]
     assert own is not None and (own["note"], own["annotator"]) == (hostile, "<b>eve</b>")
@@ -208,7 +208,7 @@ def test_hostile_notes_and_names_are_stored_unchanged(endpoints: LabelEndpoints,
         ({"surprise": 1}, ArgumentError),
     ],
 )
-def test_an_invalid_label_is_refused(unlabeled: LabelEndpoints, change: dict[str, Any], error: type[RL2FError]) -> None:
+def test_an_invalid_label_is_refused(unlabeled: Any, change: dict[str, Any], error: type[RL2FError]) -> None:
     with pytest.raises(error) as caught:
         put(unlabeled, **{"run": 1, **change})
     assert isinstance(caught.value, RL2FError) and caught.value.what
@@ -237,9 +237,7 @@ Call = Callable[[LabelEndpoints], object]
         (lambda e: e.hint_to_label(1, LEAKS, 99), NotFoundError),
     ],
 )
-def test_an_invalid_request_raises_an_error_with_a_reason(
-    unlabeled: LabelEndpoints, call: Call, error: type[RL2FError]
-) -> None:
+def test_an_invalid_request_raises_an_error_with_a_reason(unlabeled: Any, call: Call, error: type[RL2FError]) -> None:
     with pytest.raises(error) as caught:
         call(unlabeled)
     assert isinstance(caught.value, RL2FError) and caught.value.what
@@ -248,7 +246,7 @@ def test_an_invalid_request_raises_an_error_with_a_reason(
 KEY: Any = {"run": 1, "event_id": LEAKS, "turn": 0}
 
 
-def test_a_hint_of_a_deleted_run_is_not_found(endpoints: LabelEndpoints, run: int, context: Context) -> None:
+def test_a_hint_of_a_deleted_run_is_not_found(endpoints: Any, run: int, context: Context) -> None:
     put(endpoints, run)
     runs.remove(context.db, run)
     with pytest.raises(NotFoundError, match="no run"):
@@ -268,7 +266,7 @@ def test_a_read_only_server_stores_no_label(run: int, context: Context) -> None:
     assert label_queries.annotators(context.db) == []
 
 
-def test_labeling_needs_the_scope_label(endpoints: LabelEndpoints) -> None:
+def test_labeling_needs_the_scope_label(endpoints: Any) -> None:
     scopes = {name: scope for name, scope, _ in endpoints_of(endpoints.group)}
     assert {name for name, scope in scopes.items() if scope == "label"} == {"label_hint", "undo_label"}
     assert "run" not in scopes.values()

@@ -52,7 +52,7 @@ def test_a_hint_of_a_model_is_kept_with_prompt_cost_and_error(db: Database, work
     run = stored_run(db, workspace, [dialogue(turns=turns), metric(1, **{"teacher/hints": 3.0, "teacher/errors": 2.0})])
     assert run.id is not None
     view = dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0")
-    said, failed, caught = (each["hint"] for each in dialogue_detail(run, view)["turns"][:3])
+    said, failed, caught = (each["hint"] for each in dialogue_detail(run, view).model_dump(mode="json")["turns"][:3])
     assert said is not None and failed is not None and caught is not None
     assert (said["hint_prompt_template"], said["usage"]) == ("socratic@1a2b3c4d", USAGE.model_dump())
     assert said["hint_error"] is None and (failed["hint_error"] or "").startswith("HTTP 500")
@@ -106,7 +106,7 @@ def test_a_fresh_prompt_is_shown_as_the_student_read_it_where_its_template_is_st
                 public={"low": 1, "high": 16}, privileged={"number": 8})  # fmt: skip
     run = stored_run(db, workspace, [dialogue(turns=asked, task=task)])
     assert run.id is not None
-    detail = dialogue_detail(run, dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0"))
+    detail = dialogue_detail(run, dialogues.get(db, run.id, "dialogue:train:rl2f/1/0/0")).model_dump(mode="json")
     first, second, third = (each["reprompt"] for each in detail["turns"])
     values = {"problem": detail["prompt"]["text"], "attempt": detail["turns"][0]["attempt"], "hint": SAID.text}
     assert first is None

@@ -19,7 +19,7 @@ from app.endpoints.leaks.labels import LabelEndpoints
 from app.pages.labels.desk import LabelForm
 from app.pages.labels.report import report_view
 from jobs.labels import report_queries
-from jobs.labels.report_queries import Scope
+from jobs.labels.hint_counts import Scope
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def test_a_blind_card_has_no_ground_truth_and_an_opened_one_has_it(context: Cont
 
 
 def test_the_replay_shows_the_planted_kind_and_how_the_hint_leaks(context: Context, run: int) -> None:
-    hint = DialogueEndpoints(context).get_dialogue(run, "dialogue:train:d/1")["turns"][0]["hint"]
-    assert hint is not None and hint["planted"] == "roman"
+    hint = DialogueEndpoints(context).get_dialogue(run, "dialogue:train:d/1").turns[0].hint
+    assert hint is not None and hint.planted == "roman"
     shown = json.dumps(finding_lines(hint))
     assert "planted leak: roman" in shown and "mentions leak" in shown and "(exact)" in shown
 

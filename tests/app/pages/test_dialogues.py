@@ -13,9 +13,11 @@ from app.common.context import Context
 from app.components.elements.dialogue_list import dialogue_list, row_key
 from app.components.elements.replay import group_kind
 from app.components.elements.transcript import Folding, transcript_text
+from app.endpoints.dialogues import Sibling
 from app.endpoints.studio import Studio
 from app.pages.dialogues.browse import DialogueBrowser, PageState, merged_ranges, parse_filter
 from app.pages.dialogues.view import content, error_view, histogram_chart, pager, shortcuts, step_of
+from jobs.db.queries.dialogues import DialogueFilter
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import ActionChoice
 
@@ -33,7 +35,7 @@ def browser(context: Context) -> DialogueBrowser:
 @pytest.fixture
 def place(browser: DialogueBrowser) -> PageState:
     """The first dialogue of run 1."""
-    return browser.load(PageState(filter={"run": 1}, query={"run": "1"}, annotator="anna"))
+    return browser.load(PageState(filter=DialogueFilter(run=1), query={"run": "1"}, annotator="anna"))
 
 
 def shown(node: Any) -> str:
@@ -57,7 +59,7 @@ def test_the_fields_are_parsed_to_a_filter() -> None:
         "error": "",
         "solved": "2",
     }
-    assert parse_filter(fields) == {
+    assert parse_filter(fields).model_dump() == {
         "run": 3,
         "step_from": 18,
         "step_to": 22,
@@ -67,8 +69,8 @@ def test_the_fields_are_parsed_to_a_filter() -> None:
         "labeled": False,
         "solved": "2",
     }
-    assert parse_filter({"step": "7"}) == {"step_from": 7, "step_to": 7}
-    assert parse_filter({"reward": "0.5.."}) == {"reward_from": 0.5}
+    assert parse_filter({"step": "7"}).model_dump() == {"step_from": 7, "step_to": 7}
+    assert parse_filter({"reward": "0.5.."}).model_dump() == {"reward_from": 0.5}
 
 
 @pytest.mark.parametrize("fields", [{"step": "two"}, {"step": "1–2–3"}, {"reward": "1.2.3"}])
@@ -97,7 +99,7 @@ def test_keys_move_through_dialogues_and_turns(browser: DialogueBrowser, place: 
 
 def test_another_dialogue_hides_the_answer_and_keeps_tokens_shown(browser: DialogueBrowser, place: PageState) -> None:
     place = do(browser, place, "reveal", "tokens")
-    assert place.privileged and place.privileged["gold_answer"] == "A B A B"
+    assert place.privileged and place.privileged.gold_answer == "A B A B"
     place = do(browser, place, "next")
     assert place.privileged is None and place.tokens is not None
     assert do(browser, place, "tokens").tokens is None
@@ -116,11 +118,11 @@ def test_a_label_uses_the_selected_words_and_is_undone(browser: DialogueBrowser,
     place = browser.act(place, {"action": "label", "label": "leak"}, {"key": "0", "start": 4, "end": 15})
     assert place.message == "Turn 1: leak, with the marked words."
     place = do(browser, place, "label", label="unsure")
-    (label,) = place.dialogue["turns"][0]["hint"]["labels"]  # type: ignore[index]
-    assert (label["label"], label["start"], label["end"], label["blind"]) == ("unsure", 4, 15, False)
-    assert place.page and place.page["rows"][place.position]["label_count"] == 1
+    (label,) = place.dialogue.turns[0].hint.labels  # type: ignore[union-attr]
+    assert (label.label, label.start, label.end, label.blind) == ("unsure", 4, 15, False)
+    assert place.page and place.page.rows[place.position].label_count == 1
     place = do(browser, place, "undo", "undo")
-    assert place.dialogue and place.dialogue["turns"][0]["hint"]["labels"] == []  # type: ignore[index]
+    assert place.dialogue and place.dialogue.turns[0].hint.labels == []  # type: ignore[union-attr]
     assert do(browser, place, "undo").message == "Nothing to undo."
     assert do(browser, replace(place, annotator=""), "label", label="leak").message == "Enter your name first."
     assert do(browser, replace(place, turn=1), "label", label="leak").message == "This attempt has no hint."
@@ -133,8 +135,8 @@ def test_expanding_and_collapsing_renews_the_foldable_parts(browser: DialogueBro
 
 
 def test_a_narrow_window_shows_the_list_first(browser: DialogueBrowser) -> None:
-    place = browser.load(PageState(filter={"run": 1}, narrow=True, in_list=True))
-    assert place.current is None and place.page and len(place.page["rows"]) == 24
+    place = browser.load(PageState(filter=DialogueFilter(run=1), narrow=True, in_list=True))
+    assert place.current is None and place.page and len(place.page.rows) == 24
     place = browser.act(place, {"action": "open", "run": "1", "event": PREFIX + "1/0/2"})
     assert not place.in_list
     assert do(browser, place, "list").in_list
@@ -170,7 +172,7 @@ def test_the_rewards_of_a_step_are_bars(browser: DialogueBrowser, place: PageSta
 
 def test_rows_and_pager_of_a_list(place: PageState) -> None:
     assert place.page
-    rows: Any = dialogue_list(place.page["rows"], with_run=False)
+    rows: Any = dialogue_list(place.page.rows, with_run=False)
     assert len(rows[2:]) == 24 and "run 1" not in shown(rows)
     assert place.current and [row[2][1]["data-key"] for row in rows[2:]].index(row_key(*place.current)) == 0
     assert "1–24 of 24" in shown(pager(place))
@@ -191,8 +193,11 @@ def test_the_text_of_a_dialogue_contains_what_the_student_read(place: PageState,
 
 def test_a_group_is_described_by_its_outcomes() -> None:
     def kind(**solved_at: int | None) -> str:
-        return group_kind([{"event_id": "", "index": 0, "reward": None, "solved_at": solved_at[name],
-                            "outcomes": {"unknown": "-"}.get(name, "?")} for name in solved_at])  # fmt: skip
+        known: Any = {"event_id": "", "index": 0, "reward": None}
+        signs = {"unknown": "-"}
+        return group_kind(
+            [Sibling(solved_at=at, outcomes=signs.get(name, "?"), **known) for name, at in solved_at.items()]
+        )
 
     assert kind(a=1, b=None) == kind(a=1, b=None, unknown=None) == "mixed: 1 correct"
     assert (kind(a=None), kind(a=2, b=1), kind(unknown=None)) == ("all incorrect", "all correct", "no verdict")
@@ -202,14 +207,14 @@ def test_the_replay_of_an_episode_shows_observation_action_and_reward(context: C
     events = taxi_events()
     add_run(context.db, context.workspace, "taxi", events, environment={"type": "taxi", "dangerous": True})
     browser = DialogueBrowser(Studio(context))
-    place = browser.load(PageState(filter={"run": 1}, query={"run": "1"}))
+    place = browser.load(PageState(filter=DialogueFilter(run=1), query={"run": "1"}))
     page = shown(content(place))
-    assert place.dialogue is not None and place.dialogue["stop_reason"] == "ended"
-    first, last = place.dialogue["turns"]
+    assert place.dialogue is not None and place.dialogue.stop_reason == "ended"
+    first, last = place.dialogue.turns
     observation = events[0].dialogue.turns[0].verdict.observation
-    assert observation is not None and first["observation"] == observation and "|T" in observation
+    assert observation is not None and first.observation == observation and "|T" in observation
     assert observation in page and "parsed west" in page and "r −1.00" in page and "episode ended" in page
-    assert (first["done"], last["done"]) == (False, True) and "the environment ended the episode" in page
+    assert (first.done, last.done) == (False, True) and "the environment ended the episode" in page
     assert f"Environment\n{observation}" in transcript_text(place.dialogue)
     assert "Teacher" not in page  # an empty hint is not shown beside an observation
 
@@ -226,17 +231,19 @@ def test_the_replay_shows_reflection_and_action_probabilities_as_bars(context: C
     taxi = {"type": "taxi", "dangerous": True, "map": "gymnasium"}
     run = add_run(context.db, context.workspace, "taxi", [event.model_copy(update={"dialogue": dialogue})],
                   environment=taxi, rollout={"prompting": "enumerate"})  # fmt: skip
-    place = DialogueBrowser(Studio(context)).load(PageState(filter={"run": run.id}, query={"run": str(run.id)}))
+    place = DialogueBrowser(Studio(context)).load(
+        PageState(filter=DialogueFilter(run=run.id), query={"run": str(run.id)})
+    )
     assert place.dialogue is not None
-    turns = place.dialogue["turns"]
-    assert turns[0]["reflection"] == "The passenger is to the <i>west." and turns[1]["reflection"] is None
-    assert turns[0]["actions"] is not None and turns[0]["actions"][1]["probability"] == 0.75
-    assert turns[1]["actions"] is None
+    turns = place.dialogue.turns
+    assert turns[0].reflection == "The passenger is to the <i>west." and turns[1].reflection is None
+    assert turns[0].actions[1].probability == 0.75
+    assert turns[1].actions == ()
     page = shown(content(place))
     assert (
         page.index("Reflector") < page.index("The passenger is to the <i>west.") < page.index("A. ") < page.index("B. ")
     )
     bars = json.dumps(content(place))
     assert "width: 75.0%" in bars and "width: 25.0%" in bars and bars.count('"width: ') == 2
-    assert "Reply with one action" not in place.dialogue["prompt"]["system"]
+    assert "Reply with one action" not in place.dialogue.prompt.system
     assert "Reflector\nThe passenger" in transcript_text(place.dialogue)

@@ -53,9 +53,9 @@ def found(text: str = "Too low.", status: str = "succeeded") -> Any:
 
 
 def dialogue(*outcomes: bool) -> Any:
-    turns = [{"index": i, "correct": correct, "done": correct, "hint": None} for i, correct in enumerate(outcomes)]
+    turns = [SimpleNamespace(index=i, correct=correct, done=correct, hint=None) for i, correct in enumerate(outcomes)]
     outcome = "".join("1" if correct else "0" for correct in outcomes)
-    return {"run": 3, "event_id": "d", "turns": turns, "outcomes": outcome}
+    return SimpleNamespace(run_id=3, event_id="d", turns=turns, outcomes=outcome)
 
 
 def texts(node: Any) -> list[str]:
@@ -95,8 +95,8 @@ def test_a_running_fork_shows_progress_and_can_be_stopped() -> None:
 
 
 def test_the_tree_shows_hints_as_text_and_expands_open_arms_only() -> None:
-    row = {"event_id": "e1", "index": 0, "outcomes": "01", "error": None}
-    page: Any = {"rows": [row], "total": 5}
+    row = SimpleNamespace(event_id="e1", index=0, outcomes="01", error=None)
+    page: Any = SimpleNamespace(rows=[row], total=5)
     shown = json.dumps(result.tree(found(EVIL), dialogue(False, True), {"base|edited": page}, {}), ensure_ascii=False)
     assert EVIL in shown and "⚑ exact leak" in shown
     assert shown.count('"aria-expanded": "true"') == 1 and shown.count('"aria-expanded": "false"') == 3
@@ -108,17 +108,17 @@ def test_a_fork_needs_an_incorrect_attempt() -> None:
     assert view.blocked_reason(played, 0) == "" and view.blocked_notice(played, 0) is None
     assert "correct" in view.blocked_reason(played, 1) and "no such turn" in view.blocked_reason(played, 2)
     assert "/fork?run=3&dialogue=d&turn=0" in json.dumps(view.blocked_notice(played, 1))
-    played["turns"][0]["done"] = True
+    played.turns[0].done = True
     assert "episode ended" in view.blocked_reason(played, 0)
 
 
 def test_the_turns_before_a_fork_show_observations_and_no_empty_hints() -> None:
-    turn: Any = {"index": 0, "attempt": "x", "reward": -1.0, "outcome": "0", "parsed": "west", "done": False}
-    turn |= {"observation": "|T: :|", "hint": {"hint": "", "feedback": ""}, "reflection": None, "actions": None}
+    turn: Any = SimpleNamespace(index=0, attempt="x", total_reward=-1.0, outcome="0", parsed="west", done=False)
+    turn.observation, turn.reflection, turn.actions = "|T: :|", None, ()
+    turn.hint = SimpleNamespace(text="", feedback="", planted=None, findings=[], leak_found=False, leak_checked=False)
     shown = json.dumps(view.turn_view(turn))
     assert "|T: :|" in shown and "Environment" in shown and "Teacher" not in shown
-    turn |= {"observation": None, "hint": {"hint": "", "feedback": "", "planted": None, "findings": [],
-             "leak_found": False, "hint_error": None, "leak_checked": False}}  # fmt: skip
+    turn.observation = None
     shown = json.dumps(view.turn_view(turn))
     assert "Environment" not in shown and "Teacher" in shown
 

@@ -99,11 +99,11 @@ def test_labels_are_blind_until_the_findings_were_seen(studio: Studio) -> None:
     made = labeling(studio)
     made.give("leak", Draft(0, 7, "why"))
     assert made.desk.hint and made.desk.hint.own_label
-    assert made.desk.hint.own_label["blind"] and made.desk.hint.own_label["end"] == 7
+    assert made.desk.hint.own_label.blind and made.desk.hint.own_label.end == 7
     made.give("leak", Draft(0, 7, "still"))
-    assert made.desk.hint.own_label["blind"], "the same label with another note"
+    assert made.desk.hint.own_label.blind, "the same label with another note"
     made.give("unsure", NOTHING)
-    assert not made.desk.hint.own_label["blind"]
+    assert not made.desk.hint.own_label.blind
     assert not LabelForm(selection="flagged").is_blind and not LabelForm(show_findings=True).is_blind
 
 
@@ -113,7 +113,7 @@ def test_a_changed_note_is_saved_with_the_next_hint_and_undone(studio: Studio) -
     assert made.desk.message == CHOOSE
     made.give("leak", NOTHING)
     made.save_and_next(Draft(None, None, "names it"))
-    assert studio.labels.list_labels(1, LATER, 0)[0]["note"] == "names it"
+    assert studio.labels.list_labels(1, LATER, 0)[0].note == "names it"
     made.undo()
     assert current(made) == (LATER, 0) and made.desk.message == "Undone: leak."
     made.undo()
@@ -252,9 +252,9 @@ def test_a_budget_that_no_cascade_meets_is_stated() -> None:
 def test_the_budget_fields_belong_to_the_benchmark_and_to_the_address(studio: Studio) -> None:
     fields: Any = {name: (None, value) for name, value in vars(LabelForm()).items()}
     page = _Page(studio, QueryFields(fields))
-    form = page._form([*list(vars(LabelForm(view="benchmark")).values())[:-3], 2, None, 0.9])
-    assert form.budget() == {"usd_per_1000_hints": 2.0, "min_hints_per_second": 0.0, "min_precision": 0.9}
-    assert page._query(form) == {"view": "benchmark", "usd": "2.0", "precision": "0.9"}
+    form = page._form([*list(vars(LabelForm(view="benchmark")).values())[:-3], 2, None, 0.8])
+    assert form.budget() == {"usd_per_1000_hints": 2.0, "min_hints_per_second": 0.0, "min_precision": 0.8}
+    assert page._query(form) == {"view": "benchmark", "usd": "2.0", "precision": "0.8"}
     shown = page._updates(form, Desk())
     assert shown["usd"]["visible"] and not shown["run"]["visible"]
     assert not page._updates(LabelForm(), Desk())["usd"]["visible"]

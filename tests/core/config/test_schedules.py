@@ -13,7 +13,6 @@ from rl2f_core.config.schedules import Schedule, resolve_float, resolve_int
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.counterfactual.config import inherit_settings
-from rl2f_core.learning.learner.learner import learning_rate
 from rl2f_core.learning.training.preflight import dialogues_of
 from rl2f_core.run.directory import RunDir
 
@@ -47,8 +46,8 @@ def stage(**changes: Any) -> dict[str, Any]:
 def test_resolved_stage_has_plain_numbers() -> None:
     plain = StageConfig.model_validate(stage(group_size=4, learning_rate=0.1))
     for step in (0, 5):
-        now = plain.resolve(step)
-        assert (now.group_size, now.learning_rate, now.temperature) == (4, 0.1, None)
+        now = plain.resolve(step, 0.7)
+        assert (now.group_size, now.learning_rate, now.temperature) == (4, 0.1, 0.7)
     held = StageConfig.model_validate(
         stage(
             group_size=[{"step": 0, "value": 4}, {"step": 3, "value": 8}],
@@ -57,10 +56,9 @@ def test_resolved_stage_has_plain_numbers() -> None:
             warmup_steps=2,
         )
     )
-    assert [held.resolve(step).group_size for step in range(6)] == [4, 4, 4, 8, 8, 8]
-    assert [round(held.resolve(step).temperature or 0, 3) for step in range(6)] == [1, 1.05, 1.1, 1.15, 1.2, 1.2]
-    assert [round(learning_rate(held, step), 3) for step in range(4)] == [0.2, 0.4, 0.1, 0.1]
-    assert [learning_rate(held.resolve(step), step) for step in range(4)] == [learning_rate(held, s) for s in range(4)]
+    assert [held.resolve(step, 0.7).group_size for step in range(6)] == [4, 4, 4, 8, 8, 8]
+    assert [round(held.resolve(step, 0.7).temperature, 3) for step in range(6)] == [1, 1.05, 1.1, 1.15, 1.2, 1.2]
+    assert [round(held.resolve(step, 0.7).learning_rate, 3) for step in range(4)] == [0.2, 0.4, 0.1, 0.1]
     assert dialogues_of(held) == [12, 12, 12, 24, 24, 24] and held.breakpoints() == [0, 2, 3, 4]
     assert StageConfig.model_validate(held.model_dump(mode="json")) == held
 
@@ -102,4 +100,9 @@ def test_list_of_points_is_parsed_from_yaml_and_can_be_overridden(tmp_path: Path
         "stages: [{name: rl, method: rl2f, steps: 3, group_size: [{step: 0, value: 4}, {step: 2, value: 8}]}]\n"
     )
     config = load_config(path, ["stages.0.group_size.1.value=6"])
-    assert isinstance(config, RunConfig) and [config.stages[0].resolve(s).group_size for s in range(3)] == [4, 4, 6]
+    assert isinstance(config, RunConfig)
+    assert [config.stages[0].resolve(s, 1.0).group_size for s in range(3)] == [
+        4,
+        4,
+        6,
+    ]

@@ -116,7 +116,6 @@ TEXTS = st.one_of(
     st.lists(st.one_of(st.sampled_from(ODD_PIECES), st.text(st.characters(), max_size=5)), max_size=30).map("".join),
     st.tuples(st.sampled_from(ODD_PIECES), st.integers(1, 3000)).map(lambda pair: pair[0] * pair[1]),
 )
-PLAYED = {name: played(name) for name in KNOWN}
 
 
 def check(environment: Environment, task: Task, words: dict[str, str], text: str) -> None:
@@ -139,7 +138,7 @@ def check(environment: Environment, task: Task, words: dict[str, str], text: str
 
 
 def fuzz(name: str, examples: int) -> None:
-    environment, task, words = PLAYED[name]
+    environment, task, words = played(name)
 
     @settings(max_examples=examples, deadline=None, derandomize=True, database=None,
               suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -163,7 +162,7 @@ def test_no_text_of_thousands_crashes_a_parser(name: str) -> None:
 
 def test_texts_that_json_cannot_hold_are_stored_all_the_same() -> None:
     for name in KNOWN:
-        environment, task, _ = PLAYED[name]
+        environment, task, _ = played(name)
         for text in ("\ud800", "\x00", "\u202e\u2066", "(" * 5000 + ")" * 5000, "[" * 9000):
             judged(environment, task, wrap_answer(text)).model_dump_json()
 
@@ -174,7 +173,7 @@ def test_a_megabyte_is_judged_in_less_than_a_second_whatever_its_shape() -> None
     from rl2f_core.environments.base import MAX_ATTEMPT_CHARS
 
     for name in KNOWN:
-        environment, task, _ = PLAYED[name]
+        environment, task, _ = played(name)
         for shape, unit in SHAPES.items():
             text = unit * (BIG // len(unit))
             for attempt in (text, wrap_answer(text), wrap_answer(text[: MAX_ATTEMPT_CHARS - 20])):
@@ -188,7 +187,7 @@ def test_a_megabyte_is_judged_in_less_than_a_second_whatever_its_shape() -> None
 
 def test_hostile_tests_are_not_vacuous_an_honest_answer_passes_among_them() -> None:
     for name in KNOWN:
-        environment, task, words = PLAYED[name]
+        environment, task, words = played(name)
         earlier = before_last_action(environment, task)
         said = environment.simulate_attempt(task, earlier, random.Random(0), follow_hint=False, correct=True)
         assert judged(environment, task, said).correct

@@ -233,7 +233,8 @@ def test_a_step_has_numbers_of_each_part_and_a_plain_environment_has_none() -> N
     settings = config()
     engine = build_engine(settings, FakeBackend(script=said))
     method = registry.get("method", "rl2f")(settings.stages[0].method)
-    groups = Collector(engine, settings.stages[0], seed=1).rollouts(0, method)
+    collector = Collector(engine, settings.stages[0], seed=1)
+    groups = collector.rollouts(collector.resolve(0), method)
     values = part_metrics(groups, 2, method, [engine.environment] * len(groups))
     assert values["tasks/guess_number"] + values["tasks/secret_code"] == 6 and values["tasks/secret_code"] >= 2
     for name in ("guess_number", "secret_code"):

@@ -165,6 +165,13 @@ def test_the_recommended_cascade_has_the_highest_recall_within_the_budget(
     assert (found and found.detectors) == best
 
 
+def test_a_cascade_that_was_recorded_twice_counts_with_more_hints(file: Path) -> None:
+    part, whole = (result(file, "text", 0.98, recall, 0, 4000) for recall in (0.9, 0.6))
+    part, other = part.model_copy(update={"hints": whole.hints - 1}), result(file, "other", 0.98, 0.1, 0, 4000)
+    for order in ([part, other, whole], [whole, part, other]):
+        assert {found.detectors: found for found in latest(order, whole.benchmark)} == {"text": whole, "other": other}
+
+
 # -- command ---------------------------------------------------------------------------------------------------------
 def test_the_command_compares_cascades_in_one_table_and_records_them(file: Path, tmp_path: Path) -> None:
     target = tmp_path / "results.json"

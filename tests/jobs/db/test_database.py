@@ -17,9 +17,8 @@ from sqlmodel import select
 from jobs.db import settings
 from jobs.db.engine import NETWORK_FILE_SYSTEMS, Database, file_system
 from jobs.db.errors import StoreError, StoreFullError, StoreLockedError, StoreReadOnlyError
-from jobs.db.models import LeakLabel, Run
+from jobs.db.models import JobLog, LeakLabel, Run, ScheduledRun, Setting
 from jobs.db.queries import notes, runs
-from jobs.db.server_models import JobLog, ScheduledRun, Setting
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from jobs.db.queries import dialogues, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.ingest.ingester import ingest, reindex
 from jobs.workspace import Workspace
-from rl2f_core.errors import DataError
 from rl2f_core.run.events import Event, HintValueEvent
 
 EVENT = "dialogue:train:rl2f/1/0/{}"
@@ -111,8 +110,3 @@ def test_the_list_is_sorted_by_worth_in_pages_that_know_where_they_are(
         assert [row.event_id for row in held.rows] == [EVENT.format(i) for i in wanted[place // 3 * 3 :][:3]]
     last = dialogues.page(db, filter, limit=1, newest_first=True).rows[0]
     assert last.best_hint_value == values[wanted[-1]]
-
-
-def test_an_unknown_order_is_refused(db: Database, workspace: Workspace) -> None:
-    with pytest.raises(DataError, match=r"Unknown order of dialogues.*Known: played, reward, -reward, hint_value"):
-        dialogues.page(db, DialogueFilter(order="length"))

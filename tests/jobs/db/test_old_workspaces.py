@@ -16,8 +16,9 @@ from schema_drift import schema_drift
 from sqlalchemy import select
 
 from app.commands.options import migrated
+from jobs.db.dialogue_models import DialogueRow
 from jobs.db.engine import Database
-from jobs.db.models import DialogueRow, LeakLabel
+from jobs.db.models import LeakLabel
 from jobs.db.queries import chats, dialogues, metrics, notes, runs, tokens
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.ingest.ingester import reindex

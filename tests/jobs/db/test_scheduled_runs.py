@@ -15,8 +15,8 @@ from jobs_helpers import a_queue, open_queue, training
 from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError
+from jobs.db.models import ScheduledRun
 from jobs.db.queries import job_log, runs, scheduled_runs
-from jobs.db.server_models import ScheduledRun
 from jobs.queue import run_dirs
 from jobs.scheduler import retention
 from jobs.scheduler.job_logger import JobLogger

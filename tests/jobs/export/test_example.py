@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, metrics, runs
-from jobs.export.example_run import MAX_ADAPTER_BYTES, MAX_BYTES, NO_WEIGHTS, create_example, machine_paths
+from jobs.export.private_paths import machine_paths
 from jobs.ingest.ingester import reindex
 from jobs.workspace import Workspace
 from rl2f_core.errors import AdapterError, ConfigError, DataError, RunError
@@ -26,6 +28,20 @@ from rl2f_core.run.directory import RunDir, sha256
 from rl2f_core.run.events import CheckpointEvent, DialogueEvent, JsonlSink, MetricEvent, StatusEvent, read_events
 
 ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / ".ci" / "example_run.py"
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ci_example_run", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+example_run = load_script()
+create_example, NO_WEIGHTS = example_run.create_example, example_run.NO_WEIGHTS
+MAX_BYTES, MAX_ADAPTER_BYTES = example_run.MAX_BYTES, example_run.MAX_ADAPTER_BYTES
 SHIPPED = sorted(path.parent for path in (ROOT / "data" / "example_runs").glob("*/config.yaml"))
 CONTROLS = ("hints", "contentless")
 STEPS = 9
@@ -274,13 +290,13 @@ def test_the_readme_says_how_an_example_is_made() -> None:
     text = (ROOT / "data" / "example_runs" / "README.md").read_text()
     for folder in SHIPPED:
         assert f"`{folder.name}`" in text
-    assert "jobs.export.example_run" in text
+    assert ".ci/example_run.py" in text
 
 
 @pytest.mark.slow
 def test_the_module_makes_an_example_from_the_command_line(tmp_path: Path) -> None:
     run = recorded(tmp_path)
-    command = [sys.executable, "-m", "jobs.export.example_run", run, tmp_path / "out"]
+    command = [sys.executable, SCRIPT, run, tmp_path / "out"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "dialogues" in done.stdout, done.stderr
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -22,7 +22,6 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen3Config
 
-from jobs.export.example_run import machine_paths
 from jobs.export.model import exporter
 from jobs.export.model.card import BaseModel, ModelExport, data_licenses, model_card
 from jobs.export.model.exporter import export_model, merged_model
@@ -30,6 +29,7 @@ from jobs.export.model.formats import MODEL_FORMATS, ModelFormat
 from jobs.export.model.gguf_file import QUANTIZATIONS, write_gguf
 from jobs.export.model.hub import push
 from jobs.export.model.ollama import CHATML, modelfile
+from jobs.export.private_paths import machine_paths
 from rl2f_core.common.paths import EXAMPLE_RUNS, ROOT
 from rl2f_core.errors import AdapterError, ConfigError, ModelError, RunError
 from rl2f_core.run.directory import RunDir, sha256

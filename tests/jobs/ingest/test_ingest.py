@@ -61,7 +61,7 @@ def contents(db: Database, run_id: int) -> list[object]:
 
     def plain(row: object) -> dict[str, object]:
         data = row.model_dump()  # type: ignore[attr-defined]
-        return {k: v for k, v in data.items() if k not in ("id", "dialogue_id", "task_id", "turn_id", "run_id")}
+        return {k: v for k, v in data.items() if k not in ("id", "dialogue_id", "task_id", "turn_id", "run_id", "run")}
 
     shown: list[object] = []
     page = dialogues.page(db, DialogueFilter(run=run_id), limit=500)

@@ -9,8 +9,9 @@ from event_data import read_all
 from rescore_data import pair, run_folder
 from sqlmodel import col, select
 
+from jobs.db.dialogue_models import RescoredHint, RescoreSummary
 from jobs.db.engine import Database
-from jobs.db.models import RescoredHint, RescoreSummary, Run
+from jobs.db.models import Run
 from jobs.db.queries import dialogues, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.ingest import ingester

@@ -14,8 +14,8 @@ from jobs.db.engine import Database
 from jobs.labels import annotation_queue, report_queries
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.fitting import DEFAULT_ON_DRAWS, ON_DRAWS, blind_draws, draw_quality, fit_labels, labeled_examples
+from jobs.labels.hint_counts import Scope
 from jobs.labels.label_queries import LabelAnswer, put
-from jobs.labels.report_queries import Scope
 from jobs.workspace import Workspace
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.mentions.model import cross_validated, probabilities, read_weights

@@ -11,8 +11,8 @@ from jobs.db.models import Run
 from jobs.ingest import ingester
 from jobs.labels import annotation_queue, report_queries
 from jobs.labels.annotation_queue import QueueFilter
+from jobs.labels.hint_counts import Scope
 from jobs.labels.label_queries import LabelAnswer, put
-from jobs.labels.report_queries import Scope
 from jobs.workspace import Workspace
 from rl2f_core.types import LeakReport
 

@@ -14,7 +14,7 @@ from jobs.db.queries import dialogues
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue, hint_counts, holdout, report_queries
 from jobs.labels.annotation_queue import QueueFilter
-from jobs.labels.report_queries import Scope
+from jobs.labels.hint_counts import Scope
 from jobs.workspace import Workspace
 from rl2f_core.common.stats.intervals import wilson
 from rl2f_core.config.loading import parse_config
@@ -58,8 +58,8 @@ def test_recall_on_planted_hints_is_given_by_detector_kind_and_checkpoint(
 def test_no_other_number_of_the_report_counts_planted_hints(db: Database, workspace: Workspace, run: int) -> None:
     report = report_queries.read(db, Scope())
     assert (report.total.estimates.size, report.total.estimates.flagged) == (5, 1)
-    assert sum(row.hints for row in report_queries.information(db, Scope(), report_queries.source(db, "run"))) == 5
-    assert sum(hint_counts.count_runtime(db, False).values()) == 5
+    assert sum(row.hints for row in hint_counts.information(db, Scope(), report_queries.source(db, "run"))) == 5
+    assert sum(hint_counts.count_runtime(db, Scope()).values()) == 5
 
 
 def test_planted_hints_are_in_no_queue_of_labels(db: Database, workspace: Workspace, run: int) -> None:

@@ -14,8 +14,8 @@ from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue, hint_counts, label_queries, opened_hints, report_queries
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.estimation import Estimates
+from jobs.labels.hint_counts import Scope
 from jobs.labels.label_queries import LabelAnswer
-from jobs.labels.report_queries import Scope
 from jobs.labels.sampling import SamplingFrame
 from jobs.workspace import Workspace
 from rl2f_core.errors import RL2FError
@@ -43,7 +43,7 @@ def test_hints_are_counted_by_what_divides_them_as_they_come_and_when_they_are_r
     db: Database, workspace: Workspace, truth: Truth
 ) -> None:
     def tally() -> dict[object, int]:
-        return {key: n for test in (False, True) for key, n in hint_counts.count_runtime(db, test).items()}
+        return {key: n for test in (False, True) for key, n in hint_counts.count_runtime(db, Scope(test=test)).items()}
 
     found = tally()
     assert sum(found.values()) == 400
@@ -53,7 +53,7 @@ def test_hints_are_counted_by_what_divides_them_as_they_come_and_when_they_are_r
         annotation_queue.queue(db, "", QueueFilter("flagged"), 5000)
     )
     for test in (False, True):
-        assert sum(hint_counts.count_runtime(db, test).values()) == len(half(db, truth, test=test))
+        assert sum(hint_counts.count_runtime(db, Scope(test=test)).values()) == len(half(db, truth, test=test))
     reindex(db, workspace)
     assert tally() == found
     runs.remove(db, truth.run.id or 0)
@@ -330,7 +330,7 @@ def test_the_report_counts_bits_of_flagged_and_of_other_hints(db: Database, work
 
 def in_test_set(db: Database, run: Run) -> bool:
     """Whether the hints of a run on one task are in the test set."""
-    return bool(hint_counts.count_runtime(db, True, run.id))
+    return bool(hint_counts.count_runtime(db, Scope(run.id, test=True)))
 
 
 def test_a_report_on_hints_without_bits_has_no_information(db: Database, truth: Truth) -> None:

@@ -15,9 +15,8 @@ from jobs_helpers import a_queue, counting, events, open_queue, python, training
 
 from jobs.db import settings
 from jobs.db.errors import StoreError
-from jobs.db.models import Run
+from jobs.db.models import JobLog, Run, ScheduledRun
 from jobs.db.queries import job_log, runs, scheduled_runs
-from jobs.db.server_models import JobLog, ScheduledRun
 from jobs.ingest.ingester import ingest
 from jobs.queue.queue import Queue
 from jobs.scheduler.scheduler import DAILY_JOBS, RUN_MISSED, Scheduler, SchedulerLockedError

@@ -157,7 +157,7 @@ class AutoExplore(OracleEnvironment[TreeState], MisleadingHints, Baselines, Leve
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Return one of the other two hints."""
         true = self.hint(task, attempts, rng)
-        return rng.choice([each for each in (HERE, BELOW, ELSEWHERE) if each != true])
+        return rng.choice([text for text in (HERE, BELOW, ELSEWHERE) if text != true])
 
     def constant_baseline(self) -> ConstantBaseline:
         """The root contains no file, so no command alone solves a task."""

@@ -136,7 +136,7 @@ class Household(OracleEnvironment[HouseState], MisleadingHints, Baselines, Level
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """Return another sub-goal of the task."""
         true = self.hint(task, attempts, rng)
-        return rng.choice([each for each in _sub_goals(world_of(task.public)) if each != true])
+        return rng.choice([goal for goal in _sub_goals(world_of(task.public)) if goal != true])
 
     def constant_baseline(self) -> ConstantBaseline:
         """Every task needs at least two different actions."""

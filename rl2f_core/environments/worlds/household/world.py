@@ -104,7 +104,7 @@ class HouseState(NamedTuple):
 
     def move(self, name: str, place: str) -> HouseState:
         """Return the state with an object at another place."""
-        return self._replace(places=tuple((each, place if each == name else old) for each, old in self.places))
+        return self._replace(places=tuple((other, place if other == name else old) for other, old in self.places))
 
     def is_open(self, receptacle: str) -> bool:
         """Return whether objects can be put in or on a receptacle and taken from it."""
@@ -236,13 +236,15 @@ def random_world(
     room = ROOMS[room_name]
     kind = rng.choice(room.goals.get(goal, room.objects))
     appliance = APPLIANCES.get(goal)
-    target = rng.choice(LAMPS if goal == "light" else [each for each in room.receptacles if each != appliance])
-    needed = [each for each in (appliance, target if goal != "light" else "shelf") if each]
-    needed.append(rng.choice([each for each in room.receptacles if each not in needed]))
-    others = [each for each, most in room.receptacles.items() for _ in range(most - (each in needed))]
+    target = rng.choice(
+        LAMPS if goal == "light" else [receptacle for receptacle in room.receptacles if receptacle != appliance]
+    )
+    needed = [name for name in (appliance, target if goal != "light" else "shelf") if name]
+    needed.append(rng.choice([receptacle for receptacle in room.receptacles if receptacle not in needed]))
+    others = [name for name, most in room.receptacles.items() for _ in range(most - (name in needed))]
     names = _number([*needed, *rng.sample(others, receptacles - len(needed))])
     kinds = [kind] * (rng.choice((2, 3)) if goal == "two" else rng.choice((1, 1, 2)))
-    kinds += rng.choices([each for each in room.objects if each != kind], k=objects - len(kinds))
+    kinds += rng.choices([other for other in room.objects if other != kind], k=objects - len(kinds))
     away = [name for name in names if kind_of(name) != target]
     places = [(name, rng.choice(away if kind_of(name) == kind else names)) for name in _number(kinds)]
     if goal == "light":

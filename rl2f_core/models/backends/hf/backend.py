@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class HFBackend(Backend):
     """transformers on cuda, mps or cpu."""
 
+    folder: Path
     merges_adapters: ClassVar[bool] = True
     """Whether a single active adapter is merged into the base weights."""
     stacks_all_adapters: ClassVar[bool] = False

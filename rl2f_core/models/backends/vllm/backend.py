@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 class VLLMBackend(Backend):
     """vLLM on cuda or cpu, with adapters replaced at run time."""
 
+    folder: Path
+
     class Config(ComponentConfig):
         """Generation with vLLM."""
 

@@ -166,4 +166,4 @@ def test_the_ray_backend_sends_adapters_and_its_engine_sends_requests_per_studen
     ids = [request.id for request in requests]
     assert results == [("a", ids[0]), (None, ids[1]), ("a", ids[2])] and progress == [(2, 3), (3, 3)]
     assert workers.calls == [("scripted", True, 2, "rl@1"), ("scripted", True, 1, "base")]
-    assert not hasattr(backend, "folder")  # neither has the inner backend
+    assert backend.folder is None  # as in the inner backend

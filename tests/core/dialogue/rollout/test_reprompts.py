@@ -152,7 +152,7 @@ def test_rl2f_rlvr_and_sft_train_with_both_prompting_modes(prompting: str):
         stage = made.stages[0]
         method: Any = registry.get("method", name)(stage.method)  # type: ignore[call-arg]
         method.begin_step(StepContext.of(guessing, 0, 1))
-        groups = method.collect(Collector(guessing, stage, seed=1), 0)
+        groups = method.collect(Collector(guessing, stage, seed=1), stage.resolve(0, 1.0))
         samples = [sample for group in groups for sample in method.samples(group)]
         trained = [r for group in groups for r in group.trainable if any(s.dialogue == r.dialogue.id for s in samples)]
         assert trained and len(samples) == sum(len(r.sequences) for r in trained)

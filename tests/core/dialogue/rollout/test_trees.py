@@ -33,7 +33,7 @@ def collect(branches: int) -> tuple[list[Group], FakeBackend]:
     backend = FakeBackend(script=lambda text, rng: f"<answer>{rng.choice('ABC')} {rng.choice('ABC')}</answer>")
     stage: Any = made.stages[0]
     collector = Collector(build_engine(made, backend), stage, seed=3)
-    return collector.rollouts(0, RLTFGRPO(stage.method)), backend
+    return collector.rollouts(collector.resolve(0), RLTFGRPO(stage.method)), backend
 
 
 def test_branches_share_the_first_attempt_and_its_hint_and_differ_later() -> None:
@@ -97,7 +97,7 @@ def collect_dual() -> tuple[list[Group], RLTFGRPO, Any]:
     engine, stage = build_engine(made, FakeBackend(script=script)), made.stages[0]
     method: Any = RLTFGRPO(stage.method)
     method.begin_step(StepContext.of(engine, 0, 1))
-    return Collector(engine, stage, seed=3).rollouts(0, method), method, engine.backend.tokenizer
+    return Collector(engine, stage, seed=3).rollouts(stage.resolve(0, 1.0), method), method, engine.backend.tokenizer
 
 
 def test_every_second_dialogue_continues_the_same_attempt_with_a_critique_of_the_policy() -> None:

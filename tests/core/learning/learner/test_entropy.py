@@ -63,7 +63,10 @@ def test_learner_raises_entropy_also_of_samples_without_advantage(tiny: Path) ->
     for coefficient, updates in ((0.0, 0), (0.5, 1)):
         trained = learner(Learner, tiny)
         options = LossConfig(entropy_coef=coefficient)
-        seen = [trained.update(flat, options, stage(learning_rate=0.01, max_grad_norm=None), s, 1.0) for s in range(4)]
+        seen = [
+            trained.update(flat, options, stage(learning_rate=0.01, max_grad_norm=None).resolve(s, 1.0))
+            for s in range(4)
+        ]
         assert seen[0]["optimizer_updates"] == updates
         if updates:
             assert seen[0]["loss"] == pytest.approx(0.5 * seen[0]["loss/entropy"], rel=1e-5)

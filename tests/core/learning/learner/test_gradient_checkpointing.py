@@ -31,7 +31,7 @@ def stage(**changes: object) -> StageConfig:
 
 
 def update(trained: Learner, **changes: object) -> dict[str, float]:
-    return trained.update([row(60), row(90), row(121)], LossConfig(), stage(**changes), 0, 1.0)
+    return trained.update([row(60), row(90), row(121)], LossConfig(), stage(**changes).resolve(0, 1.0))
 
 
 def test_what_is_kept_is_counted_once_and_weights_are_not() -> None:

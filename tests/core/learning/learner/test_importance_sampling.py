@@ -113,13 +113,13 @@ def test_the_learner_corrects_by_its_own_log_probabilities_and_says_how_far_they
         old = learner.policy(batch, 0.8)[0].tolist()
     ratios, weights = [1.5, 0.25, 2.5], [1.5, 0.25, 2.0]
     sampled = row([*(logp - log(r) for logp, r in zip(old, ratios, strict=True)), 0.0], [1.0, -2.0, 1.0, 0.0])
-    found = learner.update([sampled], LossConfig(), CORRECTED, 0, 0.8)
+    found = learner.update([sampled], LossConfig(), CORRECTED.resolve(0, 0.8))
     kl = sum(r - 1 - log(r) for r in ratios) / 3
     assert found["loss"] == pytest.approx(-(weights[0] - 2 * weights[1] + weights[2]) / 3, rel=1e-4)
     assert found["ratio/mean"] == pytest.approx(1, abs=1e-5) and found["sampling/kl"] == pytest.approx(kl, rel=1e-3)
     assert found["sampling/importance_sampling_ratio/mean"] == pytest.approx(sum(weights) / 3, rel=1e-4)
     assert "off_context/masked_frac" not in found
     # without the correction the same mismatch is in the ratio: min(ρA, clip(ρ)·A) = 1.2, −2·0.8, 1.2
-    plain = learner.update([sampled], LossConfig(), STAGE, 0, 0.8)
+    plain = learner.update([sampled], LossConfig(), STAGE.resolve(0, 0.8))
     assert plain["loss"] == pytest.approx(-(1.2 - 1.6 + 1.2) / 3, rel=1e-4)
     assert plain["approx_kl"] == pytest.approx(kl, rel=1e-3) and "sampling/importance_sampling_ratio/mean" not in plain

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from rl2f_core.config.model import LoraConfig, ModelConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
-from rl2f_core.learning.learner.learner import Learner, learning_rate
+from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.trainable_adapter import target_modules
 from rl2f_core.models.backends.hf.backend import HFBackend
@@ -69,26 +69,25 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 )
 def test_the_rate_warms_up_and_decays(schedule: str, rates: list[float]):
     config = stage(lr_scheduler_type=schedule, warmup_steps=2, steps=6, learning_rate=0.3)
-    assert [learning_rate(config, step) for step in range(6)] == pytest.approx([0.3 * r for r in rates])
+    assert [config.resolve(step, 1.0).learning_rate for step in range(6)] == pytest.approx([0.3 * r for r in rates])
 
 
 def test_without_warm_up_the_first_step_has_the_peak_rate():
     for schedule in ("constant", "linear", "cosine"):
-        assert learning_rate(stage(lr_scheduler_type=schedule, steps=4, learning_rate=0.2), 0) == 0.2
+        assert stage(lr_scheduler_type=schedule, steps=4, learning_rate=0.2).resolve(0, 1.0).learning_rate == 0.2
 
 
 def test_a_warm_up_as_long_as_the_stage_never_divides_by_zero():
-    assert learning_rate(
-        stage(lr_scheduler_type="cosine", warmup_steps=3, steps=3, learning_rate=0.3), 2
-    ) == pytest.approx(0.3)
+    warmed_up = stage(lr_scheduler_type="cosine", warmup_steps=3, steps=3, learning_rate=0.3)
+    assert warmed_up.resolve(2, 1.0).learning_rate == pytest.approx(0.3)
 
 
 # -- updates ---------------------------------------------------------------------------------------------------
 def test_imitation_lowers_the_cross_entropy_as_its_gradient_says(tiny: Path):
     trained, rate = learner(tiny), 1e-3
-    seen = [trained.update(ROWS, LossConfig(), stage(learning_rate=rate, max_grad_norm=None), 0, 1.0)]
+    seen = [trained.update(ROWS, LossConfig(), stage(learning_rate=rate, max_grad_norm=None).resolve(0, 1.0))]
     gradient = torch.cat([p.grad.flatten() for p in trained.parameters.values() if p.grad is not None])
-    seen.append(trained.update(ROWS, LossConfig(), stage(learning_rate=rate), 1, 1.0))
+    seen.append(trained.update(ROWS, LossConfig(), stage(learning_rate=rate).resolve(1, 1.0)))
     # 382 allowed tokens, random weights: about ln 382 = 5.9 at first
     assert seen[0]["loss/ce"] == pytest.approx(math.log(382), abs=0.3)
     # Adam moves each weight by the rate at first, against its gradient: to first order the loss falls by rate · Σ|g|
@@ -103,7 +102,7 @@ def test_reward_makes_a_token_likelier_and_its_lack_makes_it_rarer(tiny: Path):
         trained = learner(tiny)
         config = LossConfig(epsilon=0.9, epsilon_high=9)
         before, after = (
-            trained.update([tried(50, 60, 70, advantage=advantage)], config, stage(), step, 1.0)["ratio/mean"]
+            trained.update([tried(50, 60, 70, advantage=advantage)], config, stage().resolve(step, 1.0))["ratio/mean"]
             for step in range(2)
         )
         assert sign * (after - before) > 0
@@ -112,7 +111,7 @@ def test_reward_makes_a_token_likelier_and_its_lack_makes_it_rarer(tiny: Path):
 def test_the_first_step_of_adam_moves_each_weight_by_the_rate(tiny: Path):
     trained = learner(tiny)
     before = trained.snapshot()
-    trained.update(ROWS, LossConfig(), stage(learning_rate=0.001), 0, 1.0)
+    trained.update(ROWS, LossConfig(), stage(learning_rate=0.001).resolve(0, 1.0))
     moved = torch.cat([(p - before[n]).abs().flatten() for n, p in trained.parameters.items()]).detach()
     # Adam's first step is rate · g/(|g| + ε); B starts at 0, so A has no gradient yet
     assert float(moved.max()) == pytest.approx(0.001, rel=1e-3)
@@ -122,7 +121,7 @@ def test_the_first_step_of_adam_moves_each_weight_by_the_rate(tiny: Path):
 def test_weight_decay_is_the_stages_own_even_in_an_optimiser_made_without(tiny: Path):
     trained = learner(tiny)
     before = trained.snapshot()
-    trained.update(ROWS, LossConfig(), stage(learning_rate=0.01, weight_decay=0.5), 0, 1.0)
+    trained.update(ROWS, LossConfig(), stage(learning_rate=0.01, weight_decay=0.5).resolve(0, 1.0))
     a = next(n for n in before if "lora_A" in n)
     # no gradient reaches A in the first step, so decay alone acts: w · (1 − rate · decay)
     torch.testing.assert_close(trained.parameters[a].detach(), before[a] * (1 - 0.01 * 0.5))
@@ -131,14 +130,14 @@ def test_weight_decay_is_the_stages_own_even_in_an_optimiser_made_without(tiny: 
 def test_no_rows_make_no_update(tiny: Path):
     trained = learner(tiny)
     before = trained.snapshot()
-    assert trained.update([], LossConfig(), stage(), 3, 1.0) == {"learning_rate": 0.01, "optimizer_updates": 0}
+    assert trained.update([], LossConfig(), stage().resolve(3, 1.0)) == {"learning_rate": 0.01, "optimizer_updates": 0}
     assert same(before, trained.snapshot())
 
 
 def test_the_gradient_norm_is_clipped_but_reported_as_it_was(tiny: Path):
     free, held = learner(tiny), learner(tiny)
-    a = free.update(ROWS, LossConfig(), stage(max_grad_norm=1e9), 0, 1.0)
-    b = held.update(ROWS, LossConfig(), stage(max_grad_norm=1e-3), 0, 1.0)
+    a = free.update(ROWS, LossConfig(), stage(max_grad_norm=1e9).resolve(0, 1.0))
+    b = held.update(ROWS, LossConfig(), stage(max_grad_norm=1e-3).resolve(0, 1.0))
     assert a["grad_norm"] == b["grad_norm"] > 1e-3
     clipped = torch.cat([p.grad.flatten() for p in held.parameters.values()]).norm()
     assert float(clipped) == pytest.approx(1e-3, rel=1e-2)
@@ -147,18 +146,18 @@ def test_the_gradient_norm_is_clipped_but_reported_as_it_was(tiny: Path):
 def test_minibatches_split_the_rows_into_as_many_updates(tiny: Path):
     rows = [tried(50 + i, 60 + i, 70 + i, advantage=(-1.0) ** i) for i in range(5)]
     whole, split = learner(tiny), learner(tiny)
-    found = split.update(rows, LossConfig(), stage(minibatches=2), 0, 1.0)
+    found = split.update(rows, LossConfig(), stage(minibatches=2).resolve(0, 1.0))
     assert found["optimizer_updates"] == 2
     # rows 0 2 4, then rows 1 3 with the weights that the first left
-    first = whole.update(rows[0::2], LossConfig(), stage(), 0, 1.0)
-    second = whole.update(rows[1::2], LossConfig(), stage(), 0, 1.0)
+    first = whole.update(rows[0::2], LossConfig(), stage().resolve(0, 1.0))
+    second = whole.update(rows[1::2], LossConfig(), stage().resolve(0, 1.0))
     assert same(whole.snapshot(), split.snapshot())
     assert found["loss"] == pytest.approx((first["loss"] + second["loss"]) / 2)
-    assert learner(tiny).update(rows, LossConfig(), stage(minibatches=9), 0, 1.0)["optimizer_updates"] == 5
+    assert learner(tiny).update(rows, LossConfig(), stage(minibatches=9).resolve(0, 1.0))["optimizer_updates"] == 5
 
 
 def test_minibatches_of_different_streams_report_each_where_it_occurs(tiny: Path):
-    found = learner(tiny).update([told(50, 60), tried(51, 61)], LossConfig(), stage(minibatches=2), 0, 1.0)
+    found = learner(tiny).update([told(50, 60), tried(51, 61)], LossConfig(), stage(minibatches=2).resolve(0, 1.0))
     assert found["optimizer_updates"] == 2 and found["loss/ce"] > 5 and found["ratio/mean"] == pytest.approx(1, abs=0.5)
 
 
@@ -166,21 +165,21 @@ def test_estimating_the_time_of_an_update_changes_nothing(tiny: Path):
     timed, plain = learner(tiny), learner(tiny)
     assert timed.seconds_of_update(ROWS, stage()) > 0
     for each in (timed, plain):
-        each.update(ROWS, LossConfig(), stage(), 0, 1.0)
+        each.update(ROWS, LossConfig(), stage().resolve(0, 1.0))
     assert same(timed.snapshot(), plain.snapshot())
 
 
 @pytest.mark.parametrize("broken", ["advantage", "logprob"])
 def test_a_loss_that_is_not_finite_is_an_error_and_leaves_the_weights(tiny: Path, broken: str):
     trained = learner(tiny)
-    trained.update(ROWS, LossConfig(), stage(), 0, 1.0)
+    trained.update(ROWS, LossConfig(), stage().resolve(0, 1.0))
     before = trained.snapshot()
     # an infinite advantage; or a behaviour so unlikely that the ratio e^(−5.9 + 200) overflows, times A < 0
     bad = tried(50, 60, advantage=math.inf) if broken == "advantage" else tried(50, 60, advantage=-1, logprob=-200)
     with pytest.raises(RunError, match="not a finite number"):
-        trained.update([*ROWS, bad], LossConfig(), stage(), 1, 1.0)
+        trained.update([*ROWS, bad], LossConfig(), stage().resolve(1, 1.0))
     assert same(before, trained.snapshot())
-    assert trained.update(ROWS, LossConfig(), stage(), 1, 1.0)["loss"] < 6.5
+    assert trained.update(ROWS, LossConfig(), stage().resolve(1, 1.0))["loss"] < 6.5
 
 
 # -- save and load ---------------------------------------------------------------------------------------------
@@ -191,19 +190,21 @@ def test_a_loaded_learner_goes_on_bit_for_bit(tiny: Path, tmp_path: Path):
     straight = learner(tiny)
     straight.reference = straight.snapshot()
     for step in range(3):
-        straight.update(rows, options, config, step, 1.0)
+        straight.update(rows, options, config.resolve(step, 1.0))
     straight.save(tmp_path)
     resumed = learner(tiny, seed=99)
     resumed.load(tmp_path)
     assert same(straight.snapshot(), resumed.snapshot()) and same(straight.reference, resumed.reference or {})
     for step in range(3, 6):
-        assert straight.update(rows, options, config, step, 1.0) == resumed.update(rows, options, config, step, 1.0)
+        assert straight.update(rows, options, config.resolve(step, 1.0)) == resumed.update(
+            rows, options, config.resolve(step, 1.0)
+        )
     assert same(straight.snapshot(), resumed.snapshot())
     fresh = learner(tiny)
     fresh.load_adapter(tmp_path)
     fresh.reference = straight.reference
     for step in range(3, 6):
-        fresh.update(rows, options, config, step, 1.0)
+        fresh.update(rows, options, config.resolve(step, 1.0))
     assert not same(straight.snapshot(), fresh.snapshot()), "the optimiser's state makes no difference"
 
 
@@ -375,7 +376,7 @@ SEEN = tried(50, 60, 70, 80, advantage=0.0, kl=1.0)
 
 def kl_of(trained: Learner, reference: str) -> float:
     config = stage(ref_model=reference, learning_rate=1e-12)
-    return trained.update([SEEN], LossConfig(kl_coef=0.5), config, 0, 1.0)["kl"]
+    return trained.update([SEEN], LossConfig(kl_coef=0.5), config.resolve(0, 1.0))["kl"]
 
 
 def test_the_reference_is_the_base_or_the_start_of_the_stage(tiny: Path):
@@ -397,7 +398,9 @@ def test_the_kl_term_brings_the_policy_back_to_its_reference(tiny: Path, referen
     trained = drifted(tiny)
     trained.reference = {n: torch.zeros_like(p) for n, p in trained.snapshot().items()}
     config = stage(ref_model=reference, learning_rate=1e-4)
-    before, after = (trained.update([SEEN], LossConfig(kl_coef=1.0), config, step, 1.0)["kl"] for step in range(2))
+    before, after = (
+        trained.update([SEEN], LossConfig(kl_coef=1.0), config.resolve(step, 1.0))["kl"] for step in range(2)
+    )
     assert 0 < after < before
 
 
@@ -409,7 +412,7 @@ def test_scoring_the_reference_neither_moves_the_weights_nor_loses_gradients(tin
     other.reference = trained.reference
     rows = [tried(50 + i, 60 + i, 70 + i, *range(80, 80 + i), advantage=(-1.0) ** i, kl=1.0) for i in range(4)]
     # one micro-batch, or one a row: the reference is read between backward passes
-    a = trained.update(rows, LossConfig(kl_coef=0.5), stage(ref_model=reference), 0, 1.0)
-    b = other.update(rows, LossConfig(kl_coef=0.5), stage(ref_model=reference, micro_batch_tokens=16), 0, 1.0)
+    a = trained.update(rows, LossConfig(kl_coef=0.5), stage(ref_model=reference).resolve(0, 1.0))
+    b = other.update(rows, LossConfig(kl_coef=0.5), stage(ref_model=reference, micro_batch_tokens=16).resolve(0, 1.0))
     assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4) and a["loss"] == pytest.approx(b["loss"], rel=1e-4)
     assert all(p.requires_grad for p in trained.parameters.values())

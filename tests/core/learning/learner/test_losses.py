@@ -6,13 +6,14 @@ import math
 from itertools import pairwise
 from math import log
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.learning.learner.learner import Learner, MicroBatchContext
+from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, TokenBatch, clipped_surrogate, k3, loss
 from rl2f_core.learning.learner.micro_batch import MicroBatch, loss_normalizers, micro_batches
 from rl2f_core.learning.learner.scoring import Scorer
@@ -340,7 +341,7 @@ def test_kl_covers_the_sampled_tokens_of_groups_without_reward_variance(tiny: Pa
         learner = Learner(tiny, LoraConfig(rank=4), dtype=torch.float32, device=CPU, banned=[0, 1], pad=2, seed=0)
         learner.reference = {name: p + 0.05 for name, p in learner.snapshot().items()}
         samples = [sample for group in groups for sample in method.samples(group)]
-        return learner.update(samples, method.loss_options(), still, 0, 1.0)
+        return learner.update(samples, method.loss_options(), still.resolve(0, 1.0))
 
     mixed, equal, both = update(MIXED), update(EQUAL), update(MIXED, EQUAL)
     assert min(mixed["kl"], equal["kl"]) > 1e-5 and mixed["kl"] != pytest.approx(equal["kl"], rel=0.01)
@@ -357,16 +358,16 @@ def test_groups_without_gradient_cost_no_forward_pass(tiny: Path, monkeypatch: p
     computed: list[str] = []
     original = learner.forward_backward
 
-    def recorded(batch: MicroBatch, of: MicroBatchContext) -> dict[str, float]:
+    def recorded(batch: MicroBatch, norms: LossNormalizers, *context: Any) -> dict[str, float]:
         computed.extend(sample.dialogue for sample in batch.samples)
-        assert of.norms.rl == 9
-        return original(batch, of)
+        assert norms.rl == 9
+        return original(batch, norms, *context)
 
     monkeypatch.setattr(learner, "forward_backward", recorded)
-    learner.update([*method.samples(EQUAL), *method.samples(MIXED)], method.loss_options(), still, 0, 1.0)
+    learner.update([*method.samples(EQUAL), *method.samples(MIXED)], method.loss_options(), still.resolve(0, 1.0))
     assert sorted(computed) == ["d50", "d60"]
     before = learner.snapshot()
-    values = learner.update(method.samples(EQUAL), method.loss_options(), still, 0, 1.0)
+    values = learner.update(method.samples(EQUAL), method.loss_options(), still.resolve(0, 1.0))
     assert values == {"learning_rate": 0.01, "optimizer_updates": 0} and len(computed) == 2
     assert all(torch.equal(p, before[name]) for name, p in learner.snapshot().items())
 

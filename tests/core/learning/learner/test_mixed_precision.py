@@ -50,7 +50,7 @@ def test_an_adapter_beside_a_bfloat16_base_keeps_its_weights_in_float32_and_its_
 
     before = made.snapshot()
     stage = StageConfig(name="s", method="rlvr", steps=1, learning_rate=1e-5)
-    made.update([row(60)], LossConfig(), stage, 0, 1.0)
+    made.update([row(60)], LossConfig(), stage.resolve(0, 1.0))
     moved = [float((made.parameters[name] - weight).detach().abs().max()) for name, weight in before.items()]
     assert max(moved) == pytest.approx(1e-5, rel=0.01)  # a step that bfloat16 could not hold
 
@@ -83,7 +83,7 @@ def test_computing_activations_again_gives_the_same_update_in_bfloat16(tiny: Pat
     found = []
     for made, choice in ((kept, "never"), (again, "always")):
         stage = StageConfig(name="s", method="rlvr", steps=1, learning_rate=0.01, gradient_checkpointing=choice)  # type: ignore[arg-type]
-        found.append(made.update([row(60), row(90)], LossConfig(), stage, 0, 1.0))
+        found.append(made.update([row(60), row(90)], LossConfig(), stage.resolve(0, 1.0)))
     assert found[1]["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-2) and found[0]["grad_norm"] > 0
     gradients = [torch.cat([p.grad.flatten() for p in made.parameters.values()]) for made in (kept, again)]  # type: ignore[union-attr]
     assert torch.cosine_similarity(*gradients, 0) > 0.99

@@ -87,7 +87,7 @@ def test_compiled_updates_are_those_that_are_not(tiny: Path, recompute: str) -> 
         learner.begin_stage(options, own)
         assert learner.compile(own) is (choice == "always")
         torch._dynamo.utils.counters.clear()  # type: ignore[attr-defined]
-        found[choice] = [learner.update(part, options, own, step, 1.0) for step, part in enumerate(rows)]
+        found[choice] = [learner.update(part, options, own.resolve(step, 1.0)) for step, part in enumerate(rows)]
         ran = bool(torch._dynamo.utils.counters["stats"])  # type: ignore[attr-defined]
         assert ran is (choice == "always" and recompute == "never")
     for plain, quick in zip(found["never"], found["always"], strict=True):

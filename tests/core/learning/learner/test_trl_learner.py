@@ -41,7 +41,7 @@ def test_loss_gradient_and_weights_are_those_of_our_learner(tiny: Path, limit: i
         for each in (ours, theirs):
             each.reference = {name: p + 0.05 for name, p in each.snapshot().items()}
         asked = rows(kl > 0)
-        a, b = (each.update(asked, options, now, step, temperature) for each in (ours, theirs))
+        a, b = (each.update(asked, options, now.resolve(step, temperature)) for each in (ours, theirs))
         assert a.keys() == b.keys()
         assert b == pytest.approx(a, rel=2e-5, abs=1e-7)
         assert 0 < a["clip_ratio"] < 1 and a["grad_norm"] > 0.05 and math.isfinite(a["loss"])
@@ -59,7 +59,7 @@ def test_loss_gradient_and_weights_are_those_of_our_learner(tiny: Path, limit: i
 def test_beside_a_bfloat16_base_both_multiply_the_adapter_in_bfloat16(tiny: Path):
     ours, theirs = learner(Learner, tiny, dtype=torch.bfloat16), trl(tiny, dtype=torch.bfloat16)
     assert theirs.trainer.compute_dtype == torch.bfloat16 == ours.policy_model.compute_dtype  # type: ignore[attr-defined]
-    a, b = (each.update(rows(), LossConfig(), stage(max_grad_norm=10), 0, 1.0) for each in (ours, theirs))
+    a, b = (each.update(rows(), LossConfig(), stage(max_grad_norm=10).resolve(0, 1.0)) for each in (ours, theirs))
     assert b["loss"] == pytest.approx(a["loss"], abs=0.1) and b["ratio/mean"] == pytest.approx(a["ratio/mean"], abs=0.1)
     mine, its = (torch.cat([g.flatten() for g in gradients(each).values()]) for each in (ours, theirs))
     assert its.dtype == torch.float32 and float(torch.cosine_similarity(mine, its, 0)) > 0.9
@@ -71,7 +71,7 @@ def test_a_token_that_may_not_be_sampled_has_no_probability_for_trl_either(tiny:
     theirs, ours = trl(tiny), learner(Learner, tiny)
     bare = learner(Learner, tiny)
     bare.policy_model.banned = bare.policy_model.banned[:0]
-    found = [each.update(rows(), LossConfig(), stage(), 0, 1.0)["entropy"] for each in (theirs, ours, bare)]
+    found = [each.update(rows(), LossConfig(), stage().resolve(0, 1.0))["entropy"] for each in (theirs, ours, bare)]
     assert found[0] == pytest.approx(found[1], abs=1e-5) and abs(found[0] - found[2]) > 1e-3
 
 
@@ -79,11 +79,11 @@ def test_a_saved_stage_goes_on_bit_for_bit_and_its_adapter_is_anybodys(tiny: Pat
     options, now = LossConfig(kl_coef=0.1), stage(weight_decay=0.1, num_iterations=2, minibatches=2)
     straight, resumed, ours = trl(tiny), trl(tiny, seed=9), learner(Learner, tiny, seed=8)
     straight.begin_stage(options, now)
-    straight.update(rows(True), options, now, 0, 1.0)
+    straight.update(rows(True), options, now.resolve(0, 1.0))
     straight.save(tmp_path)
     resumed.load(tmp_path)
     ours.load(tmp_path)
-    a, b, c = (each.update(rows(True), options, now, 1, 1.0) for each in (straight, resumed, ours))
+    a, b, c = (each.update(rows(True), options, now.resolve(1, 1.0)) for each in (straight, resumed, ours))
     assert a == b and a["optimizer_updates"] == 4
     assert c == pytest.approx(a, rel=1e-4, abs=1e-6)
     assert all(torch.equal(p, straight.snapshot()[n]) for n, p in resumed.snapshot().items())
@@ -162,7 +162,7 @@ def test_rows_that_do_not_fit_leave_the_weights_alone(tiny: Path):
     before = theirs.snapshot()
     bad = replace(rows()[0], min_logprob=-3.0)
     with pytest.raises(ConfigError, match="TRL's GRPO loss does not support min_logprob"):
-        theirs.update([*rows(), bad], LossConfig(), stage(), 0, 1.0)
+        theirs.update([*rows(), bad], LossConfig(), stage().resolve(0, 1.0))
     with pytest.raises(ConfigError, match="does not support a value head"):
         theirs.begin_stage(LossConfig(advantage=AdvantageConfig(critic=ValueConfig())), stage())
     assert all(torch.equal(p, before[n]) for n, p in theirs.snapshot().items())

@@ -20,7 +20,7 @@ from rl2f_core.learning.learner.policy_model import OutputFlags
 from rl2f_core.learning.methods.loss_spec import AdvantageConfig, ValueConfig
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, MetricEvent, read_events
-from rl2f_core.types import TrainingSample
+from rl2f_core.types import TokenRewards, TrainingSample
 
 CPU = torch.device("cpu")
 STAGE = StageConfig(name="s", method="ppo", steps=4, learning_rate=0.01, max_grad_norm=1e9)
@@ -41,7 +41,7 @@ def tried(first: int, *rewards: float) -> TrainingSample:
     zeros = [0.0] * (n + 2)
     return TrainingSample(
         list(range(first, first + n + 2)), [False, False, *[True] * n], [-5.9 * w for w in weight], zeros, weight,
-        zeros, zeros, token_rewards=[0.0, 0.0, *rewards], token_discounts=weight,
+        zeros, zeros, token_rewards=TokenRewards([0.0, 0.0, *rewards], weight),
     )  # fmt: skip
 
 
@@ -59,21 +59,21 @@ def gradients(trained: Learner) -> torch.Tensor:
 
 
 def step(trained: Learner, config: LossConfig, number: int, stage: StageConfig = STAGE) -> dict[str, float]:
-    rows, found = trained.compute_advantages(ROWS, config, stage, 1.0)
-    return found | trained.update(rows, config, stage, number, 1.0)
+    rows, found = trained.compute_advantages(ROWS, config, stage.resolve(0, 1.0))
+    return found | trained.update(rows, config, stage.resolve(number, 1.0))
 
 
 def test_the_value_heads_gradient_is_the_weighted_mean_of_error_times_hidden_state(tiny: Path):
     config = options()
     trained = learner(tiny, config)
-    rows, found = trained.compute_advantages(ROWS, config, STAGE, 1.0)
+    rows, found = trained.compute_advantages(ROWS, config, STAGE.resolve(0, 1.0))
     # a fresh head says 0 everywhere, so returns are those of rewards by λ 0.9 and γ 1, and nothing is explained
     assert found["value/mean"] == 0 and found["value/explained_variance"] == 0
-    assert list(rows[0].value_targets or ()) == pytest.approx([0, 0, 0.81, 0.9, 1])
+    assert list(rows[0].value_targets.targets) == pytest.approx([0, 0, 0.81, 0.9, 1])
     (batch,) = micro_batches(rows, 10**6, 2, CPU)
     with torch.no_grad():
         hidden_NH = trained.policy(batch, 1.0, OutputFlags(hidden=True))[2].hidden_NH
-    values = trained.update(rows, config, STAGE, 0, 1.0)
+    values = trained.update(rows, config, STAGE.resolve(0, 1.0))
     returns_N = batch.tokens.returns_N
     assert returns_N is not None and len(returns_N) == 9
     # L = ½·½·mean (V − R)², so dL/du = ½·mean (V − R)·h and dL/dc = ½·mean (V − R), with V = 0
@@ -90,10 +90,10 @@ def test_a_shared_trunk_learns_from_the_values_and_a_head_alone_leaves_it(tiny: 
     for name in ("both", "alone"):  # a head that says something, so that its error reaches the hidden states
         with torch.no_grad():
             trained[name].head_parameters["value_head.weight"].fill_(0.05)
-    rows, _ = trained["both"].compute_advantages(ROWS, both, STAGE, 1.0)
+    rows, _ = trained["both"].compute_advantages(ROWS, both, STAGE.resolve(0, 1.0))
     rows = [replace(row, logprobs=[-5.9 * w for w in row.rl_weights]) for row in rows]
     for name, config in (("both", both), ("alone", alone), ("none", none)):
-        trained[name].update(rows, config, STAGE, 0, 1.0)
+        trained[name].update(rows, config, STAGE.resolve(0, 1.0))
     torch.testing.assert_close(gradients(trained["alone"]), gradients(trained["none"]))
     assert not torch.allclose(gradients(trained["both"]), gradients(trained["none"]), atol=1e-5)
 
@@ -113,10 +113,10 @@ def test_values_learn_to_explain_returns_and_have_a_rate_of_their_own(tiny: Path
 def test_passes_go_through_the_rows_again_with_advantages_and_old_values_kept(tiny: Path):
     config, twice = options(clip=0.2), STAGE.model_copy(update={"num_iterations": 2})
     one, two = learner(tiny, config), learner(tiny, config)
-    rows, _ = one.compute_advantages(ROWS, config, STAGE, 1.0)
-    assert two.update(rows, config, twice, 0, 1.0)["optimizer_updates"] == 2
+    rows, _ = one.compute_advantages(ROWS, config, STAGE.resolve(0, 1.0))
+    assert two.update(rows, config, twice.resolve(0, 1.0))["optimizer_updates"] == 2
     for _ in range(2):
-        one.update(rows, config, STAGE, 0, 1.0)
+        one.update(rows, config, STAGE.resolve(0, 1.0))
     held = one.snapshot()
     assert all(torch.equal(held[n], p) for n, p in two.snapshot().items())
 
@@ -147,12 +147,14 @@ def test_rows_are_split_into_passes_over_memory_without_changing_the_values_or_t
     trained = learner(tiny, config)
     with torch.no_grad():
         trained.head_parameters["value_head.weight"].fill_(0.05)
-    whole, _ = trained.compute_advantages(ROWS, config, STAGE, 1.0)
-    split, _ = trained.compute_advantages(ROWS, config, STAGE.model_copy(update={"micro_batch_tokens": 16}), 1.0)
+    whole, _ = trained.compute_advantages(ROWS, config, STAGE.resolve(0, 1.0))
+    split, _ = trained.compute_advantages(
+        ROWS, config, STAGE.model_copy(update={"micro_batch_tokens": 16}).resolve(0, 1.0)
+    )
     for a, b in zip(whole, split, strict=True):
         assert list(a.advantages) == pytest.approx(list(b.advantages), abs=1e-4)
-        assert list(a.value_estimates or ()) == pytest.approx(list(b.value_estimates or ()), abs=1e-5) and any(
-            a.value_estimates or ()
+        assert list(a.value_targets.estimates) == pytest.approx(list(b.value_targets.estimates), abs=1e-5) and any(
+            a.value_targets.estimates
         )
 
 

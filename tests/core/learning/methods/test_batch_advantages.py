@@ -37,6 +37,7 @@ from rl2f_core.types import (
     Rollout,
     StopReason,
     Task,
+    TokenRewards,
     TokenSequence,
     TrainingSample,
     Turn,
@@ -59,7 +60,7 @@ def rewarded(
     weight = [0.0, *[1.0] * n]
     return TrainingSample(
         list(range(10, 11 + n)), [False, *[True] * n], [0.0, *[logprob] * n], [0.0] * (n + 1), weight, [0.0] * (n + 1),
-        [0.0] * (n + 1), token_rewards=[0.0, *rewards], token_discounts=[0.0, *(discounts or [1.0] * n)],
+        [0.0] * (n + 1), token_rewards=TokenRewards([0.0, *rewards], [0.0, *(discounts or [1.0] * n)]),
     )  # fmt: skip
 
 
@@ -117,8 +118,8 @@ def test_explained_variance_is_one_for_a_perfect_head_and_zero_for_a_constant_on
 def test_a_turns_reward_stands_on_its_last_token_and_the_next_turn_is_discounted_once_more():
     row = token_reward_sample(played((2, 0.5), (1, 1.0)), gamma=0.9, turn_gamma=0.5, baselines=(0.0, 0.0), kl=False)
     # opening, two tokens, hint, one token, hint
-    assert list(row.rl_weights) == [0, 1, 1, 0, 1, 0] and list(row.token_rewards or ()) == [0, 0, 0.5, 0, 1, 0]
-    assert list(row.token_discounts or ()) == close([0, 0.9, 0.45, 0, 0.45, 0])
+    assert list(row.rl_weights) == [0, 1, 1, 0, 1, 0] and list(row.token_rewards.rewards) == [0, 0, 0.5, 0, 1, 0]
+    assert list(row.token_rewards.discounts) == close([0, 0.9, 0.45, 0, 0.45, 0])
     (done,), _ = compute_batch_advantages([row], AdvantageConfig(whiten_advantages=False))
     # G = 1; 0.5 + 0.45·1 = 0.95; 0.9·0.95
     assert list(done.advantages) == close([0, 0.855, 0.95, 0, 1, 0])
@@ -138,7 +139,7 @@ def test_the_groups_baseline_compares_returns_of_turns_with_the_members_that_rea
 
 
 def test_rows_without_rewards_keep_the_advantages_they_have():
-    plain = replace(rewarded([1.0]), token_rewards=None, token_discounts=None, advantages=[0.0, 7.0])
+    plain = replace(rewarded([1.0]), token_rewards=None, advantages=[0.0, 7.0])
     done, _ = compute_batch_advantages([plain, rewarded([1.0, 0.0])], AdvantageConfig())
     a = 0.5 / (sqrt(0.5) + 1e-6)
     assert done[0] is plain and list(done[1].advantages)[1:] == close([a, -a]) and len(done) == 2
@@ -151,8 +152,8 @@ def test_crediting_without_what_it_needs_is_refused():
             compute_batch_advantages([rewarded([1.0])], credit)
     with pytest.raises(ValueError, match="without a critic"):
         AdvantageConfig(gae_lambda=0.9)
-    with pytest.raises(ValueError, match="token_discounts"):
-        replace(rewarded([1.0]), token_discounts=None)
+    with pytest.raises(ValueError, match="discounts has 1 entries for 2 tokens"):
+        replace(rewarded([1.0]), token_rewards=TokenRewards([0.0, 1.0], [0.0]))
 
 
 # -- the penalty's sign ----------------------------------------------------------------------------------------
@@ -219,10 +220,10 @@ def test_loss_and_gradient_of_ppo():
     credit = AdvantageConfig(gae_lambda=0.5, whiten_advantages=False, critic=ValueConfig(coef=0.5, clip=0.2))
     # V = u·h + c with u = 0.1, c = 0.2, h = 0, 2, 4; advantages as in the first test, returns A + V
     (done,), found = compute_batch_advantages([row], credit, values=[[0, 0.2, 0.4, 0.6]])
-    assert list(done.advantages) == close([0, 0.45, 0.5, 0.4]) and list(done.value_targets or ()) == close(
+    assert list(done.advantages) == close([0, 0.45, 0.5, 0.4]) and list(done.value_targets.targets) == close(
         [0, 0.65, 0.9, 1]
     )
-    assert list(done.value_estimates or ()) == close([0, 0.2, 0.4, 0.6])
+    assert list(done.value_targets.estimates) == close([0, 0.2, 0.4, 0.6])
     # returns: mean 0.85, squares 0.04 + 0.0025 + 0.0225 = 0.065; errors 0.45, 0.5, 0.4: mean 0.45, squares 0.005
     assert found["value/explained_variance"] == close(1 - 0.005 / 0.065)
     assert (found["value/mean"], found["value/return"]) == (close(0.4), close(0.85))

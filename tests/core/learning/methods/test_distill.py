@@ -264,8 +264,8 @@ def test_a_stored_dialogue_is_learned_on_the_students_tokens_alone_under_this_ru
     assert method.prepare(collector, EvaluationConfig(num_tasks=5)) == [
         f"Stage learn learns from 2 rows of {path}, 2 epochs."
     ]
-    first, second = (method.collect(collector, step) for step in (0, 1))
-    assert first == SFT(chosen.method).collect(collector, 0)
+    first, second = (method.collect(collector, collector.resolve(step)) for step in (0, 1))
+    assert first == SFT(chosen.method).collect(collector, collector.resolve(0))
     for groups in (first, second):
         assert {g.task.public["a"] for g in groups} == {20, 11}
     (group,) = [g for g in first if g.task.public["a"] == 20]

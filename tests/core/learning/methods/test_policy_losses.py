@@ -130,7 +130,7 @@ def test_the_learner_recomputes_behaviour_and_masks_by_its_own_log_probabilities
         0.0 if i == lost else 0.5 for i in range(3)
     ]
     assert plain.logprobs[2:] == [-1, -2, -3] and metrics == {"off_context/masked_frac": pytest.approx(1 / 3)}
-    found = trained.update([row("awr")], LossConfig(), STAGE, 0, 0.7)
+    found = trained.update([row("awr")], LossConfig(), STAGE.resolve(0, 0.7))
     assert found["off_context/ratio/mean"] == pytest.approx(1, abs=1e-5) and "ratio/mean" not in found
     assert found["loss"] == pytest.approx(-1, abs=1e-5)  # −mean of 1·1
 
@@ -149,7 +149,7 @@ def test_each_weighting_gives_the_loss_that_its_formula_says(tiny: Path):
     assert len({round(value, 4) for value in expected.values()}) == 4
     for weighting, value in expected.items():
         weighed = replace(row(weighting), logprobs=behaviour)  # type: ignore[arg-type]
-        found = trained.update([weighed], LossConfig(), STAGE, 0, 1.0)
+        found = trained.update([weighed], LossConfig(), STAGE.resolve(0, 1.0))
         assert found["loss"] == pytest.approx(-value, rel=1e-4), weighting
 
 
@@ -157,7 +157,7 @@ def test_a_row_that_is_masked_whole_gives_no_update(tiny: Path):
     trained = learner(tiny)
     before = trained.snapshot()
     found = trained.update(
-        [row("ppo", floor=0.0)], LossConfig(), STAGE.model_copy(update={"learning_rate": 0.1}), 0, 1.0
+        [row("ppo", floor=0.0)], LossConfig(), STAGE.model_copy(update={"learning_rate": 0.1}).resolve(0, 1.0)
     )
     assert found["off_context/masked_frac"] == 1 and found["optimizer_updates"] == 0
     assert all(torch.equal(before[name], held) for name, held in trained.snapshot().items())

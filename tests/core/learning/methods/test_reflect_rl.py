@@ -53,7 +53,7 @@ def collected(method: Any, engine: RolloutEngine, stage: Any, steps: int = 1) ->
     found = []
     for step in range(steps):
         method.begin_step(StepContext.of(engine, step, steps))
-        found += [(group, method.samples(group)) for group in method.collect(collector, step)]
+        found += [(group, method.samples(group)) for group in method.collect(collector, collector.resolve(step))]
     return found
 
 

@@ -279,7 +279,7 @@ def losses(tiny: Path) -> Any:
 
     def update(name: str, step: int = 5, temperature: float = 1.0, **options: Any) -> dict[str, float]:
         method = method_of(name, step, **options)
-        return learner.update(method.samples(GROUP), method.loss_options(), stage, step, temperature)
+        return learner.update(method.samples(GROUP), method.loss_options(), stage.resolve(step, temperature))
 
     def value(name: str, step: int = 5, **options: Any) -> tuple[float, float]:
         """Loss and norm of the gradient on the hand-made group, nothing of the clip's doing."""

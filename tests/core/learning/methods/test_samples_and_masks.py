@@ -331,7 +331,7 @@ def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[HFBac
     zeros = [0.0] * len(text)
     told = TrainingSample(text, [False] * len(text), zeros, zeros, zeros, [0.0, *[1.0] * (len(text) - 1)], zeros)
     for step in range(5):
-        learner.update([told], LossConfig(), STAGE, step, 1.0)
+        learner.update([told], LossConfig(), STAGE.resolve(step, 1.0))
     folder = tmp_path_factory.mktemp("adapter")
     learner.save_adapter(folder)
     backend.load_adapter("policy", folder)
@@ -369,7 +369,9 @@ def test_what_the_sampler_says_of_its_tokens_the_learner_says_too(
             logp_N, *_ = learner.policy(batch, temperature)
         assert not banned & set(batch.input_BT[batch.target_mask_BT].tolist())
         assert logp_N.tolist() == pytest.approx(batch.tokens.old_logprobs_N.tolist(), abs=1e-4)
-    metrics = learner.update(samples, LossConfig(), STAGE.model_copy(update={"learning_rate": 1e-12}), 0, temperature)
+    metrics = learner.update(
+        samples, LossConfig(), STAGE.model_copy(update={"learning_rate": 1e-12}).resolve(0, temperature)
+    )
     assert metrics["ratio/mean"] == pytest.approx(1, abs=1e-4) and metrics["clip_ratio"] == 0
     assert metrics["approx_kl"] == pytest.approx(0, abs=1e-6)
 

@@ -255,13 +255,13 @@ def test_loss_and_gradient_are_those_of_two_plain_passes(tiny: Path, pull: dict[
             parts.append(k3(logp, ref) if config.kl.divergence == "k3" else score_function(logp, ref))
     total = torch.cat(parts).mean()
     expected = torch.autograd.grad(total, list(made.parameters.values()))
-    found = made.update(ROWS, config, stage, 0, 1.0)
+    found = made.update(ROWS, config, stage.resolve(0, 1.0))
     assert found["loss"] == pytest.approx(float(total.detach()), abs=2e-5) and found["grad_norm"] > 1e-4
     for wanted, parameter in zip(expected, made.parameters.values(), strict=True):
         torch.testing.assert_close(parameter.grad, wanted, atol=2e-5, rtol=1e-3)
     # contexts are read in as many passes as memory allows
     again, _, _ = learner(tiny, **pull)
-    short = again.update(ROWS, config, stage.model_copy(update={"micro_batch_tokens": 16}), 0, 1.0)
+    short = again.update(ROWS, config, stage.model_copy(update={"micro_batch_tokens": 16}).resolve(0, 1.0))
     assert short["loss"] == pytest.approx(found["loss"], abs=2e-5)
 
 
@@ -269,22 +269,22 @@ def test_a_row_with_a_context_and_one_without_are_each_compared_with_their_own(t
     made, config, stage = learner(tiny)
     bare = replace(ROWS[1], reference_prompt_ids=None)
     # a live reference that reads the same tokens is the policy itself, so its part is 0
-    found = made.update([ROWS[0], bare], config, stage, 0, 1.0)
+    found = made.update([ROWS[0], bare], config, stage.resolve(0, 1.0))
     alone, _, _ = learner(tiny)
-    first = alone.update([ROWS[0]], config, stage, 0, 1.0)
+    first = alone.update([ROWS[0]], config, stage.resolve(0, 1.0))
     assert found["kl"] == pytest.approx(first["kl"] * 4 / 6, abs=1e-6) and first["kl"] != 0
 
 
 def test_a_moving_teacher_follows_the_policy_by_its_rate_and_a_held_one_stays(tiny: Path):
     made, config, stage = learner(tiny, reference="ema", ema_rate=0.25)
     start = made.snapshot()
-    made.update(ROWS, config, stage, 0, 1.0)
+    made.update(ROWS, config, stage.resolve(0, 1.0))
     assert made.reference is not None
     for name, now in made.snapshot().items():
         torch.testing.assert_close(made.reference[name], 0.75 * start[name] + 0.25 * now)
     held, config, stage = learner(tiny, reference="base")
     start = held.snapshot()
-    held.update(ROWS, config, stage, 0, 1.0)
+    held.update(ROWS, config, stage.resolve(0, 1.0))
     assert held.reference is not None and all(torch.equal(held.reference[n], t) for n, t in start.items())
     assert learner(tiny)[0].reference is None
 
@@ -348,7 +348,7 @@ def test_the_loss_and_gradient_are_those_of_trl(tiny: Path, tmp_path: Path, thei
     expected = {n: p.grad.clone() for n, p in made.parameters.items()}
     # theirs is a mean over all three attempts, ours over the two that are pulled
     fresh = [replace(row, logprobs=[float(x) for x in made_logprobs(made, row)]) for row in rows]
-    found = made.update([*fresh, idle], config, stage, 0, 1.0)
+    found = made.update([*fresh, idle], config, stage.resolve(0, 1.0))
     assert float(total.detach()) * 3 / 2 == pytest.approx(found["loss"], rel=1e-4)
     for name, parameter in made.parameters.items():
         torch.testing.assert_close(parameter.grad, expected[name] * 1.5, atol=1e-5, rtol=1e-3)

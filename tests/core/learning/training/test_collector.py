@@ -30,14 +30,14 @@ def made(**changes: Any) -> tuple[Collector, Any]:
 
 def test_groups_that_are_drawn_again_are_kept_and_have_names_of_their_own():
     collector, method = made()
-    groups = collector.rollouts(0, method)
+    groups = collector.rollouts(collector.resolve(0), method)
     # nothing is ever right: 2 groups are drawn, 2 are replaced, and the budget of 3 replaces one of those again
     assert (len(groups), len(collector.discarded_groups)) == (2, 3)
     names = [r.dialogue.id for group in [*groups, *collector.discarded_groups] for r in group.rollouts]
     assert len(set(names)) == 2 * 5
     assert len({group.task.id for group in [*groups, *collector.discarded_groups]}) == 5
     collector.stage = collector.stage.model_copy(update={"max_group_resamples": 0})
-    collector.rollouts(1, method)
+    collector.rollouts(collector.resolve(1), method)
     assert collector.discarded_groups == []
 
 
@@ -45,13 +45,13 @@ def test_a_demonstration_ends_where_the_context_has_no_room_for_another_attempt(
     sft = {"type": "sft", "final_correct_rate": 0.0, "first_correct_rate": 0.0, "max_turns": 4}
     stage = {"name": "warm", "method": sft, "steps": 1, "tasks_per_step": 8, "group_size": 1}
     collector, method = made(stages=[stage])
-    free = [group.rollouts[0] for group in collector.demonstrations(0, method.config)]
+    free = [group.rollouts[0] for group in collector.demonstrations(collector.resolve(0), method.config)]
     assert max(len(r.dialogue.turns) for r in free) == 4
     second = next(r for r in free if len(r.dialogue.turns) == 4).sequences[0].turn_ids
     limit = second.index(2) + 16  # the third attempt would begin here, and needs 16 tokens
     rollout = {"max_turns": 4, "max_new_tokens": 16, "max_seq_len": limit - 1}
     collector, _ = made(stages=[stage], rollout=rollout)
-    cut = [group.rollouts[0] for group in collector.demonstrations(0, method.config)]
+    cut = [group.rollouts[0] for group in collector.demonstrations(collector.resolve(0), method.config)]
     assert all(len(r.sequences[0].token_ids) <= limit - 1 + 16 for r in cut)
     stopped = [r.dialogue for r in cut if r.dialogue.stop_reason is StopReason.CONTEXT_FULL]
     assert stopped and all(len(d.turns) < 4 for d in stopped)
@@ -76,13 +76,13 @@ def test_demonstrations_are_hinted_on_in_one_batch_and_a_teacher_that_fails_ends
     collector, method = made(stages=[stage], environment={"type": "secret_code", "length": 6})
     counting = Counting(Counting.Config(), collector.engine.environment)
     collector.engine = replace(collector.engine, teacher=counting)
-    ids = [f"secret_code/train/{i}" for i in range(8)]
-    dialogues = {d.task_id: d for g in collector.demonstrations(0, method.config) for d in [g.rollouts[0].dialogue]}
+    ids, now = [f"secret_code/train/{i}" for i in range(8)], collector.resolve(0)
+    dialogues = {d.task_id: d for g in collector.demonstrations(now, method.config) for d in [g.rollouts[0].dialogue]}
     assert sorted(dialogues) == ids
     broken, silent = dialogues.pop(ids[2]), dialogues.pop(ids[5])
     assert (broken.stop_reason, broken.error) == (StopReason.FAILED, "ValueError: no hint for this one")
     assert silent.stop_reason is StopReason.FAILED and silent.error == "no words" and silent.turns[0].hint.text == ""
     assert {d.turns[0].hint.text for d in dialogues.values()} == {"one of 1"}, "they were asked again one by one"
     collector.stage = collector.stage.model_copy(update={"tasks_per_step": 2})
-    together = [g.rollouts[0].dialogue for g in collector.demonstrations(0, method.config)]
+    together = [g.rollouts[0].dialogue for g in collector.demonstrations(collector.resolve(0), method.config)]
     assert [d.turns[0].hint.text for d in together] == ["one of 2"] * 2

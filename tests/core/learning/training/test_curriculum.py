@@ -74,7 +74,7 @@ def test_levels_follow_one_another_with_old_ones_between_and_a_resumed_course_is
     tasks, states, said, state = [], [], [], None
     held, course = collector(config)
     for step in range(12):
-        groups = method.collect(held, step)
+        groups = method.collect(held, held.resolve(step))
         metrics, text = course.record_step(groups, on_policy=False)
         tasks.append([(g.task.id, g.task.level, g.task.public["high"] - g.task.public["low"] + 1) for g in groups])
         states.append(course.state)
@@ -92,7 +92,7 @@ def test_levels_follow_one_another_with_old_ones_between_and_a_resumed_course_is
     for at in range(1, 12):  # from every commit, in a fresh process
         state = states[at - 1]
         again, resumed = collector(config, state)
-        assert [g.task.id for g in method.collect(again, at)] == [name for name, _, _ in tasks[at]]
+        assert [g.task.id for g in method.collect(again, again.resolve(at))] == [name for name, _, _ in tasks[at]]
         resumed.record_step([], on_policy=False)
         assert resumed.state["level"] == states[at]["level"]
 
@@ -106,7 +106,7 @@ def test_the_solve_rate_moves_on_and_counts_what_was_redrawn_but_not_old_levels(
     held, course = collector(config)
     began, old = None, []
     for step in range(30):
-        groups = [*held.rollouts(step, method), *held.discarded_groups]
+        groups = [*held.rollouts(held.resolve(step), method), *held.discarded_groups]
         level = course.level
         own = [r.dialogue for g in groups if level_of(g.task.id) == level + 1 for r in g.rollouts]
         metrics, text = course.record_step(groups, on_policy=True)
@@ -128,7 +128,7 @@ def test_solved_may_mean_at_the_first_attempt() -> None:
         held, course = collector(config)
         method = registry.get("method", "rl2f")(config.stages[0].method)
         for step in range(4):
-            course.record_step(held.rollouts(step, method), on_policy=True)
+            course.record_step(held.rollouts(held.resolve(step), method), on_policy=True)
         counts.append(sum(s for s, _ in course.window))
     assert 0 < counts[0] < counts[1]
 

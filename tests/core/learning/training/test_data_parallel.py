@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from rl2f_core.config.model import LoraConfig
+from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.learning.learner.learner import Learner, MicroBatchContext
+from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.micro_batch import (
     effective_length,
@@ -77,6 +78,7 @@ def test_the_parts_of_all_processes_add_up_to_the_gradient_of_one(tiny: Path, co
     """Each divides by the tokens of all rows; gradients are averaged, so each part is multiplied by their number."""
     rows = [row(3, 4, advantage=-0.5), row(3, 2), row(2, 5, ce=True), row(1, 1, ce=True), row(4, 1, advantage=2.0)]
     options = LossConfig(ce_coef=0.3)
+    now = StageConfig(name="s", method="rl2f", steps=1).resolve(0, 1.0)
 
     def made(rank: int, ranks: int) -> tuple[dict[str, torch.Tensor], float]:
         lora = LoraConfig(rank=4, alpha=8)
@@ -85,8 +87,8 @@ def test_the_parts_of_all_processes_add_up_to_the_gradient_of_one(tiny: Path, co
         loss = 0.0
         for number, part in enumerate([*own, *idle]):
             scale = float(ranks) if number < len(own) else 0.0
-            of = MicroBatchContext(loss_normalizers(rows), options, 1.0, scale, len(own) + len(idle))
-            found = learner.forward_backward(micro_batch(part, 2, learner.device), of)
+            batch = micro_batch(part, 2, learner.device)
+            found = learner.forward_backward(batch, loss_normalizers(rows), options, now, scale)
             loss += found["loss"] if scale else 0.0
         return {name: p.grad for name, p in learner.parameters.items() if p.grad is not None}, loss
 

@@ -42,7 +42,7 @@ def staged(model: Path, *stages: dict[str, Any], **fields: Any) -> dict[str, Any
 # -- optimizer ---------------------------------------------------------------------------------------------------
 def test_adam_uses_the_betas_of_the_stage(tiny: Path) -> None:
     trained = learner(tiny, rank=4)
-    trained.update(rows(), LossConfig(), stage(adam_beta1=0.5, adam_beta2=0.95), 0, 1.0)
+    trained.update(rows(), LossConfig(), stage(adam_beta1=0.5, adam_beta2=0.95).resolve(0, 1.0))
     assert {group["betas"] for group in trained.optimizer.param_groups} == {(0.5, 0.95)}
     state = next(iter(trained.optimizer.state.values()))
     gradient = next(iter(trained.parameters.values())).grad
@@ -53,7 +53,7 @@ def test_adam_uses_the_betas_of_the_stage(tiny: Path) -> None:
 def test_gradient_is_clipped_only_with_a_maximum_norm(tiny: Path) -> None:
     for limit in (None, 0.05):
         trained = learner(tiny, rank=4)
-        reported = trained.update(rows(), LossConfig(), stage(max_grad_norm=limit), 0, 1.0)["grad_norm"]
+        reported = trained.update(rows(), LossConfig(), stage(max_grad_norm=limit).resolve(0, 1.0))["grad_norm"]
         norm = torch.stack([p.grad.norm() for p in trained.parameters.values() if p.grad is not None]).norm()
         assert reported > 0.06
         assert float(norm) == pytest.approx(reported if limit is None else limit, rel=1e-4)
@@ -97,7 +97,7 @@ def test_initial_weights_of_another_shape_are_refused(tiny: Path, changes: dict[
 def test_stage_starts_from_its_own_initial_adapter(speaker: Path, tmp_path: Path) -> None:
     start, trained = tmp_path / "start", learner(speaker, rank=2)
     start.mkdir()
-    trained.update([row(60)], LossConfig(), stage(learning_rate=0.01), 0, 1.0)
+    trained.update([row(60)], LossConfig(), stage(learning_rate=0.01).resolve(0, 1.0))
     trained.save_adapter(start)
     still = {"lora": {"rank": 2, "init_adapter": str(start)}, "learning_rate": 1e-12}
     run_dir = RunDir.create(tmp_path / "run", parse_config(staged(speaker, {}, still)))
@@ -128,7 +128,7 @@ def test_full_finetuning_changes_all_weights_and_the_sampler_uses_them(tiny: Pat
     trained = learner(tiny, full_finetuning=True)
     before = trained.snapshot()
     trained.begin_stage(LossConfig(), stage())
-    trained.update([row(60), row(90)], LossConfig(), stage(learning_rate=0.01), 0, 1.0)
+    trained.update([row(60), row(90)], LossConfig(), stage(learning_rate=0.01).resolve(0, 1.0))
     changed = [name for name, p in trained.parameters.items() if not torch.equal(p, before[name])]
     assert changed == list(before) and any("embed" in name for name in changed)
     folder = tmp_path / "full"
@@ -168,10 +168,10 @@ def test_reference_of_full_finetuning_keeps_its_weights(tiny: Path, reference: s
     trained = learner(tiny, full_finetuning=True)
     options, settings = LossConfig(kl_coef=0.1, epsilon_high=100), stage(learning_rate=0.01, ref_model=reference)
     base = trained.snapshot()
-    trained.update([row(60)], LossConfig(), settings, 0, 1.0)
+    trained.update([row(60)], LossConfig(), settings.resolve(0, 1.0))
     start = trained.snapshot()
     trained.begin_stage(options, settings)
-    trained.update([row(60, kl=1.0)], options, settings, 0, 1.0)
+    trained.update([row(60, kl=1.0)], options, settings.resolve(0, 1.0))
     expected, now = base if reference == "base" else start, trained.snapshot()
     with trained.reference_weights(reference):
         assert all(torch.equal(p, expected[name]) for name, p in trained.parameters.items())
@@ -188,7 +188,7 @@ def test_bfloat16_base_has_float32_master_weights_and_bfloat16_checkpoints(tiny:
         trained.save_adapter(tmp_path / name, exact=name == "commit")
         assert {t.dtype for t in load_file(tmp_path / name / "adapter_model.safetensors").values()} == {dtype}
     before = trained.snapshot()
-    trained.update([row(60)], LossConfig(), stage(learning_rate=1e-6), 0, 1.0)
+    trained.update([row(60)], LossConfig(), stage(learning_rate=1e-6).resolve(0, 1.0))
     assert any(not torch.equal(p, before[name]) for name, p in trained.parameters.items())
 
 

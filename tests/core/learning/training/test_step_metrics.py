@@ -64,7 +64,7 @@ def test_curves_under_dynamic_sampling_estimate_the_true_solve_rate() -> None:
     collector = Collector(build_engine(config, FakeBackend(script=script)), config.stages[0], seed=0)
     rows = []
     for step in range(60):
-        groups = collector.rollouts(step, method)
+        groups = collector.rollouts(collector.resolve(step), method)
         rows.append(rollout_metrics(groups, collector.discarded_groups, 1, method, resamples=True))
     means = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
     assert means["cum_acc/1"] == pytest.approx(0.10, abs=0.015) == means["reward"]

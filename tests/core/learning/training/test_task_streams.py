@@ -43,7 +43,7 @@ def positions(config: RunConfig, index: int, steps: Sequence[int] | None = None)
     method = registry.get("method", stage.method.type)(stage.method)
     groups = []
     for step in range(stage.steps) if steps is None else steps:
-        groups += [*method.collect(held, step), *held.discarded_groups]
+        groups += [*method.collect(held, held.resolve(step)), *held.discarded_groups]
     return sorted(int(group.task.id.rpartition("/")[2].partition("~")[0]) for group in groups)
 
 

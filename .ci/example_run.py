@@ -11,17 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import yaml
 
-from rl2f_core.common.file_io import write_atomically
-from rl2f_core.common.paths import ROOT
+from jobs.export.private_paths import check_private, machine_paths, write_folder
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.run import RunConfig
@@ -99,27 +96,6 @@ def create_example(
         check_private(name, data, private)
     write_folder(target, files)
     return note
-
-
-def machine_paths(run: Path) -> re.Pattern[bytes]:
-    """Return a pattern for paths of this machine: of the run, the user, and the working directories."""
-    paths = {
-        run.absolute(),
-        run.resolve(),
-        Path.home(),
-        Path.cwd(),
-        Path(tempfile.gettempdir()),
-        Path(sys.prefix),
-        ROOT,
-    }
-    texts = sorted((str(path) for path in paths if len(path.parts) > 1), key=len, reverse=True)
-    return re.compile(rb"(?<![\w.])(?:" + b"|".join(re.escape(t.encode()) for t in texts) + rb")(?![\w-])")
-
-
-def check_private(name: str, data: bytes, private: re.Pattern[bytes]) -> None:
-    """Raise `DataError` if the data of a file contain a path that matches."""
-    if match := private.search(data):
-        raise DataError("A path of this machine would remain.", value=f"{name}: {match[0].decode(errors='replace')}")
 
 
 def _size(lines: Lines) -> int:
@@ -271,22 +247,10 @@ def _json(value: object) -> bytes:
     return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-def write_folder(target: Path, files: dict[str, bytes]) -> None:
-    """Write the files of a new folder, all or none."""
-    scratch = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        for name, data in files.items():
-            write_atomically(scratch / name, data)
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
 def main(arguments: list[str]) -> int:
-    """Run `python -m jobs.export.example_run RUN OUT [CHECKPOINT]`: write the example and print its note."""
+    """Run `python .ci/example_run.py RUN OUT [CHECKPOINT]`: write the example and print its note."""
     if len(arguments) not in (2, 3):
-        print("Usage: python -m jobs.export.example_run RUN OUT [CHECKPOINT]", file=sys.stderr)
+        print("Usage: python .ci/example_run.py RUN OUT [CHECKPOINT]", file=sys.stderr)
         return 2
     run, out, checkpoint = (*arguments, None)[:3]
     try:

@@ -1,0 +1,46 @@
+"""Folders to publish: written as a whole, without paths of this machine."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.paths import ROOT
+from rl2f_core.errors import DataError
+
+
+def machine_paths(run: Path) -> re.Pattern[bytes]:
+    """Return a pattern for paths of this machine: of the run, the user, and the working directories."""
+    paths = {
+        run.absolute(),
+        run.resolve(),
+        Path.home(),
+        Path.cwd(),
+        Path(tempfile.gettempdir()),
+        Path(sys.prefix),
+        ROOT,
+    }
+    texts = sorted((str(path) for path in paths if len(path.parts) > 1), key=len, reverse=True)
+    return re.compile(rb"(?<![\w.])(?:" + b"|".join(re.escape(t.encode()) for t in texts) + rb")(?![\w-])")
+
+
+def check_private(name: str, data: bytes, private: re.Pattern[bytes]) -> None:
+    """Raise `DataError` if the data of a file contain a path that matches."""
+    if match := private.search(data):
+        raise DataError("A path of this machine would remain.", value=f"{name}: {match[0].decode(errors='replace')}")
+
+
+def write_folder(target: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a new folder, all or none."""
+    scratch = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        for name, data in files.items():
+            write_atomically(scratch / name, data)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
