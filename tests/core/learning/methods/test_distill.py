@@ -478,7 +478,7 @@ def data(**changes: Any) -> dict[str, Any]:
 def test_what_would_have_no_effect_or_no_data_is_refused(changes: dict[str, Any], says: str):
     with pytest.raises(ValueError, match=re.escape(says)):
         run_of(Path("tiny-random"), **changes)
-    with pytest.raises(ValueError, match="which is no earlier stage; known: base"):
+    with pytest.raises(ValueError, match="which is not an earlier stage; known: base"):
         stages = run_of(Path("tiny-random")).model_dump()["stages"]
         run_of(Path("tiny-random"), stages=[stages[0], {**stages[1], "init_from": "data"}])
 
