@@ -103,8 +103,8 @@ def _scan_jsonl(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, objec
             yield number, InvalidRow(f"is not JSON: {error}", line[:160])
             continue
         if not isinstance(item, dict):
-            kind = "no object but a JSON array" if isinstance(item, list) else "no object"
-            yield number, InvalidRow(f"is {kind}", line[:160])
+            kind = " but a JSON array" if isinstance(item, list) else ""
+            yield number, InvalidRow(f"is not an object{kind}", line[:160])
         elif any(_SURROGATE.search(key) for key in item):
             yield number, InvalidRow("has a column whose name is not valid Unicode text", line[:160])
         else:

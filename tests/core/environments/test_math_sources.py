@@ -185,8 +185,8 @@ def test_training_problems_that_are_in_the_test_source_are_dropped_and_counted(t
     sizes = f"{held.counts.train} problems for training, {held.counts.validation} for validation, 2 for the test"
     assert Math(config).describe_data() == (
         f"{config.source}: 47 rows, {sizes}; left out: 1 without a gold answer that can be read, 1 whose answer is "
-        "not a number, 1 that repeat a problem, 2 for training that are test problems, 1 for training that share a run of "
-        "words with a test problem."
+        "not a number, 1 that repeat a problem, 2 for training that are test problems, 1 for training that share a run "
+        "of words with a test problem."
     )
     keys = [{canonical(p.text) for p in held.problems[split]} for split in ("train", "validation", "test")]
     assert keys[0].isdisjoint(keys[1]) and keys[0].isdisjoint(keys[2]) and keys[1].isdisjoint(keys[2])

@@ -303,7 +303,7 @@ def test_texts_without_an_encoding_are_kept_with_question_marks(db: Database, wo
     assert (event.task.level, event.dialogue.error) == ("?", "? \U0001f600")
     rows = [{"step": 1, "prompt": "a", "completion": "b", "r": 1.0, "advantage": 0.0}]
     rows.append({**rows[0], "\ud800": 1.0})
-    with pytest.raises(DataError, match="no valid Unicode text"):
+    with pytest.raises(DataError, match="not valid Unicode text"):
         imported(db, workspace, write_lines(tmp_path / "trl.jsonl", rows))
 
 

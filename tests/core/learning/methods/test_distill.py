@@ -185,10 +185,10 @@ def test_rows_are_read_in_every_form_that_exports_and_trl_write(tmp_path: Path):
     [
         ("{", "cannot be read"),
         ({"text": "x"}, "cannot be read"),
-        (conversation("What is 20 + 22?", SHORT, "And?"), "no dialogue of a problem"),
+        (conversation("What is 20 + 22?", SHORT, "And?"), "not a dialogue of a problem"),
         (conversation(environment="secret_code"), "another environment"),
-        (conversation("What is 20 + 22?", "42"), "no task of arithmetic"),
-        (conversation("What is 20 + 22?", WRONG), "no task of arithmetic"),
+        (conversation("What is 20 + 22?", "42"), "not a task of arithmetic"),
+        (conversation("What is 20 + 22?", WRONG), "not a task of arithmetic"),
     ],
 )
 def test_a_row_that_is_none_is_refused_with_its_line(row: Any, says: str, tmp_path: Path):
