@@ -36,7 +36,7 @@ from rl2f_core.evaluation.formatting import interval_text, markdown_rows, number
 from rl2f_core.evaluation.report import EvaluationReport  # noqa: E402
 
 FOLDER = Path("data/results")
-OTHER_PAGES = ("README.md", "data/configs/README.md", "rl2f_core/leaks/README.md", "tests/benchmarks/README.md")
+OTHER_PAGES = ("README.md", "data/configs/README.md", "tests/benchmarks/README.md")
 """Pages outside `data/results` with measured numbers."""
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MEASURED = re.compile(r"(?<![\w.,/:@])[+−-]?\.\d\d+")

@@ -11,7 +11,7 @@ from app.common.console import err, model_text
 from rl2f_core.run.context import Progress
 
 LINE_INTERVAL_SECONDS = 20.0
-"""Interval of progress lines if standard error is no terminal."""
+"""Interval of progress lines if standard error is not a terminal."""
 
 
 class TerminalProgress(Progress):
@@ -58,8 +58,8 @@ class TerminalProgress(Progress):
         if now - self._printed < LINE_INTERVAL_SECONDS and not has_ended:
             return
         self._printed = now
-        of = f"/{total:g}" if total is not None else ""
-        err().print(f"{phase} {done:g}{of} {note}".rstrip(), markup=False)
+        suffix = f"/{total:g}" if total is not None else ""
+        err().print(f"{phase} {done:g}{suffix} {note}".rstrip(), markup=False)
 
     def message(self, text: str) -> None:
         """Print a message above the bars."""

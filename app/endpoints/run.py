@@ -21,7 +21,7 @@ from app.plots.run_charts import catalogue, check_metrics, overview, series
 from app.plots.run_data import RunData
 from app.plots.series import XKind
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Log, Note, Run, RunRef, RunStatus, RunSummary, Stage
+from jobs.db.models import Log, NoteSummary, Run, RunRef, RunStatus, RunSummary, Stage
 from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
@@ -124,7 +124,7 @@ class RunDetails(FrozenModel):
     """Runs that clone, evaluate or export this one."""
     tags: list[str]
     """Tags of the run."""
-    notes: list[Note]
+    notes: list[NoteSummary]
     """Notes on the run, oldest first."""
     dialogue_notes: int
     """Number of notes on dialogues of the run."""
@@ -276,13 +276,13 @@ class RunEndpoints(Endpoints):
         return runs.tags(self._context.db, run)
 
     @endpoint("read")
-    def list_notes(self, run: RunOrOldId) -> list[Note]:
+    def list_notes(self, run: RunOrOldId) -> list[NoteSummary]:
         """List the notes on a run, oldest first, without those on its dialogues."""
         runs.get(self._context.db, run)
         return [note for note in notes.of_run(self._context.db, run) if note.event_id is None]
 
     @endpoint("label")
-    def add_note(self, run: RunOrOldId, text: NoteText, author: ShortText = "") -> Note:
+    def add_note(self, run: RunOrOldId, text: NoteText, author: ShortText = "") -> NoteSummary:
         """Add a note to a run.
 
         Args:

@@ -57,7 +57,7 @@ def write_pages(run: str | Path, out: str | Path, *, limit: int = 40, ids: Seque
         ids: Ids of dialogues or of their events.
 
     Raises `RunError` if `out` exists, and `DataError` if an id is unknown, if a secret or a path of this machine would
-    remain, or if the run is no experiment.
+    remain, or if the run is not an experiment.
     """
     run_dir, target = RunDir.open(run), Path(out)
     if target.exists():

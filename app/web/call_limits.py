@@ -110,7 +110,7 @@ class CallLimits:
         """Add a message to the results of a session, and drop what is too much."""
         self._send(event, message)
         output = getattr(message, "output", None)
-        if output is None:  # it is no result; such messages may come from another thread
+        if output is None:  # it is not a result; such messages may come from another thread
             return
         size, _ = self._results.pop(event.session_hash, (0, 0.0))
         self._results[event.session_hash] = size + len(json.dumps(output, default=str)), time.monotonic()

@@ -80,7 +80,8 @@ def parse_settings(data: JsonObject) -> ChatSettings:
         raise ConfigError(f"The chat's settings are wrong: {problems}.") from error
     for name in settings.checkpoints:
         if not re.fullmatch(CHECKPOINT_REF, name):
-            raise ConfigError("This is no checkpoint.", value=name, known=["base", "RUN:stage@step, e.g. 17:rl2f@20"])
+            known = ["base", "RUN:stage@step, e.g. 17:rl2f@20"]
+            raise ConfigError("This is not a checkpoint.", value=name, known=known)
     if len(set(settings.checkpoints)) != len(settings.checkpoints):
         raise ConfigError("A checkpoint is named twice.", value=list(settings.checkpoints), fix="Name each once.")
     return settings

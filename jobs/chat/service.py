@@ -54,7 +54,7 @@ class _OpenChat:
     def task(self) -> InteractiveTask:
         """The interactive task; raises `RunError` if the chat is a conversation."""
         if self.row.task is None:
-            raise RunError("This chat is no interactive task.", fix="Reload the page.")
+            raise RunError("This chat is not an interactive task.", fix="Reload the page.")
         return InteractiveTask(self.settings.config, Task.model_validate(self.row.task))
 
     def turns(self, leaf: ChatMessage) -> list[types.Turn]:
@@ -202,7 +202,7 @@ class ChatService:
         """Add a user message and start the responses of all checkpoints.
 
         Args:
-            chat_id: A chat that is no interactive task.
+            chat_id: A chat that is not an interactive task.
             text: At most `MAX_TEXT` characters.
             parent: The previous user message, None at the start.
             after: Checkpoint → the response that it continues; by default its newest.

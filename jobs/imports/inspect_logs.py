@@ -124,7 +124,7 @@ def _stop_reason(row: JsonObject) -> str:
 def read_archive(path: Path) -> Iterator[tuple[str, JsonObject | str]]:
     """Yield the name of each sample of an `.eval` file and its object with the header, or why it is unreadable.
 
-    Raises `DataError` if the file is no archive, or contains no log.
+    Raises `DataError` if the file is not an archive, or contains no log.
     """
     try:
         with zipfile.ZipFile(path) as archive, open(path, "rb") as file:

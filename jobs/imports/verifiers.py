@@ -124,7 +124,7 @@ def _branches(trace: JsonObject) -> Iterator[tuple[list[Message], list[Message]]
     parents = [node.get("parent") for node in nodes]
     for number, parent in enumerate(parents):
         if parent is not None and not (isinstance(parent, int) and 0 <= parent < number):
-            raise RowError(f"nodes.{number}.parent: {parent!r:.60} is no earlier node")
+            raise RowError(f"nodes.{number}.parent: {parent!r:.60} is not an earlier node")
     total = 0
     for leaf in sorted(set(range(len(nodes))) - {parent for parent in parents if parent is not None}):
         path: list[JsonObject] = []

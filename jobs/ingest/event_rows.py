@@ -90,10 +90,8 @@ def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
     if not math.isfinite(event.time) or not _is_readable(record, dialogue):
         raise ValueError("a number is not finite")
     task_row = {
+        **{name: getattr(task, name) for name in ("environment", "split", "level")},
         "task": task.id,
-        "environment": task.environment,
-        "split": task.split,
-        "level": task.level,
         "public": _encode(task.public),
         "privileged": _encode(task.privileged),
         "task_hash": holdout.task_hash(task.environment, task.public, task.privileged),
@@ -121,28 +119,19 @@ def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
     advantages = [turn.advantage for turn in dialogue.turns if turn.advantage is not None]
     checked = any(row["leak_checked"] for row in turns)
     return {
+        **{name: getattr(dialogue, name) for name in ("group", "index", "policy", "seed", "solved_at", "reward")},
+        **{name: getattr(event, name) for name in ("phase", "stage", "step", "checkpoint", "time")},
         "event_id": event.id,
         "dialogue_id": dialogue.id,
         "environment": event.task.environment,
         "level": event.task.level,
-        "phase": event.phase,
-        "stage": event.stage,
-        "step": event.step,
-        "checkpoint": event.checkpoint,
         "condition": event.setting,
-        "group": dialogue.group,
-        "index": dialogue.index,
         "stop_reason": dialogue.stop_reason.value,
         "error": None if dialogue.error is None else clean(dialogue.error),
-        "policy": dialogue.policy,
-        "seed": dialogue.seed,
-        "solved_at": dialogue.solved_at,
         "length": len(turns),
         "outcomes": "".join(turn.verdict.outcome for turn in dialogue.turns),
-        "reward": dialogue.reward,
         "advantage": sum(advantages) / len(advantages) if advantages else None,
         "leak_state": 0 if not checked else 2 if any(row["leak_found"] for row in turns) else 1,
-        "time": event.time,
     }
 
 

@@ -26,7 +26,7 @@ class SamplingFrame:
     environment: str = ""
     """The environment; empty for all."""
     without_controls: bool = False
-    """Only hints of conditions that are no controls (see `rl2f_core.run.events.OWN_CONDITIONS`)."""
+    """Only hints of conditions that are not controls (see `rl2f_core.run.events.OWN_CONDITIONS`)."""
 
     def text(self) -> str:
         """Return `source/run/environment`, with `#own` without controls: the form stored with a label."""

@@ -23,7 +23,7 @@ class ServerLimits:
     idle_seconds: float | None = None
     """Idle time after which the model is unloaded; None keeps it."""
     memory_gb: float = 0.0
-    """Maximum memory of the process; 0 is no limit."""
+    """Maximum memory of the process; 0 means no limit."""
     reserve_gb: float | None = None
     """Memory that must stay free when a model is loaded; None checks nothing."""
 

@@ -218,7 +218,7 @@ def _end_with_parent() -> None:
 
 
 def _limit_memory(gigabytes: float) -> None:
-    """Limit the memory of this process; 0 is no limit."""
+    """Limit the memory of this process; 0 means no limit."""
     if gigabytes and sys.platform == "linux":
         import resource
 

@@ -89,7 +89,7 @@ def read_slots(db: Database) -> Slots:
 def _read_count(db: Database, name: str, default: int) -> int:
     text = settings.get(db, name, str(default))
     if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"The setting {name} is no whole number.", value=text, fix=f"Set it to e.g. {default}.")
+        raise ConfigError(f"The setting {name} is not a whole number.", value=text, fix=f"Set it to e.g. {default}.")
     return int(text)
 
 

@@ -31,7 +31,7 @@ def cutoff(db: Database, name: str, now: float) -> float:
     """Return the time before which a setting removes data; raises `ConfigError` for a malformed setting."""
     text = settings.get(db, name, str(DEFAULT_DAYS[name]))
     if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"The setting {name} is no whole number of days.", value=text, fix="Set it to e.g. 14.")
+        raise ConfigError(f"The setting {name} is not a whole number of days.", value=text, fix="Set it to e.g. 14.")
     return now - float(text) * DAY_SECONDS
 
 

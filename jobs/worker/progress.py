@@ -117,8 +117,8 @@ class FileProgress(Progress):
         is_end = total is not None and done >= total and (phase.startswith("stage ") or phase == "evaluation")
         if is_end or now - self._logged >= LOG_INTERVAL_SECONDS:
             self._logged = now
-            of = f"/{total:g}" if total is not None else ""
-            self.message(f"{phase} {done:g}{of} {note}".rstrip())
+            suffix = f"/{total:g}" if total is not None else ""
+            self.message(f"{phase} {done:g}{suffix} {note}".rstrip())
 
     def message(self, text: str) -> None:
         """Log a message."""

@@ -41,7 +41,7 @@ def kill_group(pid: int) -> None:
 
 
 def reap(pid: int) -> None:
-    """Collect the exit code of a child that has ended, so that it is no zombie. Windows has none."""
+    """Collect the exit code of a child that has ended, so that it is not a zombie. Windows has none."""
     if sys.platform != "win32":
         with contextlib.suppress(ChildProcessError):  # not a child of this process
             os.waitpid(pid, os.WNOHANG)

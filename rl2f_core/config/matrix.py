@@ -57,7 +57,7 @@ def cells(data: JsonObject) -> dict[str, JsonObject]:
     shared = {key: value for key, value in data.items() if key not in (KEY, SINGLE)}
     single = data.get(SINGLE, {})
     if not isinstance(single, Mapping) or not all(isinstance(changes, Mapping) for changes in single.values()):
-        raise ConfigError("`cells` is no mapping of cells to changes.", value=single)
+        raise ConfigError("`cells` is not a mapping of cells to changes.", value=single)
     configs = {}
     for chosen in product(*(options.items() for options in axes.values())):
         config = shared

@@ -190,7 +190,7 @@ class RunConfig(BaseRun):
         before = self.stages[: on_policy.index(True)] if True in on_policy else self.stages
         if name is not None and name not in [stage.name for stage in before if stage.updates_weights]:
             raise FieldValueError(
-                f"rollout.reflector.stage {name!r} is no stage that trains before all on-policy stages; "
+                f"rollout.reflector.stage {name!r} is not a stage that trains before all on-policy stages; "
                 f"known: {', '.join(stage.name for stage in before) or 'none'}",
                 *("rollout", "reflector", "stage"),
             )
@@ -208,7 +208,7 @@ class RunConfig(BaseRun):
             trained = [s.name for s in self.stages if s.name in seen and s.updates_weights]
             if stage.init_from not in (None, "base", *trained):
                 raise FieldValueError(
-                    f"stage {stage.name!r} starts from {stage.init_from!r}, which is no earlier stage; "
+                    f"stage {stage.name!r} starts from {stage.init_from!r}, which is not an earlier stage; "
                     f"known: {', '.join(['base', *trained])}",
                     *("stages", i, "init_from"),
                 )
@@ -216,8 +216,8 @@ class RunConfig(BaseRun):
             sources = [s.name for s in self.stages if s.name in seen and s.tasks_from is None]
             if stage.tasks_from not in (None, *sources):
                 raise FieldValueError(
-                    f"stage {stage.name!r} takes its tasks from {stage.tasks_from!r}, which is no earlier stage with "
-                    f"tasks of its own; known: {', '.join(sources) or 'none'}",
+                    f"stage {stage.name!r} takes its tasks from {stage.tasks_from!r}, which is not an earlier stage "
+                    f"with tasks of its own; known: {', '.join(sources) or 'none'}",
                     *("stages", i, "tasks_from"),
                 )
             method = registry.get("method", stage.method.type)

@@ -198,7 +198,7 @@ def _parse_row(line: bytes, where: str, environment: Environment) -> Row:
     roles, texts = [role for role, _ in turns], [text for _, text in turns]
     if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
         raise DataError(
-            f"A row is no dialogue of a problem, attempts and hints ({where}).",
+            f"A row is not a dialogue of a problem, attempts and hints ({where}).",
             value=roles,
             fix="After a system message, `user` and `assistant` must alternate.",
         )
@@ -225,7 +225,7 @@ def _parse_task(texts: Sequence[str], where: str, environment: Environment) -> T
         return environment.task_from_gold(texts[0], answer)
     except DataError as error:
         raise DataError(
-            f"A row is no task of {environment.name} ({where}): {error}",
+            f"A row is not a task of {environment.name} ({where}): {error}",
             value=shorten(texts[0], 120),
             fix="Name a dataset of this environment.",
         ) from error

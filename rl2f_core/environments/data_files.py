@@ -24,7 +24,7 @@ _SEPARATOR = re.compile(r"\"?sep=([^\"\r\n])\"?\r?\n", re.IGNORECASE)
 
 
 class InvalidRow(NamedTuple):
-    """A row that is no object."""
+    """A row that is not an object."""
 
     reason: str
     """What is wrong, in words that follow `Row 3 of FILE`."""
@@ -40,7 +40,7 @@ def read_records(path: Path) -> Iterator[dict[str, object]]:
 
 
 def scan_records(path: Path) -> Iterator[tuple[int, dict[str, object] | InvalidRow]]:
-    """Yield number and object of each row; an `InvalidRow` in place of one that is no object.
+    """Yield number and object of each row; an `InvalidRow` in place of one that is not an object.
 
     Row 1 is the first line of a JSONL file, and the first row after the header of a CSV file. Raises `DataError` if the
     file as a whole cannot be read.
@@ -103,10 +103,10 @@ def _scan_jsonl(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, objec
             yield number, InvalidRow(f"is not JSON: {error}", line[:160])
             continue
         if not isinstance(item, dict):
-            kind = "no object but a JSON array" if isinstance(item, list) else "no object"
-            yield number, InvalidRow(f"is {kind}", line[:160])
+            kind = " but a JSON array" if isinstance(item, list) else ""
+            yield number, InvalidRow(f"is not an object{kind}", line[:160])
         elif any(_SURROGATE.search(key) for key in item):
-            yield number, InvalidRow("has a column whose name is no valid Unicode text", line[:160])
+            yield number, InvalidRow("has a column whose name is not valid Unicode text", line[:160])
         else:
             yield number, item
 

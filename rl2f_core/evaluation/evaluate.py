@@ -342,23 +342,23 @@ def compute_report(
     }
 
     def build(
-        of: Environment, tasks: Sequence[Task], notes: Sequence[str] = (), parts: Sequence[EvaluationReport] = ()
+        part: Environment, tasks: Sequence[Task], notes: Sequence[str] = (), parts: Sequence[EvaluationReport] = ()
     ) -> EvaluationReport:
         ids = {task.id for task in tasks}
         selected = {
             checkpoint: {c: [d for d in group if d.task_id in ids] for c, group in by_condition.items()}
             for checkpoint, by_condition in dialogues.items()
         }
-        level = "" if of.sub_environments else describe_levels(tasks)
+        level = "" if part.sub_environments else describe_levels(tasks)
         evaluated = EvaluatedTasks(
             len(tasks), settings.samples_per_task, level, settings.split, config.seed,
-            requested=settings.num_tasks if of is environment else 0,
+            requested=settings.num_tasks if part is environment else 0,
             keys={task.id: problem_key(environment, task) for task in tasks},
         )  # fmt: skip
-        report = build_report(of, selected, runner.turns, evaluated, notes, parts)
-        if not isinstance(of, StatefulEnvironment):
+        report = build_report(part, selected, runner.turns, evaluated, notes, parts)
+        if not isinstance(part, StatefulEnvironment):
             return report
-        return report.model_copy(update={"random_policy": random_policy(of, tasks, runner.turns)})
+        return report.model_copy(update={"random_policy": random_policy(part, tasks, runner.turns)})
 
     parts = []
     for name, part in environment.sub_environments.items():

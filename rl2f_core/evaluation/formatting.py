@@ -70,7 +70,7 @@ def nonzero_number(x: float) -> str:
 
 
 def count_text(interval: Interval) -> str:
-    """Format a mean that is no fraction as `41.2 [38.0, 44.9]`; `–` without a value."""
+    """Format a mean that is not a fraction as `41.2 [38.0, 44.9]`; `–` without a value."""
     if interval.value is None:
         return "–"
     if interval.low is None or interval.high is None:

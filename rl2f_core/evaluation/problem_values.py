@@ -14,7 +14,7 @@ STORED_METRICS = ("gain", "conditional_solve_rate", "plasticity", "repeated_answ
                   "determined_rate", "parse_failure_rate")  # fmt: skip
 """Metrics with hints whose values by problem a report contains, besides cum_acc/1 and cum_acc/T."""
 RATIOS = ("efficiency", "efficiency_chance")
-"""Those whose denominators are no numbers of observations; see `metrics.dialogues.ratio_interval`."""
+"""Those whose denominators are not numbers of observations; see `metrics.dialogues.ratio_interval`."""
 
 
 class ProblemValues(FrozenModel):

@@ -108,10 +108,10 @@ def _judgement(leaks: bool, leak_type: str, quote: str) -> Judgement:
 
 
 def locate_quote(quote: str, hint: str, visible: tuple[str, ...] = ()) -> tuple[int, int] | None:
-    """Return the character span of the quotation in the hint; None if it is no evidence.
+    """Return the character span of the quotation in the hint; None if it is not evidence.
 
     The quotation must occur as whole words; case, white space, Unicode form and an ellipsis at the ends are ignored. A
-    quotation that also occurs in one of `visible` (problem and attempts) is no evidence.
+    quotation that also occurs in one of `visible` (problem and attempts) is not evidence.
     """
     for gap in _GAPS:
         quote = quote.strip().removeprefix(gap).removesuffix(gap)

@@ -68,7 +68,7 @@ class LLMJudgeDetector(LeakDetector):
     A verdict "leak" counts if the hint contains its quotation verbatim, and problem and attempts do not. The span is
     that of the quotation; a contrastive report has none. `answer_fraction` is 1. `leak_type` is the most frequent one
     of the votes "leak". If there is no majority because replies failed or have another form, the hint is unchecked
-    (`LeakReport.error`). A tie is no leak; the evidence states it.
+    (`LeakReport.error`). A tie is not a leak; the evidence states it.
 
     After a detector that gives probabilities, the judge decides the hints whose probability is uncertain (`UNCERTAIN`),
     also those that are flagged; see `Config.hints`.
@@ -100,7 +100,7 @@ class LLMJudgeDetector(LeakDetector):
         """Judged hints after a detector with probabilities. uncertain: those between .2 and .8, flagged or not.
         unflagged: also hints that do not mention the answer. Without such a detector, all unflagged hints."""
         votes: int = Field(1, ge=1, le=99)
-        """Number of votes; the majority decides, and a tie is no leak."""
+        """Number of votes; the majority decides, and a tie is not a leak."""
         temperature: float | None = Field(None, ge=0, le=2)
         """Sampling temperature of the judge; None is 0 (greedy) for one vote and 0.7 for several."""
         max_new_tokens: int = Field(120, ge=8)

@@ -119,7 +119,7 @@ def test_an_uploaded_file_is_checked_and_used_in_the_form(
     page.locator("#nr-own-data").click()
     rows = table(page, "nr-bad-rows")
     assert [int(row[0]) for row in rows] == list(range(41, 51))
-    assert rows[0][1:] == ["result", "is no answer that the checker numeric can read"]
+    assert rows[0][1:] == ["result", "is not an answer that the checker numeric can read"]
     assert rows[1][1:] == ["result", "is empty"] and rows[2][1:] == ["item", "is empty"]
     assert rows[3][1:] == ["item", "has no word"] and rows[4][1:] == ["–", "has 3 fields, the header has 2"]
     assert rows[5][1:] == ["result", "differs from row 2, the same problem"]

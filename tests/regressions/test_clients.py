@@ -260,7 +260,7 @@ def test_an_unknown_value_of_an_enumeration_is_refused_with_the_known_ones(
 
 
 def test_a_known_value_without_dialogues_is_an_empty_page(studio: Studio) -> None:
-    assert studio.dialogues.list_dialogues({"run": 1, "stage": "rl2f", "step_from": 900}).rows == []
+    assert studio.dialogues.list_dialogues({"run": 1, "stage": "rl2f", "step_from": 900})["rows"] == []
     assert studio.dialogues.list_dialogues({"run": 1, "condition": "no_oracle"}).rows == []
 
 
@@ -336,7 +336,7 @@ def empty(workspace: Workspace, db: Database) -> Studio:
 
 
 def test_the_audit_log_says_which_hint_was_labeled_by_whom_and_what_was_undone(empty: Studio) -> None:
-    event = empty.dialogues.list_dialogues({"run": 1}).rows[0].event_id
+    event = empty.dialogues.list_dialogues({"run": 1})["rows"][0]["event_id"]
     empty.labels.label_hint(1, event, 0, "Ada Lovelace", "no_leak")
     empty.labels.undo_label("Ada Lovelace")
     undone, labeled = empty.audit.list_actions()

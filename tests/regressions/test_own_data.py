@@ -125,7 +125,7 @@ def test_a_gold_answer_that_names_no_choice_or_two_is_a_bad_row(tmp_path: Path) 
     environment, found = questions(written(tmp_path / "a.jsonl", *rows), checker="multiple_choice")
     assert len(found) == 1 and [bad.row for bad in environment.loaded.bad_rows] == [1, 2, 3, 4]
     reasons = " ".join(bad.reason for bad in environment.loaded.bad_rows)
-    assert all(part in reasons for part in ("names none", "names several choices (A, B)", "no list", "does not list"))
+    assert all(part in reasons for part in ("names none", "several choices (A, B)", "not a list", "does not list"))
 
 
 FILES: dict[str, tuple[str, str, int]] = {

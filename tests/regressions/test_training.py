@@ -251,12 +251,12 @@ def test_a_success_is_replayed_at_the_level_of_the_curriculum_not_of_the_first_g
         "reward": {"preset": "environment"}, "stages": [stage], "leak_detection": {"detectors": []},
     })  # fmt: skip
     engine = build_engine(config, FakeBackend())
-    course = CurriculumTracker(config.stages[0], [
+    curriculum = CurriculumTracker(config.stages[0], [
         build_engine(config.model_copy(update={"environment": level}), engine.backend)
         for level in config.stages[0].curriculum.environments(config.environment)  # type: ignore[union-attr]
     ], 0)  # fmt: skip
-    course.level = 1
-    collector = Collector(engine, config.stages[0], seed=0, course=course)
+    curriculum.level = 1
+    collector = Collector(engine, config.stages[0], seed=0, curriculum=curriculum)
     method._successes = [{"level": level, "id": f"{level}", "sequences": []} for level in (1, 2)]
     firsts = set()
     for step in range(6):
@@ -277,12 +277,12 @@ def test_the_reference_prompt_of_sdpo_has_the_system_message_of_its_level() -> N
     }  # fmt: skip
     config = parse_config(data)
     engine = build_engine(config, FakeBackend(script=lambda prompt, rng: wrap_answer("A A")))
-    course = tracker_for_stage(config, config.stages[0], engine)
-    assert course is not None
-    easy, task = course.task(0, 0, 0, 0)
+    curriculum = tracker_for_stage(config, config.stages[0], engine)
+    assert curriculum is not None
+    easy, task = curriculum.task(0, 0, 0, 0)
     (rollout,) = easy.run([RolloutRequest(task, "d", "g", 0, 7)])
     method = SDPO(SDPO.Config(peer_solutions="none"))
-    method.begin_step(StepContext.of(engine, 0, 2, course.engine_of))
+    method.begin_step(StepContext.of(engine, 0, 2, curriculum.engine_of))
     prompt = engine.backend.tokenizer.decode(method.reference_prompt(Group(task, (rollout,)), rollout))
     assert wrap_answer("? ?") in prompt and wrap_answer("? ? ?") not in prompt
 

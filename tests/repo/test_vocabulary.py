@@ -268,3 +268,6 @@ def test_every_path_that_contributing_names_exists() -> None:
     paths = [*re.findall(r"`([\w./]+\.(?:py|js|md))`", text), *re.findall(r"\]\(([^)#]+)\)", text)]
     assert len(paths) > 20
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    named = re.findall(r"`(\w+)`(?: and `\w+`)? in `([\w./]+\.py)`", text)
+    assert len(named) > 10
+    assert [pair for pair in named if pair[0] not in (ROOT / pair[1]).read_text("utf-8")] == []

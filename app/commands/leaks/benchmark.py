@@ -91,11 +91,11 @@ def show(results: Sequence[CascadeResult], by: str) -> None:
     columns = ("benchmark", "detectors", *scores, "judged", "US$ / 1,000 hints", "hints/s")
     console.print(table(*columns, rows=_rows(results)))
     for name in dict.fromkeys(result.benchmark for result in results):
-        of = [result for result in results if result.benchmark == name]
-        groups = _groups(of, by)
+        selected = [result for result in results if result.benchmark == name]
+        groups = _groups(selected, by)
         if groups:
             console.print()
-            heads = (f"{by}, {name}", "leaks", "near-misses", *(result.detectors for result in of))
+            heads = (f"{by}, {name}", "leaks", "near-misses", *(result.detectors for result in selected))
             console.print(table(*heads, rows=groups))
     for note in notes(results):
         console.print(note, markup=False)

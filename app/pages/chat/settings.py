@@ -111,7 +111,7 @@ def draft(
 
 
 def parse_index(text: str) -> int | None:
-    """Return the number of a task, None for a random one; raise `ConfigError` if it is no number."""
+    """Return the number of a task, None for a random one; raise `ConfigError` if it is not a number."""
     text = (text or "").strip()
     if text and not text.isdigit():
         raise ConfigError("The task number is not a whole number.", value=text, fix="Write one, or leave it empty.")

@@ -14,7 +14,7 @@ from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.run import RunCheckpoint, RunDetails, RunLog, RunStage
 from app.endpoints.runs import RunRow
 from app.pages.run.tabs import RunTab, tab_links
-from jobs.db.models import ACTIVE, Log, Note, RunRef, RunSummary
+from jobs.db.models import ACTIVE, Log, NoteSummary, RunRef, RunSummary
 from rl2f_core.errors import rl2f_command
 from rl2f_core.types import JsonObject
 
@@ -372,7 +372,7 @@ def tags_and_notes(details: RunDetails, read_only: bool) -> Element:
     )
 
 
-def _note(note: Note, read_only: bool) -> Element:
+def _note(note: NoteSummary, read_only: bool) -> Element:
     return el(
         "div.rl-note",
         el("p", note.text),

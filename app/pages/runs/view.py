@@ -10,7 +10,7 @@ from app.components.elements.sparkline import sparkline
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.endpoints.run import ACTIONS
 from app.endpoints.runs import ActiveRuns, QueueStatus, RunRow
-from jobs.db.models import JobLog, Note, ScheduledRun
+from jobs.db.models import JobLog, NoteSummary, ScheduledRun
 from jobs.db.paging import Page
 from jobs.db.queries.notes import MAX_CHARS
 
@@ -420,7 +420,9 @@ def _menu(run: RunRow, writable: bool) -> Element:
 
 
 # -- dialog ------------------------------------------------------------------------------------------------------------
-def notes_dialog(run: int, name: str, tags: Collection[str], known: Sequence[str], notes: Sequence[Note]) -> Element:
+def notes_dialog(
+    run: int, name: str, tags: Collection[str], known: Sequence[str], notes: Sequence[NoteSummary]
+) -> Element:
     """Return the dialog of tags and notes.
 
     Args:

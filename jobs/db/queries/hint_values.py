@@ -17,7 +17,7 @@ from jobs.db.engine import Database
 from jobs.db.models import Run
 from rl2f_core.run.events import HintValueEvent
 
-_FIELDS = {"turn", "checkpoint", "source", "value", "low", "high", "n", "turns", "arms", "time"}
+_FIELDS = {*HintValue.model_fields} - {"run_id", "event_id"}
 
 
 def pick_measurement(measured: Iterable[HintValue], policy: str, checkpoint: str | None = None) -> HintValue | None:

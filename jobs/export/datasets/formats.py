@@ -37,6 +37,17 @@ _ORIGIN = {
     ),
 }
 _PLANTED = "kind of the leak that teacher `leaky` planted; empty: the teacher's own hint"
+HINT_COLUMNS = {
+    "run": ("string", "run of {}"),
+    "dialogue": ("string", "dialogue of {}"),
+    "turn": ("int", "0-based turn of {}"),
+    "source": ("string", "whose label {} has"),
+    "teacher": ("string", "teacher of {}"),
+    "condition": ("string", "condition of {}; empty in training"),
+    "policy": ("string", "who wrote the attempts of {}'s dialogue"),
+    "determines_answer": ("bool", _DETERMINES),
+}
+"""Columns of both hints of a pair; `{}` is the hint."""
 _PAIR = {k: _ORIGIN[k] for k in ("task", "task_key", "split", "environment", "level")}
 
 
@@ -145,22 +156,11 @@ FORMATS: dict[FormatName, Format] = {
                     "what the two share: history, attempt, or only the task; the leaking hint then answered another "
                     "attempt than that of the prompt",
                 ),
-                "chosen_run": ("string", "run of the chosen hint"),
-                "chosen_dialogue": ("string", "dialogue of the chosen hint"),
-                "chosen_turn": ("int", "0-based turn of the chosen hint"),
-                "chosen_source": ("string", "whose label the chosen hint has"),
-                "chosen_teacher": ("string", "teacher of the chosen hint"),
-                "chosen_condition": ("string", "condition of the chosen hint; empty in training"),
-                "chosen_policy": ("string", "who wrote the attempts of the chosen hint's dialogue"),
-                "chosen_determines_answer": ("bool", _DETERMINES.format("the chosen hint")),
-                "rejected_run": ("string", "run of the rejected hint"),
-                "rejected_dialogue": ("string", "dialogue of the rejected hint"),
-                "rejected_turn": ("int", "0-based turn of the rejected hint"),
-                "rejected_source": ("string", "whose label the rejected hint has"),
-                "rejected_teacher": ("string", "teacher of the rejected hint"),
-                "rejected_condition": ("string", "condition of the rejected hint; empty in training"),
-                "rejected_policy": ("string", "who wrote the attempts of the rejected hint's dialogue"),
-                "rejected_determines_answer": ("bool", _DETERMINES.format("the rejected hint")),
+                **{
+                    f"{side}_{name}": (kind, meaning.format(f"the {side} hint"))
+                    for side in ("chosen", "rejected")
+                    for name, (kind, meaning) in HINT_COLUMNS.items()
+                },
                 "rejected_planted": ("string", _PLANTED),
             },
         ),

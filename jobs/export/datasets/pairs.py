@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 from jobs.export.datasets.export_records import ExportRecord
+from jobs.export.datasets.formats import HINT_COLUMNS
 from jobs.export.datasets.row_builders import Decisions, attempt_text, bare_prompt, origin, reply, teacher_prompt
 from rl2f_core.types import JsonObject
 
 Match = Literal["history", "attempt", "task"]
 MATCHES: tuple[Match, ...] = ("history", "attempt", "task")
 """Closest first."""
-_SIDE = ("run", "dialogue", "turn", "source", "teacher", "condition", "policy", "determines_answer")
-"""Columns of each of the two hints."""
 
 _SCHEMA = """
 CREATE TABLE clean (id INTEGER PRIMARY KEY, task TEXT, history BLOB, attempt BLOB, text TEXT, origin TEXT,
@@ -87,8 +86,8 @@ class PairFinder:
                     "rejected": reply(text),
                     **{k: rejected[k] for k in ("task", "task_key", "split", "environment", "level")},
                     "match": level,
-                    **{f"chosen_{k}": chosen[k] for k in _SIDE},
-                    **{f"rejected_{k}": rejected[k] for k in (*_SIDE, "planted")},
+                    **{f"chosen_{k}": chosen[k] for k in HINT_COLUMNS},
+                    **{f"rejected_{k}": rejected[k] for k in (*HINT_COLUMNS, "planted")},
                 }
 
     def _partners(

@@ -193,7 +193,7 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
     """Yield the student's `prompt, completion` for each correct attempt before a leak.
 
     After a hint that is decided as a leak and that the student read as it was written, a correct attempt may only copy
-    the answer, so it is no row.
+    the answer, so it is not a row.
     """
     event = record.event
     for segment in record.segments():

@@ -27,7 +27,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 def write_gguf(model: PreTrainedModel, tokenizer: Path, path: Path, quantization: str, name: str) -> None:
     """Write a GGUF file.
 
-    Matrices whose rows are no multiple of the block size (32 for q types) become float16. The q4 and q5 types store
+    Matrices whose rows are not a multiple of the block size (32 for q types) become float16. The q4 and q5 types store
     embeddings and output layer as q8_0.
 
     Args:

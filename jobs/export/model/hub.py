@@ -22,7 +22,7 @@ def check_upload(repository: str) -> str:
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise ConfigError("This is no name of a repository.", value=repository, fix="Write ORG/NAME.") from error
+        raise ConfigError("This is not the name of a repository.", value=repository, fix="Write ORG/NAME.") from error
     return token
 
 

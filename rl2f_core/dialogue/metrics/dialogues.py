@@ -183,7 +183,7 @@ class Tally:
 
 
 def ratio_interval(sums: ArrayLike, counts: ArrayLike) -> Interval:
-    """Return `mean_interval` of a ratio in [0, 1] whose counts are no numbers of observations, e.g. bits."""
+    """Return `mean_interval` of a ratio in [0, 1] whose counts are not numbers of observations, e.g. bits."""
     interval = mean_interval(sums, counts)
     return interval if interval.high is None else interval.model_copy(update={"high": min(1.0, interval.high)})
 
@@ -198,7 +198,7 @@ class Tallies:
     dialogues: int
     """Dialogues that did not fail."""
     values: Mapping[str, Tally | Interval]
-    """By metric; an interval if a value is no sum over tasks."""
+    """By metric; an interval if a value is not a sum over tasks."""
 
     def metrics(self) -> Metrics:
         """Return the values with their intervals."""

@@ -63,7 +63,7 @@ def normalize_code(text: str, function: str) -> str | None:
 
 
 def stub(text: str, function: str) -> ast.FunctionDef | None:
-    """Return the parsed stub of `function`; None if the text is no program with it."""
+    """Return the parsed stub of `function`; None if the text is not a program with it."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

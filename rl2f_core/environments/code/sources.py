@@ -132,7 +132,7 @@ def given_cases(tests: object) -> list[Case]:
             case _:
                 raise ValueError("has a test without the texts input and output")
         if arguments is None or output is None:
-            raise ValueError("has a test that is no Python literal")
+            raise ValueError("has a test that is not a Python literal")
         cases.append(Case(arguments, output))
     return cases
 

@@ -84,7 +84,7 @@ class Checker(ABC):
         """
         text = self._gold(as_text(answer))
         if text is None:
-            raise RowError(f"is no answer that the checker {self.config.checker} can read")
+            raise RowError(f"is not an answer that the checker {self.config.checker} can read")
         return {}, {"answer": text}
 
     def _gold(self, answer: str) -> str | None:
@@ -178,7 +178,7 @@ class MultipleChoice(Checker):
         if more.get("choices") not in (None, ""):
             letter = read_choices(more["choices"]).letter(answer)
         if letter is None:
-            raise RowError(f"is no answer that the checker {self.config.checker} can read")
+            raise RowError(f"is not an answer that the checker {self.config.checker} can read")
         if listed and letter not in listed:
             raise RowError(f"is {letter}, which the problem does not list: {', '.join(listed)}")
         return {}, {"answer": letter}
@@ -222,7 +222,7 @@ class Pattern(Checker):
         try:
             regex.compile(pattern)
         except (regex.error, OverflowError, RecursionError, MemoryError) as error:
-            raise RowError(f"is no regular expression: {error}", "pattern") from None
+            raise RowError(f"is not a regular expression: {error}", "pattern") from None
         return public, {**privileged, "pattern": pattern}
 
     def score(self, task: Task, parsed: str) -> Verdict:
@@ -434,7 +434,7 @@ def _json_object(text: str) -> JsonObject | None:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _json_text(value: object) -> str:

@@ -58,13 +58,13 @@ def read_choices(value: object) -> Choices:
         try:
             value = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            raise RowError("is no list of choices", "choices") from None
+            raise RowError("is not a list of choices", "choices") from None
     labels: list[object] = []
     if isinstance(value, dict):
         labels = list(value["label"]) if isinstance(value.get("label"), list) else list(value)
         value = value.get("text", list(value.values()))
     if not isinstance(value, list) or not 2 <= len(value) <= 26 or len(labels) not in (0, len(value)):
-        raise RowError("is no list of 2 to 26 choices", "choices")
+        raise RowError("is not a list of 2 to 26 choices", "choices")
     texts = {chr(65 + i): " ".join(as_text(choice).split()) for i, choice in enumerate(value)}
     return Choices(value, [as_text(label) for label in labels], texts)
 

@@ -209,13 +209,13 @@ def _question(
 
 
 def _text_error(value: object) -> str:
-    """Return why a value is no text of a question; empty if it is one."""
+    """Return why a value is not a text of a question; empty if it is one."""
     if not isinstance(value, str | int | float | None) or isinstance(value, bool):
         return f"is a {type(value).__name__}, not a text"
     text = str(value)
     if len(text) > MAX_PROBLEM:
         return f"has {len(text):,} characters, more than {MAX_PROBLEM:,}"
-    return "is no valid Unicode text" if _SURROGATE.search(text) else ""
+    return "is not valid Unicode text" if _SURROGATE.search(text) else ""
 
 
 def _is_missing(value: object) -> bool:
@@ -276,8 +276,8 @@ def _split(questions: Sequence[Question], drop: bool) -> tuple[dict[Split, list[
 def near_duplicates(train: Sequence[Question], test: Sequence[Question]) -> set[int]:
     """Return the positions of training questions that nearly repeat a test question.
 
-    Their texts differ in one word, which is no number, and their answers are equal; or they share `RUN_WORDS` words in
-    a row, which at most `MAX_SHARED` training questions contain.
+    Their texts differ in one word, which is not a number, and their answers are equal; or they share `RUN_WORDS` words
+    in a row, which at most `MAX_SHARED` training questions contain.
     """
     edited = {edit for question in test for edit in _edits(question)}
     runs = {run for question in test for run in _runs(question)}
@@ -297,7 +297,7 @@ def _runs(question: Question) -> set[int]:
 
 
 def _edits(question: Question) -> set[int]:
-    """Return hashes of the answer with all words of a question, and without each one that is no number.
+    """Return hashes of the answer with all words of a question, and without each one that is not a number.
 
     Texts of more than `MAX_EDITED` words have the first hash only.
     """

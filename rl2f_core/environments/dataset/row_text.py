@@ -9,7 +9,7 @@ import unicodedata
 from rl2f_core.environments.math.answer_text import last_boxed
 
 MAX_ANSWER = 4_000
-"""Maximum number of characters of an answer that is no program."""
+"""Maximum number of characters of an answer that is not a program."""
 
 
 class RowError(ValueError):

@@ -151,7 +151,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return NO_NUMBER if candidate is None else _side(candidate < gold, abs(candidate - gold) * 10 >= scale(gold))
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """State the opposite side and distance; if the answer is no number, that only its form is wrong."""
+        """State the opposite side and distance; if the answer is not a number, that only its form is wrong."""
         gold = read_value(self.gold_answer(task))
         if gold is None:
             return FALSE_HINT
@@ -161,7 +161,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return _side(candidate >= gold, abs(candidate - gold) * 10 < scale(gold))
 
     def claim_agreement(self, task: Task, before: Verdict, hint: str, attempt: Verdict) -> float | None:
-        """False claim: the side of the last attempt on which the answer is; none if the answer is no number."""
+        """False claim: the side of the last attempt on which the answer is; none if the answer is not a number."""
         gold = read_value(self.gold_answer(task))
         return None if gold is None else side_agreement(hint, _last([before]), _last([attempt]), gold)
 
@@ -171,7 +171,7 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
     ) -> str:
         """Draw a number close to the answer, on the hinted side if the hint is followed.
 
-        If the answer is no number, change one digit or add something.
+        If the answer is not a number, change one digit or add something.
         """
         if correct:
             return self.marked(self.gold_answer(task))

@@ -63,7 +63,7 @@ class Counts(NamedTuple):
         """Describe the counts in a sentence."""
         left_out = {
             "without a gold answer that can be read": self.unreadable,
-            "whose answer is no number": self.no_number,
+            "whose answer is not a number": self.no_number,
             "that repeat a problem": self.duplicates,
             "for training that are test problems": self.same_as_test,
             "for training that share a run of words with a test problem": self.overlapping_test,

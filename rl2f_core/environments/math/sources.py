@@ -198,7 +198,9 @@ def _row(path: Path, number: int, item: Mapping[str, object], columns: Columns) 
     for name, column in columns._asdict().items():
         value = None if column is None else column_value(item, column)
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-            raise DataError(f"Row {number} of {path.name}: {name} (column {column}) is no text or number.", value=value)
+            raise DataError(
+                f"Row {number} of {path.name}: {name} (column {column}) is neither text nor a number.", value=value
+            )
         if value is None and name in ("problem", "answer"):
             raise DataError(
                 f"Row {number} of {path.name} has no column {column}, which holds the {name}.",

@@ -1,7 +1,7 @@
 """Units and counted nouns: what may follow a number without changing its value.
 
 A unit is a product of powers of known units and plural nouns (`km/h`, `square meters`, `red apples per person`). Any
-other text after a number (`million`, `or more`, `is wrong`) is no unit.
+other text after a number (`million`, `or more`, `is wrong`) is not a unit.
 """
 
 from __future__ import annotations

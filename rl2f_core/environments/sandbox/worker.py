@@ -90,7 +90,7 @@ def same_number(one: Any, other: Any, *_: object) -> bool:
 
 
 def rounds_to(value: Any, gold: Any, places: int) -> bool:
-    """Return whether a number that is no decimal rounds to a decimal with so many places."""
+    """Return whether a number that is not a decimal rounds to a decimal with so many places."""
     if not getattr(value, "is_real", False) or value.free_symbols or value.is_Rational:
         return False
     return bool(abs((value - gold).evalf(50)) * 2 * 10**places < 1)

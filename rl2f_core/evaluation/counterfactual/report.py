@@ -158,8 +158,8 @@ def build_report(
         by_origin: dict[tuple[str, int], list[Outcome]] = defaultdict(list)
         for outcome in group:
             by_origin[outcome.origin].append(outcome)
-        for (of, event, turn), arm_hints in hints_by_arm.items():
-            if of != checkpoint:
+        for (policy, event, turn), arm_hints in hints_by_arm.items():
+            if policy != checkpoint:
                 continue
             branches = by_origin[event, turn]
             solved = {arm: [o.solved for o in branches if o.arm == arm] for arm in arms}

@@ -104,7 +104,7 @@ class _TaskFacts:
 class MentionFinder:
     """Finds mentions with `LeakVocabulary.find_answers` and `stated_parts` on decoded views of a hint.
 
-    An expression of the problem's own numbers, such as "38 + 47" for "47 + 38", is no mention. In an environment
+    An expression of the problem's own numbers, such as "38 + 47" for "47 + 38", is not a mention. In an environment
     without a leak vocabulary, only the literal answer is one.
 
     Args:

@@ -75,7 +75,7 @@ def turn_advantages(
 ) -> list[list[float]]:
     """Return A_k = R_k − mean of R_k over the members that reached turn k; 0 if fewer than two did.
 
-    After the first turn members have different histories: this reduces variance but is no same-state baseline. With
+    After the first turn members have different histories: this reduces variance but is not a same-state baseline. With
     `trees`, later turns are compared within a tree, whose second turns have the same history.
 
     Args:

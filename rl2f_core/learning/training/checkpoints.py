@@ -65,7 +65,7 @@ class Checkpoints:
         self,
         stage: int,
         step: int,
-        course: CurriculumTracker | None = None,
+        curriculum: CurriculumTracker | None = None,
         learner: Learner | None = None,
         method: JsonObject | None = None,
     ) -> JsonObject:
@@ -73,25 +73,25 @@ class Checkpoints:
 
         `method` is the state of the method.
         """
-        position = resume_position(stage, step, course, method)
+        position = resume_position(stage, step, curriculum, method)
         self.journal.commit(position, None if learner is None else learner.save)
         return position
 
 
 def resume_position(
-    stage: int, step: int, course: CurriculumTracker | None, method: JsonObject | None = None
+    stage: int, step: int, curriculum: CurriculumTracker | None, method: JsonObject | None = None
 ) -> JsonObject:
     """Return the position of a resume before a 0-based step of a stage that has begun; `method` is its state."""
     position: JsonObject = {"stage": stage, "step": step, "begun": True}
-    if course is not None:
-        position["curriculum"] = course.state
+    if curriculum is not None:
+        position["curriculum"] = curriculum.state
     if method:
         position["method"] = method
     return position
 
 
 def checkpoints_to_evaluate(config: RunConfig) -> list[str]:
-    """Return the checkpoint names of `evaluation.checkpoints`, in order; the reflector is no policy to evaluate."""
+    """Return the checkpoint names of `evaluation.checkpoints`, in order; the reflector is not a policy to evaluate."""
     names: list[str] = []
     reflector = config.rollout.reflector
     policies = [s for s in config.stages if s.updates_weights and not (reflector and s.name == reflector.stage)]

@@ -40,13 +40,13 @@ class Collector:
     """Directory of the run with its datasets, if any."""
     discarded_groups: list[Group] = field(default_factory=list)
     """Groups of the last step without learning signal that were resampled; they are not trained on."""
-    course: CurriculumTracker | None = None
+    curriculum: CurriculumTracker | None = None
     """Source of the tasks if the stage has a curriculum."""
 
     @property
     def level(self) -> int | None:
         """Current 1-based level of the curriculum; None without one."""
-        return None if self.course is None else self.course.level + 1
+        return None if self.curriculum is None else self.curriculum.level + 1
 
     def resolve(self, step: int) -> ResolvedStage:
         """Return the settings of the stage at a 0-based step."""
@@ -126,8 +126,8 @@ class Collector:
 
     def _task(self, step: int, resample_round: int, slot: int, index: int) -> tuple[RolloutEngine, Task]:
         """Return a task and the engine that rolls it out."""
-        if self.course is not None:
-            return self.course.task(step, resample_round, slot, index)
+        if self.curriculum is not None:
+            return self.curriculum.task(step, resample_round, slot, index)
         return self.engine, self.engine.environment.task("train", index)
 
 

@@ -120,8 +120,10 @@ class PreflightReport(FrozenModel):
         needed, total = self.training_memory_gib, self.total_memory_gib
         if needed is None or total is None:
             return []
-        of = "weights, gradients, optimizer and reference"
-        lines = [f"  training {self.trained_weights}: ≈ {needed:.1f} GiB for {of}, of {total:.1f} GiB"]
+        lines = [
+            f"  training {self.trained_weights}: ≈ {needed:.1f} GiB for weights, gradients, "
+            f"optimizer and reference, of {total:.1f} GiB"
+        ]
         if needed > total:
             lines.append("  ! more than there is: train an adapter, shard the weights, or choose a smaller model")
         return lines

@@ -95,7 +95,7 @@ def reproduce(
         progress: Receives the number of executed steps.
         files_only: Execute nothing; compare only the stored files with the digests of the time of writing.
 
-    Raises `RunError` if the run is no training run, or retained no state.
+    Raises `RunError` if the run is not a training run, or retained no state.
     """
     config, progress = run_dir.config(), progress or Progress()
     if not isinstance(config, RunConfig) or config.kind != "train":

@@ -45,7 +45,7 @@ class StageSteps:
     index: int
     """0-based index of the stage."""
     method: Method
-    course: CurriculumTracker | None
+    curriculum: CurriculumTracker | None
 
     def __post_init__(self) -> None:
         self.stage = self.config.stages[self.index]
@@ -56,16 +56,16 @@ class StageSteps:
             ADAPTER,
             first_task=self.config.first_task(self.stage),
             run_dir=self.context.run_dir,
-            course=self.course,
+            curriculum=self.curriculum,
         )
 
     def run(self, start: int) -> bool:
         """Run the steps from the 0-based `start`; False if `context.stop` ended the stage early."""
         for step in range(start, self.stage.steps):
             if self.context.stop():
-                self.checkpoints.commit(self.index, step, self.course, self.learner, self.method.state())
+                self.checkpoints.commit(self.index, step, self.curriculum, self.learner, self.method.state())
                 return False
-            position = resume_position(self.index, step, self.course, self.method.state())
+            position = resume_position(self.index, step, self.curriculum, self.method.state())
             self.retainer.keep_state(self.stage.name, position, self.learner)
             self.run_step(step)
         return True
@@ -78,7 +78,7 @@ class StageSteps:
         timer, usage = StepTimer(), ResourceUsage()
 
         # rollouts
-        engine_of = None if self.course is None else self.course.engine_of
+        engine_of = None if self.curriculum is None else self.curriculum.engine_of
         method.begin_step(StepContext.of(self.engine, step, self.stage.steps, engine_of))
         self.collector.policy = f"{self.stage.name}@{step}"
         self.collector.on_progress = partial(context.progress.update, f"{self.stage.name} step {step + 1} rollout")
@@ -130,18 +130,18 @@ class StageSteps:
 
     def _environments(self, groups: Sequence[Group]) -> list[Environment]:
         """Return the environment of each group; a curriculum has one per level."""
-        course, environment = self.course, self.engine.environment
-        return [environment if course is None else course.environment_of(group.task) for group in groups]
+        curriculum, environment = self.curriculum, self.engine.environment
+        return [environment if curriculum is None else curriculum.environment_of(group.task) for group in groups]
 
     def _advance_curriculum(self, step: int, collected: Sequence[Group]) -> dict[str, float]:
         """Record the step in the curriculum, and log the start of a level."""
-        course, name = self.course, self.stage.name
-        if course is None:
+        curriculum, name = self.curriculum, self.stage.name
+        if curriculum is None:
             return {}
-        values, text = course.record_step(collected, on_policy=self.method.on_policy)
+        values, text = curriculum.record_step(collected, on_policy=self.method.on_policy)
         if text:
             text = f"Stage {name}, after step {step + 1}: {text}"
-            self.context.log(f"curriculum:{name}:{course.level + 1}", text)
+            self.context.log(f"curriculum:{name}:{curriculum.level + 1}", text)
         return values
 
     def _save(self, step: int) -> None:
@@ -150,7 +150,7 @@ class StageSteps:
         if last or step % self.stage.save_steps == 0:
             self.checkpoints.save(self.learner, self.stage.name, step)
         if last or step % self.stage.commit_steps == 0:
-            self.checkpoints.commit(self.index, step, self.course, self.learner, self.method.state())
+            self.checkpoints.commit(self.index, step, self.curriculum, self.learner, self.method.state())
 
 
 def dialogue_events(

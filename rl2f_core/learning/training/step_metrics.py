@@ -79,9 +79,10 @@ def part_metrics(
     `tasks` 0.
     """
     values: dict[str, float] = {}
-    of = [environment.sub_environment_of(group.task) for group, environment in zip(groups, environments, strict=True)]
+    pairs = zip(groups, environments, strict=True)
+    part_names = [environment.sub_environment_of(group.task) for group, environment in pairs]
     for part in dict.fromkeys(part for environment in environments for part in environment.sub_environments):
-        part_groups = [group for group, name in zip(groups, of, strict=True) if name == part]
+        part_groups = [group for group, name in zip(groups, part_names, strict=True) if name == part]
         values[f"tasks/{part}"] = float(len(part_groups))
         if not part_groups:
             continue

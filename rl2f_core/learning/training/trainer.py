@@ -59,10 +59,10 @@ class Trainer:
         for index in range(self.position["stage"], len(self.config.stages)):
             stage = self.config.stages[index]
             start = self.position["step"] if index == self.position["stage"] else 0
-            method, course = self._set_up_stage(stage, start)
+            method, curriculum = self._set_up_stage(stage, start)
             if start == 0 and not self.position.get("begun"):
-                self._begin_stage(index, stage, method, course)
-            if not self._run_stage(index, stage, method, start, course):
+                self._begin_stage(index, stage, method, curriculum)
+            if not self._run_stage(index, stage, method, start, curriculum):
                 return False
             self.position = self.journal.resume_state = {"stage": index + 1, "step": 0}
         return True
@@ -71,9 +71,9 @@ class Trainer:
         """Run the step of the resume state alone; its stage must have begun."""
         index, step = self.position["stage"], self.position["step"]
         stage = self.config.stages[index]
-        method, course = self._set_up_stage(stage, step)
+        method, curriculum = self._set_up_stage(stage, step)
         self.learner.compile(stage)
-        self._steps(index, method, course).run_step(step)
+        self._steps(index, method, curriculum).run_step(step)
 
     def _set_up_stage(self, stage: StageConfig, start: int) -> tuple[Method, CurriculumTracker | None]:
         """Set engine and learner of a stage that starts at a 0-based step; return its method and curriculum."""
@@ -88,12 +88,12 @@ class Trainer:
         state = self.position.get("curriculum") if start else None
         return method, tracker_for_stage(self.config.for_stage(stage), stage, self.engine, state)
 
-    def _steps(self, index: int, method: Method, course: CurriculumTracker | None) -> StageSteps:
+    def _steps(self, index: int, method: Method, curriculum: CurriculumTracker | None) -> StageSteps:
         parts = self.context, self.config, self.engine, self.learner, self.checkpoints, self.retainer
-        return StageSteps(*parts, index, method, course)
+        return StageSteps(*parts, index, method, curriculum)
 
     def _run_stage(
-        self, index: int, stage: StageConfig, method: Method, start: int, course: CurriculumTracker | None
+        self, index: int, stage: StageConfig, method: Method, start: int, curriculum: CurriculumTracker | None
     ) -> bool:
         if not method.updates_weights:
             self.checkpoints.sync(self.learner, f"{stage.name}@0")
@@ -101,9 +101,11 @@ class Trainer:
             return data.run(start, lambda step: self.checkpoints.commit(index, step))
         if self.learner.compile(stage):
             self.progress.message(f"{stage.name} is compiled: its first update may take half a minute longer.")
-        return self._steps(index, method, course).run(start)
+        return self._steps(index, method, curriculum).run(start)
 
-    def _begin_stage(self, index: int, stage: StageConfig, method: Method, course: CurriculumTracker | None) -> None:
+    def _begin_stage(
+        self, index: int, stage: StageConfig, method: Method, curriculum: CurriculumTracker | None
+    ) -> None:
         """Set the starting weights, run the preflight, and commit."""
         refused = self.position.get("refused")
         if refused and not self.config.preflight.ignore_failure:
@@ -118,7 +120,7 @@ class Trainer:
         for number, text in enumerate(method.prepare(collector, self.config.evaluation)):
             self.context.log(f"prepare:{stage.name}:{number}", text)
         if method.on_policy and not refused:
-            report = self._preflight(stage, method, course)
+            report = self._preflight(stage, method, curriculum)
             if not report.passed and not self.config.preflight.ignore_failure:
                 self._refuse(index, stage, report)
         self.position = self.checkpoints.commit(index, 0, learner=self.learner)
@@ -137,11 +139,11 @@ class Trainer:
             steps = next(s.steps for s in self.config.stages if s.name == stage.init_from)
             self.learner.load_adapter(self.run_dir.checkpoint(f"{stage.init_from}@{steps}"))
 
-    def _preflight(self, stage: StageConfig, method: Method, course: CurriculumTracker | None) -> PreflightReport:
+    def _preflight(self, stage: StageConfig, method: Method, curriculum: CurriculumTracker | None) -> PreflightReport:
         """Run the preflight, and emit its dialogues and report."""
         self.progress.message(f"Preflight of {stage.name} …")
         report, groups = preflight(
-            self.engine if course is None else course.engines[0],
+            self.engine if curriculum is None else curriculum.engines[0],
             self.config,
             stage,
             method,

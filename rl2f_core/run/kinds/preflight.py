@@ -63,9 +63,9 @@ class Preflight(Kind[PreflightRun]):
             run = run.model_copy(update={"rollout": run.rollout.model_copy(update={"reflector": reflector})})
         load_reflector(run, backend, run_dir)
         engine = build_engine(run, backend)
-        course = tracker_for_stage(run, stage, engine)
+        curriculum = tracker_for_stage(run, stage, engine)
         report, groups = preflight(
-            engine if course is None else course.engines[0],
+            engine if curriculum is None else curriculum.engines[0],
             config,
             stage,
             method,

@@ -50,7 +50,7 @@ def test_bad_rows_are_printed_without_control_characters_and_set_the_exit_code(t
     done = check(path, "--problem", "q", "--answer", "a")
     assert done.exit_code == 1 and "\x1b" not in done.output
     assert "11 rows: 9 valid, 2 bad" in done.output
-    assert "10   a       is no answer that the checker numeric can read" in done.output
+    assert "10   a       is not an answer that the checker numeric can read" in done.output
     assert "11   -       has 1 fields, the header has 2" in done.output
     settings = yaml.safe_load(done.output.partition("For the configuration of a run:")[2])["environment"]
     assert settings["bad_rows"] == "skip" and Dataset(Dataset.Config.model_validate(settings)).task("train", 0)

@@ -133,7 +133,7 @@ def test_one_line_out_for_each_line_in(tmp_path: Path) -> None:
         ("[1]\n", "no JSON object"),
         ({"environment": "arithmetic"}, "lacks problem, answer, attempts, hint"),
         ({**SUM, "environment": "chess"}, "Unknown environment"),
-        ({**SUM, "answer": "many"}, "no whole number"),
+        ({**SUM, "answer": "many"}, "not a whole number"),
         ({**SUM, "hint": 3}, "`hint` is not text"),
         ({**SUM, "attempts": "one"}, "not a list of texts"),
         ({**SUM, "settings": {"digit": 2}}, "digit: unknown key"),

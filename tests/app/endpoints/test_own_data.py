@@ -43,7 +43,7 @@ def test_a_file_is_added_listed_checked_and_used(own: OwnDataEndpoints, context:
         own.check_data_file(name)
     found = own.check_data_file(name, {"problem": "item", "answer": "result"})
     assert (found["rows"], found["valid"], found["num_bad_rows"], found["checker"]) == (21, 20, 1, "numeric")
-    reason = "is no answer that the checker numeric can read"
+    reason = "is not an answer that the checker numeric can read"
     assert found["bad_rows"] == [{"row": 21, "column": "result", "reason": reason}]
     assert found["preview"][0] == ["What is 0 plus 0?", "0"] and sum(found["problems"].values()) == 20
     environment = yaml.safe_load(found["yaml"])["environment"]
@@ -64,7 +64,7 @@ def test_a_check_returns_only_texts_that_can_be_sent(own: OwnDataEndpoints) -> N
     found = own.check_data_file(own.add_data_file("a.jsonl", "\n".join([*lines, '{"\\udc00": 1}'])))
     assert json.dumps(found, ensure_ascii=False).encode()
     assert found["preview"][0] == ["What is 0 plus 1?", "1", "?"]
-    assert found["bad_rows"][0]["reason"] == "has a column whose name is no valid Unicode text"
+    assert found["bad_rows"][0]["reason"] == "has a column whose name is not valid Unicode text"
 
 
 def test_every_checker_can_be_chosen_in_the_page(own: OwnDataEndpoints) -> None:

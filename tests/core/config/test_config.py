@@ -119,9 +119,9 @@ def test_all_errors_are_reported_together() -> None:
         ({"rollout": {"max_seq_len": 20}}, "raise max_seq_len or lower max_new_tokens"),
         ({"stages": [stage("a", "sft"), stage("a")]}, "stage name 'a' is taken"),
         ({"stages": [stage("base", "sft")]}, "stage name 'base' is taken"),
-        ({"stages": [stage("a", "sft"), stage("b", init_from="c")]}, "'c', which is no earlier stage; known: base, a"),
-        ({"stages": [stage("a", init_from="b"), stage("b", "sft")]}, "no earlier stage; known: base"),
-        ({"stages": [stage("a", init_from="a")]}, "no earlier stage"),
+        ({"stages": [stage("a", "sft"), stage("b", init_from="c")]}, "which is not an earlier stage; known: base, a"),
+        ({"stages": [stage("a", init_from="b"), stage("b", "sft")]}, "not an earlier stage; known: base"),
+        ({"stages": [stage("a", init_from="a")]}, "not an earlier stage"),
         ({"stages": [stage("a", "sft"), stage("b", tasks_from="c")]}, "with tasks of its own; known: a"),
         ({"stages": [stage("a", tasks_from="a")]}, "with tasks of its own; known: none"),
         (

@@ -59,7 +59,7 @@ def test_settings_of_single_cells_apply_last() -> None:
     configs = cells({"a": 1, "b": {"c": 1}, "matrix": axes, "cells": {"p-r": {"a": 9, "b.c": 5}}})
     assert {name: (c["a"], c["b"]["c"]) for name, c in configs.items()} == {
         "p-r": (9, 5), "p-s": (2, 1), "q-r": (3, 1), "q-s": (1, 1)}  # fmt: skip
-    for wrong, words in (({"p-t": {"a": 1}}, "does not have"), ([], "no mapping"), ({"p-r": 3}, "no mapping")):
+    for wrong, words in (({"p-t": {"a": 1}}, "does not have"), ([], "not a mapping"), ({"p-r": 3}, "not a mapping")):
         with pytest.raises(ConfigError, match=words):
             cells({"a": 1, "matrix": axes, "cells": wrong})
 

@@ -79,7 +79,7 @@ def test_csv_files_of_spreadsheet_programs_are_read(text: str, problem: str, tmp
         ("a.csv", b"question,answer\n\xff,1\n", "not UTF-8 text.*Fix: Save it as UTF-8"),
         ("a.csv", b"text,answer\nWhat?,1\n", r"known to hold the problem.*Fix: Name it: environment.columns"),
         ("a.jsonl", b"", "no valid row"),
-        ("a.jsonl", b"[1]\n", "no valid row. Row 1: is no object"),
+        ("a.jsonl", b"[1]\n", "no valid row. Row 1: is not an object"),
         ("a.parquet", b"PAR1", "Parquet file cannot be read"),
         ("a.jsonl.gz", b"no gzip", "cannot be read"),
     ],
@@ -114,17 +114,17 @@ def test_columns_are_detected_or_named_also_inside_of_objects(tmp_path: Path) ->
 # -- bad rows ------------------------------------------------------------------------------------------------------
 BROKEN: list[tuple[Any, str, str]] = [
     ("{broken", "", "is not JSON: Expecting property name"),
-    ("[1, 2]", "", "is no object"),
+    ("[1, 2]", "", "is not an object"),
     ({"answer": 3}, "question", "is empty"),
     ({"question": "  ", "answer": 3}, "question", "is empty"),
     ({"question": "?!", "answer": 3}, "question", "has no word"),
     ({"question": ["What?"], "answer": 3}, "question", "is a list, not a text"),
     ({"question": "x" * 60_000, "answer": 3}, "question", "has 60,000 characters, more than 50,000"),
     ({"question": "How many?", "answer": None}, "answer", "is empty"),
-    ({"question": "How many?", "answer": "four"}, "answer", "is no answer that the checker numeric can read"),
+    ({"question": "How many?", "answer": "four"}, "answer", "is not an answer that the checker numeric can read"),
     ({"question": "What is 1 plus 1?", "answer": 3}, "answer", "differs from row 1, the same problem"),
     ({"question": "How much?", "answer": 3, "split": "holdout"}, "split", "is 'holdout', none of train, training, "),
-    ({"question": "half \ud83d of a pair", "answer": 3}, "question", "is no valid Unicode text"),
+    ({"question": "half \ud83d of a pair", "answer": 3}, "question", "is not valid Unicode text"),
 ]
 
 
@@ -139,13 +139,13 @@ def test_bad_rows_are_listed_with_row_column_and_reason(tmp_path: Path) -> None:
 
 def test_bad_rows_stop_a_run_unless_they_are_skipped(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [*rows(20), {"question": "How many?", "answer": "four"}])
-    said = "1 of 21 rows cannot be used. Row 21, answer: is no answer.*Fix: .*environment.bad_rows: skip"
+    said = "1 of 21 rows cannot be used. Row 21, answer: is not an answer.*Fix: .*environment.bad_rows: skip"
     for use in (lambda env: env.task("train", 0), Dataset.describe_data, Dataset.constant_baseline):
         with pytest.raises(DataError, match=said):
             use(made(path))
     lenient = made(path, bad_rows="skip")
     assert lenient.task("train", 0).privileged["answer"].isdecimal()
-    assert "21 rows" in lenient.describe_data() and "Row 21, answer: is no answer" in lenient.describe_data()
+    assert "21 rows" in lenient.describe_data() and "Row 21, answer: is not an answer" in lenient.describe_data()
 
 
 def test_csv_rows_of_another_length_are_bad_rows(tmp_path: Path) -> None:

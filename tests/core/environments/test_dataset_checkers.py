@@ -106,7 +106,7 @@ def test_a_regular_expression_that_backtracks_without_end_is_stopped(tmp_path: P
     began = time.process_time()
     verdict = held.verify(task, wrap_answer("a" * 60 + "c"))
     assert not verdict.correct and time.process_time() - began < 2
-    with pytest.raises(DataError, match=r"Row 1, pattern: is no regular expression: missing \)"):
+    with pytest.raises(DataError, match=r"Row 1, pattern: is not a regular expression: missing \)"):
         environment(tmp_path, "regex", {**row, "pattern": "(a"})
 
 

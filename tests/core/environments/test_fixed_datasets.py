@@ -94,12 +94,12 @@ def test_generated_test_puzzles_are_none_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"solution": [False, True]}, "Row 1 of rows.jsonl is no puzzle.*not the only one"),
+        ({"solution": [False, True]}, "Row 1 of rows.jsonl is not a puzzle.*not the only one"),
         ({"statements": "(('lying', 1), ('lying', 0))"}, "not the only one"),
         ({"statements": "(('lying', 2), ('lying', 0))"}, "names no person"),
-        ({"statements": "(('xor', 1, 0), ('lying', 0))"}, "is no statement"),
-        ({"statements": "__import__('os').getcwd()"}, "is no puzzle"),
-        ({"statements": None}, "is no puzzle"),
+        ({"statements": "(('xor', 1, 0), ('lying', 0))"}, "is not a statement"),
+        ({"statements": "__import__('os').getcwd()"}, "is not a puzzle"),
+        ({"statements": None}, "is not a puzzle"),
         ({"names": ["Zoey"]}, "not the only one|names no person"),
     ],
 )

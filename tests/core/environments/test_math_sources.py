@@ -90,8 +90,8 @@ def test_a_parquet_file_is_read_with_nested_columns(tmp_path: Path) -> None:
         ([{"problem": "P?", "result": "1"}], None, "No column of a.jsonl is known to hold the answer"),
         ([{"problem": "P?", "answer": "1"}, {"problem": "Q?"}], None, "Row 2 of a.jsonl has no column answer"),
         ([{"problem": "", "answer": "1"}], None, "Row 1 of a.jsonl has an empty problem"),
-        ([{"problem": "P?", "answer": [1]}], None, "Row 1 of a.jsonl: answer .column answer. is no text or number"),
-        ([{"problem": "P?", "answer": "1"}, 3], None, "Row 2 of a.jsonl is no object"),
+        ([{"problem": "P?", "answer": [1]}], None, "answer .column answer. is neither text nor a number"),
+        ([{"problem": "P?", "answer": "1"}, 3], None, "Row 2 of a.jsonl is not an object"),
         ([{"q": "P?", "a": "1"}], {"problem": "q", "answer": "b"}, "Row 1 of a.jsonl has no column b"),
         ([{"q": "P?", "a": "1"}], {"problem": "q"}, "names the columns of a file"),
         ([{"q": "P?", "a": "1"}], {"problem": "q", "answer": "a", "hint": "h"}, "names the columns of a file"),
@@ -184,9 +184,9 @@ def test_training_problems_that_are_in_the_test_source_are_dropped_and_counted(t
     assert held.counts.train + held.counts.validation == 39 and held.counts.validation > 0
     sizes = f"{held.counts.train} problems for training, {held.counts.validation} for validation, 2 for the test"
     assert Math(config).describe_data() == (
-        f"{config.source}: 47 rows, {sizes}; left out: 1 without a gold answer that can be read, 1 whose answer is no "
-        "number, 1 that repeat a problem, 2 for training that are test problems, 1 for training that share a run of "
-        "words with a test problem."
+        f"{config.source}: 47 rows, {sizes}; left out: 1 without a gold answer that can be read, 1 whose answer is "
+        "not a number, 1 that repeat a problem, 2 for training that are test problems, 1 for training that share a run "
+        "of words with a test problem."
     )
     keys = [{canonical(p.text) for p in held.problems[split]} for split in ("train", "validation", "test")]
     assert keys[0].isdisjoint(keys[1]) and keys[0].isdisjoint(keys[2]) and keys[1].isdisjoint(keys[2])

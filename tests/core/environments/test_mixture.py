@@ -258,10 +258,10 @@ def test_the_floor_of_a_step_is_that_of_the_levels_it_played() -> None:
     stage = {"name": "rl", "method": "rl2f", "steps": 4, "tasks_per_step": 4, "group_size": 2,
              "curriculum": {"levels": levels, "replay_fraction": 0.5}}  # fmt: skip
     settings = config(parts=parts, stages=[stage])
-    course = tracker_for_stage(settings, settings.stages[0], build_engine(settings, FakeBackend()))
-    assert course is not None
-    easy, hard = (engine.environment.task("train", 0) for engine in course.engines)
-    worlds = [course.environment_of(tag_level(task, k)) for task, k in ((easy, 1), (hard, 2), (hard, 2), (hard, 2))]
+    curriculum = tracker_for_stage(settings, settings.stages[0], build_engine(settings, FakeBackend()))
+    assert curriculum is not None
+    easy, hard = (engine.environment.task("train", 0) for engine in curriculum.engines)
+    worlds = [curriculum.environment_of(tag_level(task, k)) for task, k in ((easy, 1), (hard, 2), (hard, 2), (hard, 2))]
     assert [world.config.environments[0].environment.size for world in worlds] == [4, 8, 8, 8]
     floors = [world.constant_baseline().score for world in (worlds[0], worlds[1])]
     assert floors == pytest.approx([1 / 4, 1 / 8]) and constant_baseline(worlds) == {

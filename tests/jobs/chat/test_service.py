@@ -240,7 +240,7 @@ def test_a_message_of_five_megabytes_is_refused_and_not_stored(talk: Talk) -> No
     ],
 )
 def test_a_path_is_not_a_checkpoint(talk: Talk, checkpoint: str) -> None:
-    with pytest.raises(ConfigError, match="no checkpoint"):
+    with pytest.raises(ConfigError, match="not a checkpoint"):
         talk.service.create({"model": talk.model, "checkpoints": [checkpoint.replace("RUN", str(talk.run))]})
 
 

@@ -160,7 +160,7 @@ def test_what_is_old_leaves_the_trash_and_what_is_new_stays(tmp_path: Path) -> N
         retention.retain(queue.db, queue.workspace, time.time() + 5)
         assert run_dirs.list_trash(queue.workspace) == {}
         settings.put(queue.db, "retention.trash_days", "never")
-        with pytest.raises(ConfigError, match=r"retention\.trash_days is no whole number"):
+        with pytest.raises(ConfigError, match=r"retention\.trash_days is not a whole number"):
             retention.retain(queue.db, queue.workspace, time.time())
 
 

@@ -174,7 +174,7 @@ def test_failed_and_cut_off_traces_say_so(db: Database, workspace: Workspace, tm
     path = write_lines(tmp_path / "traces.jsonl", [failed, cut])
     error, short = (event.dialogue for event in imported(db, workspace, path)[1])
     assert (error.stop_reason, error.error) == ("failed", "no reply") and short.stop_reason == "context_full"
-    with pytest.raises(ImportRowsError, match=r"line 1: nodes\.0\.parent: 0 is no earlier node"):
+    with pytest.raises(ImportRowsError, match=r"line 1: nodes\.0\.parent: 0 is not an earlier node"):
         import_file(db, workspace, write_lines(tmp_path / "loop.jsonl", [looped]))
 
 
@@ -238,7 +238,7 @@ def test_bad_rows_are_listed_with_their_reason_and_nothing_is_imported(
         import_file(db, workspace, write_lines(tmp_path / "m.jsonl", rows))
     reasons = {row.position: row.reason for row in caught.value.bad}
     assert list(reasons) == ["line 2", "line 3", "line 4", "line 5", "line 6", "line 8"]
-    assert reasons["line 2"].startswith("is not JSON") and reasons["line 3"].startswith("is no object")
+    assert reasons["line 2"].startswith("is not JSON") and reasons["line 3"].startswith("is not an object")
     assert reasons["line 4"] == "reward: 'high' is no number"
     assert reasons["line 5"] == "no message of the assistant"
     assert reasons["line 6"] == "messages.0.role: 'robot' is no role of a message"
@@ -303,7 +303,7 @@ def test_texts_without_an_encoding_are_kept_with_question_marks(db: Database, wo
     assert (event.task.level, event.dialogue.error) == ("?", "? \U0001f600")
     rows = [{"step": 1, "prompt": "a", "completion": "b", "r": 1.0, "advantage": 0.0}]
     rows.append({**rows[0], "\ud800": 1.0})
-    with pytest.raises(DataError, match="no valid Unicode text"):
+    with pytest.raises(DataError, match="not valid Unicode text"):
         imported(db, workspace, write_lines(tmp_path / "trl.jsonl", rows))
 
 

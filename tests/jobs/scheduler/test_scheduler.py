@@ -114,7 +114,7 @@ def test_a_failing_job_is_logged_and_repeated(queue: Queue, scheduler: Scheduler
         session.add(Run(name="r", kind="count", folder="1-r", status="queued"))
     scheduler.start()
     (line,) = until(lambda: lines(queue, "dispatch"))
-    assert line.outcome == "failed" and "slots.cpu is no whole number" in line.detail
+    assert line.outcome == "failed" and "slots.cpu is not a whole number" in line.detail
     settings.put(queue.db, "slots.cpu", "1")
     until(lambda: runs.get(queue.db, 1).status == "failed")  # dispatched, and its folder is not there
     assert "could not be started" in runs.get(queue.db, 1).detail

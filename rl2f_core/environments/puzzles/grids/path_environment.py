@@ -273,7 +273,7 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, 
         return self._values(grid_of(task), parsed if parsed == INFEASIBLE else parsed.replace(" ", ""))
 
     def _values(self, grid: Grid, answer: str) -> dict[str, str]:
-        """Return the value of each step, up to one more than a way can have, so that a longer walk is no way."""
+        """Return the value of each step, up to one more than a way can have, so that a longer walk is not a way."""
         steps = range(len(grid.rows) * len(grid.rows[0]))
         if answer == INFEASIBLE:
             return {str(k + 1): INFEASIBLE for k in steps}

@@ -110,7 +110,7 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
             for role in roles:
                 if not re.fullmatch("[a-z]{2,20}", role) or role in puzzle_text.GRAMMAR_WORDS | names:
                     raise ValueError(
-                        f"a role is one word in small letters that is no name and no grammar, not {role!r}"
+                        f"a role is one word in small letters that is neither a name nor grammar, not {role!r}"
                     )
             if first == second or first == f"{second}s" or second == f"{first}s":
                 raise ValueError(f"the two roles must differ, not {first!r} and {second!r}")

@@ -90,7 +90,7 @@ def _puzzle(row: Mapping[str, object], where: str) -> GivenPuzzle:
         return GivenPuzzle(str(row["quiz"]), tuple(map(str, names)), puzzle, assignment)
     except (KeyError, TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise DataError(
-            f"{where} is no puzzle of knights and knaves: {error}.",
+            f"{where} is not a puzzle of knights and knaves: {error}.",
             value=str(row.get("quiz"))[:120],
             fix="Give the columns quiz, names, solution and statements of K-and-K/knights-and-knaves.",
         ) from error
@@ -99,7 +99,7 @@ def _puzzle(row: Mapping[str, object], where: str) -> GivenPuzzle:
 def _statement(data: object, people: int, depth: int = 0) -> logic.Statement:
     """Convert a published statement. Raises `ValueError` if it is invalid."""
     if not isinstance(data, list | tuple) or len(data) < 2 or depth > _MAX_NESTING or data[0] not in _KINDS:
-        raise ValueError(f"{data!r} is no statement")
+        raise ValueError(f"{data!r} is not a statement")
     kind, parts = _KINDS[str(data[0])], data[1:]
     if kind in logic.LEAVES:
         if len(parts) != 1 or type(parts[0]) is not int or not 0 <= parts[0] < people:

@@ -112,7 +112,7 @@ class Arithmetic(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Level
         """
         gold = parse_integer(answer)
         if gold is None:
-            raise DataError("The gold answer is no whole number.", value=answer, fix="Write it like 132 or -7.")
+            raise DataError("The gold answer is not a whole number.", value=answer, fix="Write it like 132 or -7.")
         match = _PROBLEM.fullmatch(" ".join(problem.split()))
         public: TaskData = {"problem": problem}
         if match:

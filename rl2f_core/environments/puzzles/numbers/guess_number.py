@@ -89,7 +89,7 @@ class GuessNumber(IntegerAnswers, MisleadingHints, Demonstrator, Baselines, Leve
         """
         number = parse_integer(answer)
         if number is None:
-            raise DataError("The gold answer is no whole number.", value=answer, fix="Write it like 45.")
+            raise DataError("The gold answer is not a whole number.", value=answer, fix="Write it like 45.")
         match = _RANGE.search(" ".join(problem.split()))
         if match:
             low, high = int(match[1]), int(match[2])

@@ -124,7 +124,7 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Answe
             )
         code = next(filter(None, (_parse_code(answer, letters, n) for n in range(1, 9))), None)
         if code is None:
-            raise DataError("The gold answer is no code over the alphabet.", value=answer, known=letters)
+            raise DataError("The gold answer is not a code over the alphabet.", value=answer, known=letters)
         written = re.search(r"(?<![0-9])([0-9]{1,3}) letters?\b", problem)
         if written and int(written[1]) != len(code.split()):
             raise DataError(f"The problem asks for {written[1]} letters, the gold answer has others.", value=answer)

@@ -58,7 +58,7 @@ def is_interjection(text: str, start: int, end: int) -> bool:
     """Return whether a word is only an interjection, as in "Hmm, look again.".
 
     It begins a sentence, without quotation marks, emphasis or capitals after its first letter ("OK" excepted), is not
-    the whole text, and is no subject of a statement.
+    the whole text, and is not a subject of a statement.
     """
     fragment = text[start:end]
     if fragment.lower() not in _INTERJECTIONS or (fragment[1:].isupper() and fragment != "OK"):

@@ -58,7 +58,7 @@ def load_lora(folder: Path, modules: Mapping[str, torch.nn.Linear]) -> LoraWeigh
         if key.endswith(_B) and key.removesuffix(_B) + _A in tensors:
             continue
         if not key.endswith(_A) or key.removesuffix(_A) + _B not in tensors:
-            raise AdapterError(f"The adapter file contains {key}, which is no half of a LoRA pair.", value=str(folder))
+            raise AdapterError(f"The adapter file contains {key}, which is not half of a LoRA pair.", value=str(folder))
         name = key.removeprefix(_PREFIX).removesuffix(_A)
         a, b = tensors[key].float(), tensors[key.removesuffix(_A) + _B].float()
         module = modules.get(name)

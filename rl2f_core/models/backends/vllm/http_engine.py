@@ -43,7 +43,7 @@ T = TypeVar("T")
 class HttpEngine:
     """A vLLM server: a process of this machine, which the engine then owns, or an address with or without `/v1`.
 
-    `model` is the server's name of the base model; None selects the first that is no adapter. The server counts as
+    `model` is the server's name of the base model; None selects the first that is not an adapter. The server counts as
     lost after `stall_timeout` seconds without progress. `check_token` is any allowed token.
     """
 
@@ -164,7 +164,7 @@ class HttpEngine:
         self._loaded.add(adapter.name)
 
     def remove_lora(self, adapter: Adapter) -> None:
-        """Unload an adapter; an unknown one is no error."""
+        """Unload an adapter; an unknown one is not an error."""
         self._loaded.discard(adapter.name)
         self._control("/v1/unload_lora_adapter", lora_name=adapter.name)
 

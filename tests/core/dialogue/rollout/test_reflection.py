@@ -153,7 +153,7 @@ def test_a_reflector_needs_enumerated_actions_and_an_earlier_stage() -> None:
     rollout = config().rollout.model_dump()
     with pytest.raises(ConfigError, match=r"needs rollout\.prompting: enumerate"):
         config(rollout={**rollout, "prompting": "append"}, stages=[{"name": "a", "method": "rl2f", "steps": 1}])
-    with pytest.raises(ConfigError, match="'rl' is no stage that trains before all on-policy stages"):
+    with pytest.raises(ConfigError, match="'rl' is not a stage that trains before all on-policy stages"):
         config(rollout={**rollout, "reflector": {"stage": "rl"}})
     with pytest.raises(ConfigError, match="leave one out"):
         config(rollout={**rollout, "reflector": {"stage": "a", "checkpoint": "b"}})

@@ -259,7 +259,7 @@ def test_tests_of_a_file_are_the_recorded_calls_of_its_check_or_those_given(tmp_
         ({"prompt": "x"}, "Row 1 needs the texts prompt, entry_point, canonical_solution"),
         (ROWS[1] | {"tests": []}, "Row 1 has neither `test` nor `tests`"),
         (ROWS[1] | {"tests": [{"input": "1"}]}, "Row 1 has a test without the texts input and output"),
-        (ROWS[1] | {"tests": [{"input": "f(1)", "output": "1"}]}, "Row 1 has a test that is no Python literal"),
+        (ROWS[1] | {"tests": [{"input": "f(1)", "output": "1"}]}, "Row 1 has a test that is not a Python literal"),
         (ROWS[1] | {"tests": [{"input": "'a', 'b'", "output": "'ba'"}]}, "Row 1 has a reference that fails its test"),
         (ROWS[1] | {"canonical_solution": "?"}, "Row 1 has no reference that defines join"),
         (

@@ -185,10 +185,10 @@ def test_rows_are_read_in_every_form_that_exports_and_trl_write(tmp_path: Path):
     [
         ("{", "cannot be read"),
         ({"text": "x"}, "cannot be read"),
-        (conversation("What is 20 + 22?", SHORT, "And?"), "no dialogue of a problem"),
+        (conversation("What is 20 + 22?", SHORT, "And?"), "not a dialogue of a problem"),
         (conversation(environment="secret_code"), "another environment"),
-        (conversation("What is 20 + 22?", "42"), "no task of arithmetic"),
-        (conversation("What is 20 + 22?", WRONG), "no task of arithmetic"),
+        (conversation("What is 20 + 22?", "42"), "not a task of arithmetic"),
+        (conversation("What is 20 + 22?", WRONG), "not a task of arithmetic"),
     ],
 )
 def test_a_row_that_is_none_is_refused_with_its_line(row: Any, says: str, tmp_path: Path):
@@ -478,7 +478,7 @@ def data(**changes: Any) -> dict[str, Any]:
 def test_what_would_have_no_effect_or_no_data_is_refused(changes: dict[str, Any], says: str):
     with pytest.raises(ValueError, match=re.escape(says)):
         run_of(Path("tiny-random"), **changes)
-    with pytest.raises(ValueError, match="which is no earlier stage; known: base"):
+    with pytest.raises(ValueError, match="which is not an earlier stage; known: base"):
         stages = run_of(Path("tiny-random")).model_dump()["stages"]
         run_of(Path("tiny-random"), stages=[stages[0], {**stages[1], "init_from": "data"}])
 

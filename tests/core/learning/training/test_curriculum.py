@@ -62,9 +62,9 @@ def collector(
         return wrap_answer(str(rng.randint(int(low), int(high))))
 
     engine = build_engine(config, FakeBackend(script=said))
-    course = tracker_for_stage(config, config.stages[0], engine, state)
-    assert course is not None
-    return Collector(engine, config.stages[0], 3, course=course), course
+    curriculum = tracker_for_stage(config, config.stages[0], engine, state)
+    assert curriculum is not None
+    return Collector(engine, config.stages[0], 3, curriculum=curriculum), curriculum
 
 
 def test_levels_follow_one_another_with_old_ones_between_and_a_resumed_course_is_the_same() -> None:
@@ -72,12 +72,12 @@ def test_levels_follow_one_another_with_old_ones_between_and_a_resumed_course_is
     config = run(curriculum={"levels": levels, "replay_fraction": 0.4}, method={"type": "sft"}, group_size=1)
     method = registry.get("method", "sft")(config.stages[0].method)
     tasks, states, said, state = [], [], [], None
-    held, course = collector(config)
+    held, curriculum = collector(config)
     for step in range(12):
         groups = method.collect(held, held.resolve(step))
-        metrics, text = course.record_step(groups, on_policy=False)
+        metrics, text = curriculum.record_step(groups, on_policy=False)
         tasks.append([(g.task.id, g.task.level, g.task.public["high"] - g.task.public["low"] + 1) for g in groups])
-        states.append(course.state)
+        states.append(curriculum.state)
         said += [(step, text)] if text else []
         assert metrics == {"curriculum/level": 1.0 if step < 3 else 2.0 if step < 7 else 3.0}
     assert said == [(2, "Level 2 of 3 begins (size=8): level 1 lasted 3 steps."),
@@ -103,20 +103,20 @@ def test_the_solve_rate_moves_on_and_counts_what_was_redrawn_but_not_old_levels(
         max_group_resamples=4,
     )
     method = registry.get("method", "rl2f")(config.stages[0].method)
-    held, course = collector(config)
+    held, curriculum = collector(config)
     began, old = None, []
     for step in range(30):
         groups = [*held.rollouts(held.resolve(step), method), *held.discarded_groups]
-        level = course.level
+        level = curriculum.level
         own = [r.dialogue for g in groups if level_of(g.task.id) == level + 1 for r in g.rollouts]
-        metrics, text = course.record_step(groups, on_policy=True)
+        metrics, text = curriculum.record_step(groups, on_policy=True)
         began = step if text else began
         if not text:
-            assert course.state["window"][-1] == [sum(d.solved for d in own), len(own)]
+            assert curriculum.state["window"][-1] == [sum(d.solved for d in own), len(own)]
         assert metrics["curriculum/level"] == level + 1 and 0 <= metrics["curriculum/solve_rate"] <= 1
         old += [metrics["curriculum/replay_solve_rate"]] if "curriculum/replay_solve_rate" in metrics else []
     assert old and all(0 <= share <= 1 for share in old)
-    assert began is not None and began >= 2 and course.level == 1
+    assert began is not None and began >= 2 and curriculum.level == 1
 
 
 def test_solved_may_mean_at_the_first_attempt() -> None:
@@ -125,11 +125,11 @@ def test_solved_may_mean_at_the_first_attempt() -> None:
         config = run(
             curriculum={"levels": LEVELS[:2], "solve_rate_threshold": 1.0, "window_steps": 30, "solved_at": solved}
         )
-        held, course = collector(config)
+        held, curriculum = collector(config)
         method = registry.get("method", "rl2f")(config.stages[0].method)
         for step in range(4):
-            course.record_step(held.rollouts(held.resolve(step), method), on_policy=True)
-        counts.append(sum(s for s, _ in course.window))
+            curriculum.record_step(held.rollouts(held.resolve(step), method), on_policy=True)
+        counts.append(sum(s for s, _ in curriculum.window))
     assert 0 < counts[0] < counts[1]
 
 

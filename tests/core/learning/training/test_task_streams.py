@@ -33,8 +33,8 @@ def run(*stages: dict[str, Any], **changes: Any) -> RunConfig:
 def collector(config: RunConfig, index: int) -> Collector:
     """The collector of a stage, as the trainer builds it; the student never gives a parsable answer."""
     stage, engine = config.stages[index], build_engine(config, FakeBackend(FakeBackend.Config(replies=("no",))))
-    course = tracker_for_stage(config, stage, engine)
-    return Collector(engine, stage, config.seed, first_task=config.first_task(stage), course=course)
+    curriculum = tracker_for_stage(config, stage, engine)
+    return Collector(engine, stage, config.seed, first_task=config.first_task(stage), curriculum=curriculum)
 
 
 def positions(config: RunConfig, index: int, steps: Sequence[int] | None = None) -> list[int]:
