@@ -261,7 +261,7 @@ def test_an_unknown_value_of_an_enumeration_is_refused_with_the_known_ones(
 
 def test_a_known_value_without_dialogues_is_an_empty_page(studio: Studio) -> None:
     assert studio.dialogues.list_dialogues({"run": 1, "stage": "rl2f", "step_from": 900})["rows"] == []
-    assert studio.dialogues.list_dialogues({"run": 1, "condition": "no_oracle"}).rows == []
+    assert studio.dialogues.list_dialogues({"run": 1, "condition": "no_oracle"})["rows"] == []
 
 
 def test_mcp_and_gradio_refuse_an_unknown_phase(site: Site) -> None:

@@ -213,7 +213,7 @@ def test_privileged_data_of_a_task_are_returned_only_as_its_answer(
     environment, task = state["chat"]["environment"], state["chat"]["task"]
     assert environment and environment["type"] == "guess_number" and task and task["public"]
     assert state["chat"]["mode"] == "play" and state["messages"][0]["content"]
-    with pytest.raises(RunError, match="no interactive task"):
+    with pytest.raises(RunError, match="not an interactive task"):
         endpoints.get_task_answer(start())
 
 
@@ -414,7 +414,7 @@ def test_only_a_stateful_task_has_actions(endpoints: ChatEndpoints, start: Start
     assert endpoints.list_task_actions(task) is None
     with pytest.raises(RunError, match="has no actions"):
         endpoints.take_task_action(task, "left")
-    with pytest.raises(RunError, match="no interactive task"):
+    with pytest.raises(RunError, match="not an interactive task"):
         endpoints.list_task_actions(start("base"))
 
 
