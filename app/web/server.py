@@ -121,7 +121,8 @@ def _add_pages(
 def _end_heartbeats(app: FastAPI) -> None:
     """End Gradio's heartbeat stream of each tab at once.
 
-    A browser opens six connections to a server. An open heartbeat would hold one of them, so that the sixth tab waits.
+    A browser opens six connections to a server. An open heartbeat would hold one of them, so that the sixth tab waits
+    (https://github.com/gradio-app/gradio/issues/8346).
     """
     from fastapi import Response
 
