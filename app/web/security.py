@@ -128,17 +128,15 @@ class Security:
         app: ASGIApp,
         *,
         secret: bytes,
-        host: str,
         port: int,
         programs: ProgramAccess,
         password: str | None = None,
-        names: Iterable[str] = (),
+        names: Iterable[str] = LOOPBACK,
         limits: CallLimits | None = None,
         exports: Path | None = None,
     ) -> None:
-        check_binding(host, password)
         self.app = app
-        self.names = own_names(host) | {name.lower() for name in names}
+        self.names = {name.lower() for name in names}
         self.password = password
         self.programs = programs
         self.limits = limits or CallLimits()

@@ -24,7 +24,7 @@ from app.web.mcp_server import McpServer
 from app.web.page_registry import STATIC, PageInfo, pages
 from app.web.program_access import MCP_ROUTE, ProgramAccess, PublishedEndpoint
 from app.web.responses import PageResponses
-from app.web.security import Security, check_binding, load_secret
+from app.web.security import Security, check_binding, load_secret, own_names
 from app.web.theme import make_theme
 from rl2f_core.errors import RL2FError, shorten
 from rl2f_core.models.store.store import cache_dir
@@ -72,10 +72,9 @@ def create_app(
     app.add_middleware(
         Security,
         secret=load_secret(context.workspace.root / "secret"),
-        host=host,
         port=port,
         password=password,
-        names=tuple(names),
+        names={*own_names(host), *names},
         programs=ProgramAccess(context.db, published, mcp=bool(mcp)),
         limits=limits,
         exports=context.workspace.exports,
