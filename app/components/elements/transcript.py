@@ -13,7 +13,7 @@ from app.common.diff import Segment
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
 from app.endpoints.transcript import DetectorFinding, DialogueDetail, Findings, HintDetail, TurnDetail
-from jobs.db.dialogue_models import HintValueSummary
+from jobs.db.dialogue_models import LEAKED, HintValueSummary
 from jobs.db.models import LabelSummary
 from rl2f_core.types import ActionChoice
 
@@ -21,8 +21,6 @@ Source = Literal["student", "teacher", "task"]
 
 FOLD_CHARS = 4000
 """Number of characters of a long text that are shown before the rest is unfolded."""
-LEAKED = 2
-"""`leak_state` of a dialogue with a leaking hint."""
 LABEL_TEXTS = {"leak": "leak", "no_leak": "no leak", "unsure": "unsure"}
 LABEL_SIGNS = {"leak": "⚑", "no_leak": "✓", "unsure": "?"}
 OUTCOMES = {
