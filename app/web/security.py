@@ -116,7 +116,9 @@ def own_names(host: str) -> set[str]:
         import psutil
 
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
-        names |= {a.address.partition("%")[0].lower() for each in psutil.net_if_addrs().values() for a in each}
+        names |= {
+            a.address.partition("%")[0].lower() for addresses in psutil.net_if_addrs().values() for a in addresses
+        }
     return names
 
 
