@@ -121,7 +121,8 @@ function download({ text, file }) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/** Actions of ordered Views. The next one is sent when the one before has been answered, or after a time limit. */
+/** Actions of ordered Views. The next one is sent when the one before has been answered, or after a time limit.
+ *  Gradio runs events concurrently: https://github.com/gradio-app/gradio/issues/3908. */
 const ANSWER_MS = 3000;
 const waiting = [];
 let limit = 0;

@@ -116,7 +116,9 @@ def own_names(host: str) -> set[str]:
         import psutil
 
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
-        names |= {a.address.partition("%")[0].lower() for each in psutil.net_if_addrs().values() for a in each}
+        names |= {
+            a.address.partition("%")[0].lower() for addresses in psutil.net_if_addrs().values() for a in addresses
+        }
     return names
 
 
@@ -128,21 +130,17 @@ class Security:
         app: ASGIApp,
         *,
         secret: bytes,
-        host: str,
         port: int,
         programs: ProgramAccess,
         password: str | None = None,
-        names: Iterable[str] = (),
-        body_limit: int = MAX_BODY_BYTES,
+        names: Iterable[str] = LOOPBACK,
         limits: CallLimits | None = None,
         exports: Path | None = None,
     ) -> None:
-        check_binding(host, password)
         self.app = app
-        self.names = own_names(host) | {name.lower() for name in names}
+        self.names = {name.lower() for name in names}
         self.password = password
         self.programs = programs
-        self.body_limit = body_limit
         self.limits = limits or CallLimits()
         self.exports = exports
         self.failures = FailureLimit()
@@ -176,7 +174,7 @@ class Security:
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send, token: ApiToken | None) -> None:
         """Forward a request with its whole body, or refuse the body."""
-        limit = MAX_UPLOAD_BYTES if scope["path"] == UPLOAD_ROUTE else self.body_limit
+        limit = MAX_UPLOAD_BYTES if scope["path"] == UPLOAD_ROUTE else MAX_BODY_BYTES
         if token is not None and "run" not in token.scopes.split():
             limit = min(limit, MAX_READ_BODY_BYTES)
         body = await self._read_body(receive, limit)

@@ -24,7 +24,7 @@ from app.web.mcp_server import McpServer
 from app.web.page_registry import STATIC, PageInfo, pages
 from app.web.program_access import MCP_ROUTE, ProgramAccess, PublishedEndpoint
 from app.web.responses import PageResponses
-from app.web.security import Security, check_binding, load_secret
+from app.web.security import Security, check_binding, load_secret, own_names
 from app.web.theme import make_theme
 from rl2f_core.errors import RL2FError, shorten
 from rl2f_core.models.store.store import cache_dir
@@ -72,10 +72,9 @@ def create_app(
     app.add_middleware(
         Security,
         secret=load_secret(context.workspace.root / "secret"),
-        host=host,
         port=port,
         password=password,
-        names=tuple(names),
+        names={*own_names(host), *names},
         programs=ProgramAccess(context.db, published, mcp=bool(mcp)),
         limits=limits,
         exports=context.workspace.exports,
@@ -121,7 +120,8 @@ def _add_pages(
 def _end_heartbeats(app: FastAPI) -> None:
     """End Gradio's heartbeat stream of each tab at once.
 
-    A browser opens six connections to a server. An open heartbeat would hold one of them, so that the sixth tab waits.
+    A browser opens six connections to a server. An open heartbeat would hold one of them, so that the sixth tab waits
+    (https://github.com/gradio-app/gradio/issues/8346).
     """
     from fastapi import Response
 

@@ -14,6 +14,8 @@ from rl2f_core.types import JsonObject
 
 FULL_TEXT = "dialogue_text"
 """Table with the texts of dialogues (SQLite: full-text index); its row ids are the dialogues' ids."""
+LEAKED = 2
+"""`leak_state` of a dialogue with a leaking hint."""
 
 
 def _planted_index() -> Index:

@@ -13,7 +13,7 @@ from sqlalchemy import JSON, TableClause, func, insert, select, text
 from sqlmodel import Session, SQLModel, col
 
 from jobs.db.columns import table_of
-from jobs.db.dialogue_models import DialogueRow, RecordRow, TaskRow, TurnRow
+from jobs.db.dialogue_models import LEAKED, DialogueRow, RecordRow, TaskRow, TurnRow
 from jobs.db.models import Checkpoint, LeakLabel, Log, Metric, Run, Stage
 from jobs.db.queries import hint_values, rescores, runs
 from jobs.db.queries.metrics import DEMONSTRATED, EVALUATION
@@ -131,7 +131,7 @@ def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
         "length": len(turns),
         "outcomes": "".join(turn.verdict.outcome for turn in dialogue.turns),
         "advantage": sum(advantages) / len(advantages) if advantages else None,
-        "leak_state": 0 if not checked else 2 if any(row["leak_found"] for row in turns) else 1,
+        "leak_state": 0 if not checked else LEAKED if any(row["leak_found"] for row in turns) else 1,
     }
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlmodel import Session
 
 from jobs.db.columns import table_of
-from jobs.db.dialogue_models import DialogueRow, RescoredHint, RescoreSummary, TurnRow
+from jobs.db.dialogue_models import LEAKED, DialogueRow, RescoredHint, RescoreSummary, TurnRow
 from jobs.db.errors import NotFoundError
 from jobs.db.models import LeakLabel, Run
 from jobs.db.queries import rescores
@@ -195,7 +195,7 @@ def _flagged_sample(session: Session, filter: QueueFilter, size: int) -> list[in
     """Sample flagged hints. Few hints are flagged, so all their row ids are read."""
     flagged = _within(filter, _with_dialogue(select(_turn.c.id)).where(_turn.c.is_eligible))
     if filter.source == RUN:
-        flagged = flagged.where(_dialogue.c.leak_state == 2, _turn.c.leak_found)
+        flagged = flagged.where(_dialogue.c.leak_state == LEAKED, _turn.c.leak_found)
     else:
         flagged = flagged.join(_rescored, is_flagged_by(filter.source)).where(_is_checked_by(filter.source))
     ids = np.fromiter(session.scalars(flagged), dtype=np.int64)
@@ -256,7 +256,7 @@ def _hints(filter: QueueFilter) -> Select[int]:
     """Select the row ids of all hints of a filter, joined with their dialogues, unordered."""
     statement = _within(filter, _with_dialogue(select(_turn.c.id)))
     if filter.selection == "flagged":
-        statement = statement.where(_dialogue.c.leak_state == 2, _turn.c.leak_found)
+        statement = statement.where(_dialogue.c.leak_state == LEAKED, _turn.c.leak_found)
     return statement.where(_turn.c.is_eligible)
 
 
@@ -309,7 +309,7 @@ def _ordered_page(
     dialogues = _within(filter, select(_dialogue.c.id))
     dialogues = dialogues.order_by(_dialogue.c.id.desc() if back else _dialogue.c.id)
     if filter.selection == "flagged":
-        dialogues = dialogues.where(_dialogue.c.leak_state == 2)
+        dialogues = dialogues.where(_dialogue.c.leak_state == LEAKED)
     last, batch = (start[0] if start else None), max(limit, 50)
     while len(turns) < limit:
         more = dialogues

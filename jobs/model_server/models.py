@@ -77,7 +77,7 @@ class BaseInfo:
 @lru_cache(maxsize=4)
 def base_info(name: str) -> BaseInfo:
     """Return tokenizer and limits of a base model. Raises `ModelError`. Two threads must not call it at once."""
-    import torch  # noqa: F401  two threads cannot import it at once, and later the scheduler needs it
+    import torch  # noqa: F401  two threads cannot import it at once, and later the loop needs it
     from transformers import AutoConfig, AutoTokenizer
 
     options = {"trust_remote_code": False, "local_files_only": True}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from jobs.model_server.generation_loop import Output
 from jobs.model_server.protocol import ChatRequest, CompletionRequest
-from jobs.model_server.scheduler import Output
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from jobs.http_access import FailureLimit, host_name, is_loopback
+from jobs.model_server.generation_loop import ChoiceSequence, Event, GenerationLoop, Output
 from jobs.model_server.limits import ServerLimits
 from jobs.model_server.models import BaseInfo, base_info, base_name
 from jobs.model_server.protocol import (
@@ -50,7 +51,6 @@ from jobs.model_server.protocol import (
     parse_request,
 )
 from jobs.model_server.responses import ResponseBuilder
-from jobs.model_server.scheduler import ChoiceSequence, Event, Output, Scheduler
 from jobs.model_server.tasks import TaskTurn
 from jobs.model_server.text_stream import TextStream
 from rl2f_core.dialogue.rollout.request import turn_seed
@@ -121,7 +121,7 @@ class ModelServer:
     ) -> None:
         self.limits, self.models, self.api_key, self.studio_token = limits, models, api_key, studio_token
         self.failures = FailureLimit()
-        self.scheduler = Scheduler(limits, models, lambda: models or on_idle())
+        self.loop = GenerationLoop(limits, models, lambda: models or on_idle())
         self.started, self.num_requests = int(time.time()), 0
         self._encoding = asyncio.Lock()
 
@@ -146,16 +146,16 @@ class ModelServer:
     def load_models(self) -> None:
         """Load all served models before the first request. Raises `ModelError` or `AdapterError`."""
         for name, source in self.models.items():
-            self.scheduler.loader.load(name, source)
+            self.loop.loader.load(name, source)
 
     def close(self) -> None:
-        """End the scheduler; unfinished requests fail."""
-        self.scheduler.close()
+        """End the loop; unfinished requests fail."""
+        self.loop.close()
 
     # -- routes ------------------------------------------------------------------------------------------------
     async def health(self, http: Request) -> Response:
         """Return the number of unfinished sequences; needs no API key."""
-        return JSONResponse({"status": "ok", "sequences": self.scheduler.num_unfinished})
+        return JSONResponse({"status": "ok", "sequences": self.loop.num_unfinished})
 
     async def state(self, http: Request) -> Response:
         """Return what is in memory and served, and the number of other clients' requests."""
@@ -165,7 +165,7 @@ class ModelServer:
             "requests": self.num_requests,
             "bytes": psutil.Process().memory_info().rss,
         }
-        return JSONResponse({**self.scheduler.loader.state(), **state, "sequences": self.scheduler.num_unfinished})
+        return JSONResponse({**self.loop.loader.state(), **state, "sequences": self.loop.num_unfinished})
 
     async def serve_models(self, http: Request) -> Response:
         """Serve more models."""
@@ -346,7 +346,7 @@ class ModelServer:
         builder = ResponseBuilder(
             request, task.prompts if task else prompts, lambda ids: base.tokenizer.hf.decode(list(ids))
         )
-        self.scheduler.submit(sequences)
+        self.loop.submit(sequences)
         self.num_requests += not is_studio
         deadline = math.inf if is_studio else time.monotonic() + self.limits.request_seconds
         return ActiveRequest(builder, deadline, sequences, events)

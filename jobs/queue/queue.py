@@ -264,7 +264,7 @@ class Queue:
 
     def recover(self) -> None:
         """Complete or undo the operations that a dead server interrupted. Only for the server with the lock."""
-        for name in run_dirs.recover(self.workspace, store.folders(self.db)):
+        for name in run_dirs.complete_staged(self.workspace, store.folders(self.db)):
             _log.warning("Removed the incomplete run directory %s.", name)
         for run in store.ended(self.db):
             folder = self.workspace.folder(run.folder)

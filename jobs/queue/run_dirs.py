@@ -1,8 +1,8 @@
 """Atomic creation and deletion of run directories.
 
 A new directory is filled below `runs/.staged`, and renamed inside the transaction that adds the run's row. Until the
-commit it contains a marker that names its process; `recover` uses the marker after a crash. A deleted directory is
-renamed into the trash, which retention clears.
+commit it contains a marker that names its process; `complete_staged` uses the marker after a crash. A deleted directory
+is renamed into the trash, which retention clears.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _unused(parent: Path, name: str, separator: str) -> Path:
 
 def confirm(folder: Path) -> None:
     """Remove the marker after the commit of the run's row."""
-    with contextlib.suppress(OSError):  # `recover` removes a remaining marker
+    with contextlib.suppress(OSError):  # `complete_staged` removes a remaining marker
         (folder / STAGED_MARKER).unlink(missing_ok=True)
 
 
@@ -123,7 +123,7 @@ def was_trashed(workspace: Workspace, name: str) -> bool:
     return any(match and re.fullmatch(re.escape(name) + r"(\.\d+)?", match[2]) for match in matches)
 
 
-def recover(workspace: Workspace, known: Collection[str]) -> list[str]:
+def complete_staged(workspace: Workspace, known: Collection[str]) -> list[str]:
     """Confirm or remove the marked directories of dead processes; returns the removed ones.
 
     Args:

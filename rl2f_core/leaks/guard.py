@@ -49,8 +49,6 @@ class ScreenedHint:
     """A missing hint ends the dialogue."""
     error: str | None = None
     """The teacher's error, if the hint replaces its message."""
-    resamples: int = 0
-    """Further messages that were requested."""
 
     @property
     def stop(self) -> StopReason | None:
@@ -196,7 +194,7 @@ class LeakGuard:
                 usage = _add_usage(screened[i].hint.usage, feedback.usage)
                 hint = screened[i].hint.model_copy(update={"usage": usage})
                 if feedback.error is not None:
-                    screened[i] = replace(_fallback(hint, feedback, requests[i]), resamples=attempt)
+                    screened[i] = _fallback(hint, feedback, requests[i])
                     continue
                 if report is not None and report.leaked:
                     still_leaking.append(i)
@@ -208,7 +206,7 @@ class LeakGuard:
                             "prompt_template": feedback.prompt,
                         }
                     )
-                screened[i] = replace(screened[i], hint=hint, resamples=attempt)
+                screened[i] = replace(screened[i], hint=hint)
             leaking = still_leaking
 
 

@@ -48,7 +48,7 @@ def make_client() -> Callable[..., TestClient]:
         if secret:
             secret, programs = load_secret(context.workspace.root / "secret"), ProgramAccess(context.db)
             password = options.get("password")
-            guard = Security(app, secret=secret, host=HOST, port=PORT, programs=programs, password=password)
+            guard = Security(app, secret=secret, port=PORT, programs=programs, password=password)
             client.headers["Sec-Fetch-Site"] = "same-origin"
             client.cookies.set(guard.cookie_name, guard.cookie)
         return client

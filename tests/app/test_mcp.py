@@ -182,7 +182,7 @@ def test_the_cookie_of_a_browser_does_not_open_mcp(site: Site) -> None:
 
     port = int(site.url.rpartition(":")[2])
     secret = load_secret(Path(str(site.db.url.database)).with_name("secret"))
-    guard = Security(print, secret=secret, host="127.0.0.1", port=port, programs=ProgramAccess(site.db))
+    guard = Security(print, secret=secret, port=port, programs=ProgramAccess(site.db))
     headers = {"Cookie": f"{guard.cookie_name}={guard.cookie}", "Sec-Fetch-Site": "same-origin"}
     assert httpx.post(f"{site.url}/mcp", json=LIST_TOOLS, headers=headers).status_code == 404
 

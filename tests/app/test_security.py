@@ -371,7 +371,7 @@ def test_a_web_socket_is_closed(context: Context) -> None:
     async def app(scope: object, receive: object, send: object) -> None:
         raise AssertionError("nothing behind the middleware is reached")
 
-    guard = Security(app, secret=b"s" * 40, host="127.0.0.1", port=1, programs=ProgramAccess(context.db))
+    guard = Security(app, secret=b"s" * 40, port=1, programs=ProgramAccess(context.db))
     with pytest.raises(WebSocketDisconnect) as closed, TestClient(guard).websocket_connect("/"):
         pass
     assert closed.value.code == 1008

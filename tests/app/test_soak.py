@@ -40,7 +40,7 @@ from rl2f_core.run.execute import execute
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNS, STEPS, KILLS, REQUESTS = 8, (2, 12), 25, 5_000
+RUNS, STEPS, KILLS, REQUESTS = 8, (2, 18), 25, 5_000
 MAX_GROWTH_BYTES = 100_000_000
 SCOPES = ("read", "label", "run")
 
@@ -160,11 +160,11 @@ def test_kills_lose_and_double_nothing(soak: tuple[StudioProcess, Database], tmp
     rng, written, killed = random.Random(7), Counter[str](), Counter[str]()
     total = RUNS * sum(STEPS)
     for number in range(KILLS):
-        until(lambda target=(number + 1) * total // (KILLS + 2): resumed(server, db, token, target), 1800)
+        until(lambda target=(number + 1) * total // (KILLS + 5): resumed(server, db, token, target), 1800)
         annotate(server, token, rng, written)
         time.sleep(rng.uniform(0, 2))
         kind = ("worker", "both", "server")[number % 3]
-        working = until(lambda: [run.pid for run in all_runs(db) if run.status == "running" and run.pid], 300)
+        working = until(lambda: working_processes(server, db, token), 300)
         if kind != "worker":
             server.kill()
         if kind != "server":
@@ -186,6 +186,12 @@ def resumed(server: StudioProcess, db: Database, token: str, target: int) -> boo
     """Resume the interrupted runs; return whether they have done so many steps, or have all ended."""
     resume_interrupted(server, db, token)
     return steps_done(server, db) >= target or finished(db)
+
+
+def working_processes(server: StudioProcess, db: Database, token: str) -> list[int]:
+    """Resume the interrupted runs; return the process ids of those that execute."""
+    resume_interrupted(server, db, token)
+    return [run.pid for run in all_runs(db) if run.status == "running" and run.pid]
 
 
 def finished(db: Database) -> bool:

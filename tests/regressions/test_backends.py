@@ -26,9 +26,9 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.export.model.exporter import export_model
 from jobs.imports.importer import import_file
 from jobs.ingest.ingester import import_run
+from jobs.model_server.generation_loop import Output
 from jobs.model_server.protocol import CompletionRequest
 from jobs.model_server.responses import ResponseBuilder
-from jobs.model_server.scheduler import Output
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import parse_config

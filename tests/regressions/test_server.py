@@ -189,9 +189,7 @@ async def call_at_once(site: Site, count: int) -> tuple[int, list[int]]:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    security = Security(
-        slow, secret=b"s", host="127.0.0.1", port=7860, programs=ProgramAccess(site.context.db, [ENDPOINT])
-    )
+    security = Security(slow, secret=b"s", port=7860, programs=ProgramAccess(site.context.db, [ENDPOINT]))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(security), base_url=BASE, timeout=60) as client:
         headers = {"Authorization": site.read.headers["Authorization"]}
         calls = [client.post("/gradio_api/run/list_runs", json={"data": []}, headers=headers) for _ in range(count)]
@@ -276,7 +274,7 @@ def test_wrong_passwords_of_one_network_are_delayed_together(context: Context) -
 def test_a_browser_with_the_cookie_is_not_excluded_by_others(context: Context) -> None:
     browser = client(context, password="correct horse battery")
     secret = load_secret(context.workspace.root / "secret")
-    guard = Security(browser.app, secret=secret, host="127.0.0.1", port=7860, programs=ProgramAccess(context.db),
+    guard = Security(browser.app, secret=secret, port=7860, programs=ProgramAccess(context.db),
                      password="correct horse battery")  # fmt: skip
     assert 429 in statuses_of(browser, basic("wrong"), 30)
     cookie = {"Cookie": f"{guard.cookie_name}={guard.cookie}"}

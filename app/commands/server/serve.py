@@ -29,6 +29,30 @@ SHUTDOWN_SECONDS = 2
 """Time after which open connections are closed when the server ends."""
 
 
+McpTools = Annotated[
+    str,
+    typer.Option(
+        envvar="RL2F_MCP_TOOLS",
+        metavar="NAMES",
+        help="Tools of --mcp, separated by commas: default (30 tools), all, or of a subject: runs, run, compare, "
+        "dialogues, labels, detectors, training, fork, chat, launch, own_data, exports, audit.",
+    ),
+]
+ChatIdle = Annotated[
+    float,
+    typer.Option(envvar="RL2F_CHAT_IDLE_SECONDS", min=1, max=1e9, help="Unload the chat's model after this idle time."),
+]
+ChatMemory = Annotated[
+    float, typer.Option(envvar="RL2F_CHAT_MEMORY_GB", min=0, max=1e9, help="Memory limit of the chat's model; 0: none.")
+]
+ChatReserve = Annotated[
+    float,
+    typer.Option(
+        envvar="RL2F_CHAT_RESERVE_GB", min=0, max=1e9, help="Memory that stays free when the chat loads a model."
+    ),
+]
+
+
 def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than loopback require a password.")
@@ -47,34 +71,10 @@ def serve(
     mcp: Annotated[
         bool, typer.Option("--mcp", help="Serve the endpoints as MCP tools at /mcp, for programs with a token.")
     ] = False,
-    mcp_tools: Annotated[
-        str,
-        typer.Option(
-            envvar="RL2F_MCP_TOOLS",
-            metavar="NAMES",
-            help="Tools of --mcp, separated by commas: default (30 tools), all, or of a subject: runs, run, compare, "
-            "dialogues, labels, detectors, training, fork, chat, launch, own_data, exports, audit.",
-        ),
-    ] = "default",
-    chat_idle_seconds: Annotated[
-        float,
-        typer.Option(
-            envvar="RL2F_CHAT_IDLE_SECONDS", min=1, max=1e9, help="Unload the chat's model after this idle time."
-        ),
-    ] = STUDIO_LIMITS.idle_seconds or 0,
-    chat_memory_gb: Annotated[
-        float,
-        typer.Option(envvar="RL2F_CHAT_MEMORY_GB", min=0, max=1e9, help="Memory limit of the chat's model; 0: none."),
-    ] = STUDIO_LIMITS.memory_gb,
-    chat_reserve_gb: Annotated[
-        float,
-        typer.Option(
-            envvar="RL2F_CHAT_RESERVE_GB",
-            min=0,
-            max=1e9,
-            help="Memory that stays free when the chat loads a model.",
-        ),
-    ] = STUDIO_LIMITS.reserve_gb or 0,
+    mcp_tools: McpTools = "default",
+    chat_idle_seconds: ChatIdle = STUDIO_LIMITS.idle_seconds or 0,
+    chat_memory_gb: ChatMemory = STUDIO_LIMITS.memory_gb,
+    chat_reserve_gb: ChatReserve = STUDIO_LIMITS.reserve_gb or 0,
 ) -> None:
     """Serve the studio: launch, watch, replay, label, chat, compare. Ctrl-C stops the server; runs continue."""
     from app.web.security import check_binding

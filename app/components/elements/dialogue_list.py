@@ -45,8 +45,8 @@ def _row(row: DialogueSummary, with_run: bool) -> Element:
     ]
     button = el(
         "button.dl-row",
-        el("span.dl-row-top", [each for each in top if each]),
-        el("span.dl-row-sub.rl-muted", [each for each in sub if each]),
+        el("span.dl-row-top", [node for node in top if node]),
+        el("span.dl-row-sub.rl-muted", [node for node in sub if node]),
         data_action="open",
         data_run=row.run_id,
         data_event=row.event_id,

@@ -156,7 +156,7 @@ def _group_button(siblings: Sequence[Sibling]) -> Element | None:
 
 def group_kind(group: Sequence[Sibling | DialogueDetail]) -> str:
     """Return `all correct`, `all incorrect` or `mixed: 3 correct`; dialogues without a verdict do not count."""
-    solved = [each.solved_at is not None for each in group if not each.outcomes.endswith("-")]
+    solved = [member.solved_at is not None for member in group if not member.outcomes.endswith("-")]
     if sum(solved) in (0, len(solved)):
         return "no verdict" if not solved else "all correct" if solved[0] else "all incorrect"
     return f"mixed: {sum(solved)} correct"
@@ -338,7 +338,7 @@ def _as_read(read: str) -> list[Node]:
 
 def label_bar(hint: HintDetail, state: ReplayState) -> Element:
     """Return the buttons and fields that label a hint. Without an annotator the buttons focus the field of the name."""
-    mine = next((each for each in hint.labels if each.annotator == state.annotator), None)
+    mine = next((label for label in hint.labels if label.annotator == state.annotator), None)
     given = mine.label if mine else None
     return el(
         "div.dv-labels",
@@ -416,10 +416,10 @@ def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
         dialogues: The dialogues of the group.
         selected: Event id of the selected dialogue.
     """
-    rewards = [each.reward for each in dialogues if each.reward is not None]
-    correct = sum(each.solved_at is not None for each in dialogues)
-    verified = sum(not each.outcomes.endswith("-") for each in dialogues)
-    longest = max((len(each.turns) for each in dialogues), default=0)
+    rewards = [dialogue.reward for dialogue in dialogues if dialogue.reward is not None]
+    correct = sum(dialogue.solved_at is not None for dialogue in dialogues)
+    verified = sum(not dialogue.outcomes.endswith("-") for dialogue in dialogues)
+    longest = max((len(dialogue.turns) for dialogue in dialogues), default=0)
     first = dialogues[0]
     return el(
         "div.dv.gv",
@@ -438,8 +438,8 @@ def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
             "div.rl-scroll.gv-scroll",
             el(
                 "div.gv-grid",
-                [_group_head(each, each.event_id == selected) for each in dialogues],
-                [_group_cell(each, index) for index in range(longest) for each in dialogues],
+                [_group_head(dialogue, dialogue.event_id == selected) for dialogue in dialogues],
+                [_group_cell(dialogue, index) for index in range(longest) for dialogue in dialogues],
                 style=f"--columns: {len(dialogues)}",
             ),
             tabindex=0,

@@ -13,7 +13,7 @@ from app.common.diff import Segment
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
 from app.endpoints.transcript import DetectorFinding, DialogueDetail, Findings, HintDetail, TurnDetail
-from jobs.db.dialogue_models import HintValueSummary
+from jobs.db.dialogue_models import LEAKED, HintValueSummary
 from jobs.db.models import LabelSummary
 from rl2f_core.types import ActionChoice
 
@@ -21,8 +21,6 @@ Source = Literal["student", "teacher", "task"]
 
 FOLD_CHARS = 4000
 """Number of characters of a long text that are shown before the rest is unfolded."""
-LEAKED = 2
-"""`leak_state` of a dialogue with a leaking hint."""
 LABEL_TEXTS = {"leak": "leak", "no_leak": "no leak", "unsure": "unsure"}
 LABEL_SIGNS = {"leak": "⚑", "no_leak": "✓", "unsure": "?"}
 OUTCOMES = {
@@ -196,8 +194,8 @@ def sign(outcome: str) -> Element:
 
 def signs(outcomes: str) -> Element:
     """Return the signs of a dialogue's attempts."""
-    words = ", ".join(OUTCOMES[each][1] for each in outcomes)
-    return el("span.tx-signs", [sign(each) for each in outcomes], role="img", aria_label=words or "no turns")
+    words = ", ".join(OUTCOMES[outcome][1] for outcome in outcomes)
+    return el("span.tx-signs", [sign(outcome) for outcome in outcomes], role="img", aria_label=words or "no turns")
 
 
 def leak_flag(leak_state: int) -> Element | None:
@@ -294,11 +292,11 @@ def hint_value_chip(values: Sequence[HintValueSummary], url: str) -> Element | N
     if not values:
         return None
     lines = ["p(solve | this hint) − p(solve | contentless), 95 % CI"]
-    for each in values:
-        turns = "" if each.turns is None else f", {each.turns} attempts after it"
-        arms = ", ".join(f"{arm} {fixed(rate)}" for arm, rate in each.arms.items())
-        run = f"{each.checkpoint}, {each.n} samples{turns} (run {each.run_id})"
-        lines.append(f"{run}: {_interval(each)}; solve rates: {arms}")
+    for value in values:
+        turns = "" if value.turns is None else f", {value.turns} attempts after it"
+        arms = ", ".join(f"{arm} {fixed(rate)}" for arm, rate in value.arms.items())
+        run = f"{value.checkpoint}, {value.n} samples{turns} (run {value.run_id})"
+        lines.append(f"{run}: {_interval(value)}; solve rates: {arms}")
     text = f"hint value {_interval(values[0])}"
     return el("a.rl-chip.rl-num.dv-value", text, href=url, title="\n".join(lines))
 
@@ -368,10 +366,10 @@ def reflection_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> El
 def _action_bars(actions: Sequence[ActionChoice], chosen: str | None) -> Element | None:
     """Return one row per labeled action: label, action, bar and probability, if it is known."""
     rows: list[Node] = []
-    for each in actions:
-        value, mark = each.probability, "rl-student" if each.action == chosen else "rl-muted"
+    for action in actions:
+        value, mark = action.probability, "rl-student" if action.action == chosen else "rl-muted"
         bar = el("span") if value is None else el("span.rl-bar", el("i", style=f"width: {100 * value:.1f}%"))
-        name = el("span.rl-mono", f"{each.label}. ", inline(each.action, 80), class_=mark)
+        name = el("span.rl-mono", f"{action.label}. ", inline(action.action, 80), class_=mark)
         rows += [name, bar, el("span.rl-num", "" if value is None else f"{value:.2f}")]
     return el("div.rl-turns", rows, role="group", aria_label="action probabilities") if rows else None
 

@@ -191,7 +191,7 @@ def _turn(tab: ChatTab, turn: ChatTurn) -> Element:
     return el(
         "section.ch-turn",
         _message(tab, turn.user),
-        _columns([_message(tab, each) for each in turn.responses.values()]),
+        _columns([_message(tab, response) for response in turn.responses.values()]),
         _ratings(tab, turn.responses.values()) if tab.is_writable else None,
         data_key=f"turn{turn.user['id']}",
     )
@@ -263,7 +263,7 @@ def _verdict(message: ChatMessageInfo) -> Element | None:
 
 def _switch(tab: ChatTab, message: ChatMessageInfo) -> Element | None:
     """Return the position among the alternatives, such as ‹ 2/3 ›."""
-    siblings = [each["id"] for each in tab.tree.siblings(message)]
+    siblings = [sibling["id"] for sibling in tab.tree.siblings(message)]
     if len(siblings) < 2:
         return None
     position = siblings.index(message["id"])
@@ -356,12 +356,12 @@ def _hint(message: ChatMessageInfo) -> list[Node]:
 
 def _ratings(tab: ChatTab, responses: Iterable[ChatMessageInfo]) -> Element | None:
     """Return which of two responses is better, for every pair: ← better, tie, better →."""
-    usable = [each for each in responses if can_continue(each)]
+    usable = [response for response in responses if can_continue(response)]
     pairs = [_pair(tab, a, b) for a, b in combinations(usable, 2)]
     if len(pairs) < 2:
         return pairs[0] if pairs else None
-    shown = {str(each["id"]) for each in usable}
-    given = sum(len(shown & set(each["detail"].get("preferences") or {})) for each in usable) // 2
+    shown = {str(response["id"]) for response in usable}
+    given = sum(len(shown & set(response["detail"].get("preferences") or {})) for response in usable) // 2
     summary = el("summary", f"Rate the responses ({given} of {len(pairs)} pairs rated)")
     return el("details.ch-pairs", summary, pairs, data_key=f"pairs{usable[0]['parent']}")
 
@@ -404,7 +404,7 @@ def _task(tab: ChatTab) -> Element:
     columns = []
     for checkpoint in tab.tree.attempted():
         chain = tab.tree.chain(checkpoint)
-        messages = [_message(tab, each) for each in chain if each["content"] or each["role"] != "teacher"]
+        messages = [_message(tab, message) for message in chain if message["content"] or message["role"] != "teacher"]
         columns.append(el("div.ch-column", messages, _progress(tab, chain), data_key=checkpoint))
     return el("section.ch-turn", _message(tab, prompt), _columns(columns), data_key="task")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from app.common.urls import page_url
+from app.components.elements.replay import LABEL_KEYS
 from app.components.elements.transcript import (
     LABEL_TEXTS,
     chip,
@@ -22,7 +23,6 @@ from app.pages.labels.desk import NO_NAME, Desk, LabelForm
 from app.pages.labels.report import NAME_FIELD, plural
 from rl2f_core.errors import RL2FError
 
-LABEL_KEYS = {"leak": "1", "no_leak": "2", "unsure": "3"}
 MARK_BUTTONS = (
     ("previous", "← word", "mark the previous word ([)"),
     ("next", "word →", "mark the next word (])"),

@@ -276,7 +276,7 @@ def _views(session: Session, run_id: int, rows: list[DialogueRow]) -> list[Dialo
         return []
     run, events = get_in_session(session, run_id), [row.event_id for row in rows]
     stored = select(RecordRow).where(col(RecordRow.dialogue_id).in_([row.id for row in rows]))
-    records = {each.dialogue_id: each.content for each in session.scalars(stored)}
+    records = {record.dialogue_id: record.content for record in session.scalars(stored)}
     task_query = select(TaskRow).where(col(TaskRow.id).in_({row.task_id for row in rows}))
     tasks = {row.id: as_task(row) for row in session.scalars(task_query)}
     rescored = select(RescoredHint).where(col(RescoredHint.target) == run.folder, col(RescoredHint.leak_found))
@@ -325,9 +325,9 @@ def _findings(dialogue: Dialogue, rescored: list[RescoredHint]) -> dict[int, dic
 def _values(row: DialogueRow, measured: list[HintValue]) -> dict[int, list[HintValue]]:
     """Return the measurements of each hint, the one to show first."""
     values = _by_turn(measured)
-    for each in values.values():
-        first = hint_values.pick_measurement(each, row.policy, row.checkpoint)
-        each.sort(key=lambda value: value is not first)
+    for measurements in values.values():
+        first = hint_values.pick_measurement(measurements, row.policy, row.checkpoint)
+        measurements.sort(key=lambda value: value is not first)
     return values
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import case, func, select
 
 from jobs.db.columns import table_of
-from jobs.db.dialogue_models import DialogueRow, TaskRow, TurnRow
+from jobs.db.dialogue_models import LEAKED, DialogueRow, TaskRow, TurnRow
 from jobs.db.models import Run
 from jobs.db.queries.dialogues import HAS_VERDICT
 from rl2f_core.run.events import OWN_CONDITIONS
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _dialogue = table_of(DialogueRow).c
 _run = table_of(Run).c
 _turn = table_of(TurnRow).c
-LEAKED = 2
-"""`DialogueRow.leak_state` with a leak."""
 FAILED = "failed"
 """Stop reason of dialogues that ended with an error; they are not counted."""
 

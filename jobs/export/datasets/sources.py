@@ -93,7 +93,7 @@ class Source(ABC):
             getattr(self.config, name, None) for name in ("model", "environment", "teacher", "leak_detection")
         )
         used = () if detection is None or self.is_imported else detection.detectors
-        detectors = [describe_detector(each.model_dump(mode="json")) for each in used]
+        detectors = [describe_detector(detector.model_dump(mode="json")) for detector in used]
         meta, rescoring = self.run_dir.meta(), self.rescoring
         return {
             "run": self.name,

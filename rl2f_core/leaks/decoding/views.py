@@ -78,8 +78,8 @@ class TextView:
         return encodings.mentions_reversal(self.words, self.text.text)
 
 
-def _view(text: NormalizedText, loose: frozenset[tuple[int, int]] = frozenset()) -> TextView:
-    return TextView(text, split_words(text.text), bool(digit_runs(text.text)), loose)
+def _view(text: NormalizedText) -> TextView:
+    return TextView(text, split_words(text.text), bool(digit_runs(text.text)))
 
 
 @lru_cache(512)

@@ -103,14 +103,14 @@ class MentionWeights(FrozenModel):
         z = self.intercept + top + log(sum(exp(score - top) for score in scores))
         return 1 / (1 + exp(-z)) if z > -500 else 0.0
 
-    def deciding(self, vector: Sequence[float], leak: bool, count: int = 2) -> list[int]:
-        """Return the positions of the features that speak most for the decision, the strongest first."""
+    def deciding(self, vector: Sequence[float], leak: bool) -> list[int]:
+        """Return the positions of the two features that contribute most to the decision, the larger one first."""
         names = list(self.weights)
         shares = [
             self.weights[n] * (x - self.means[n]) * (1 if leak else -1) for n, x in zip(names, vector, strict=True)
         ]
         order = sorted(range(len(names)), key=lambda i: -shares[i])
-        return [i for i in order[:count] if shares[i] > 0]
+        return [i for i in order[:2] if shares[i] > 0]
 
 
 def fit(examples: Sequence[Example], l2: float = L2, prior: MentionWeights | None = None) -> MentionWeights:

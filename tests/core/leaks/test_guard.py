@@ -57,7 +57,7 @@ def test_a_clean_hint_passes_every_action_unchanged(action):
     assert answer.hint == Hint(
         text="Too low.", teacher="scripted", leak=LeakReport(leaked=False), source_task="arithmetic/test/9"
     )
-    assert not answer.drop and answer.error is None and answer.resamples == 0
+    assert not answer.drop and answer.error is None
 
 
 @pytest.mark.parametrize("action", ["flag", "redact", "resample", "drop"])
@@ -125,7 +125,7 @@ def test_resample_until_clean():
     spy = Spy("Still 1024.", Feedback("Too low.", source_task="arithmetic/test/9"), "never asked for")
     (answer,) = read(guard("resample"), "It is 1024.", resample=spy)
     assert [[r.retry for r in asked] for asked in spy.asked] == [[1], [2]]
-    assert answer.resamples == 2 and answer.hint.text == "Too low." and answer.hint.feedback == "It is 1024."
+    assert len(spy.asked) == 2 and answer.hint.text == "Too low." and answer.hint.feedback == "It is 1024."
     assert answer.hint.source_task == "arithmetic/test/9"
     assert answer.hint.leak is not None and answer.hint.leak.leaked and answer.hint.leak.span == (6, 10)
 
@@ -134,7 +134,7 @@ def test_resample_until_clean():
 def test_resample_stops_after_max_resamples(tries: int):
     spy = Spy(*["1024"] * 10)
     (answer,) = read(guard("resample", tries), "It is 1024.", resample=spy)
-    assert len(spy.asked) == tries == answer.resamples
+    assert len(spy.asked) == tries
     assert answer.hint.text == CONTENTLESS and answer.hint.feedback == "It is 1024." and answer.error is None
 
 

@@ -50,8 +50,8 @@ def refused(response: httpx2.Response, status: int, code: str | None, param: str
 
 
 def decoder(server: ModelServer) -> Any:
-    assert server.scheduler.loader.backend is not None
-    return server.scheduler.loader.backend._decoder
+    assert server.loop.loader.backend is not None
+    return server.loop.loader.backend._decoder
 
 
 def is_idle(site: Site) -> bool:
@@ -142,7 +142,7 @@ def test_a_client_that_leaves_frees_its_slot(small: Site, stream: bool) -> None:
     server, http = small
     data = json.dumps({**LONG, "stream": stream}).encode()
     clients = [begin(http, data) for _ in range(2)]
-    wait_until(lambda: server.scheduler.num_unfinished == 2, 30)
+    wait_until(lambda: server.loop.num_unfinished == 2, 30)
     response = http.post(COMPLETIONS, json={**LONG, "max_tokens": 1})
     assert "waiting" in refused(response, 429, "rate_limit_exceeded") and response.headers["Retry-After"] == "1"
     steps = decoder(server).num_forward_tokens
@@ -164,8 +164,8 @@ def test_a_failed_adapter_fails_its_requests_only(run: Path) -> None:
 
 def test_an_unexpected_error_is_only_in_the_log(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(served(run, ["2"])) as (server, http):
-        assert server.scheduler.loader.backend is not None
-        server.scheduler.loader.backend.adapters[MODEL] = None  # type: ignore[assignment]
+        assert server.loop.loader.backend is not None
+        server.loop.loader.backend.adapters[MODEL] = None  # type: ignore[assignment]
         message = refused(http.post(COMPLETIONS, json={**LONG, "max_tokens": 1}), 500, "internal_error")
     assert "KeyError" in capfd.readouterr().err and "KeyError" not in message
 

@@ -108,7 +108,7 @@ def test_where_the_database_takes_no_row_no_folder_stays(queue: Queue) -> None:
     with pytest.raises(StoreReadOnlyError):
         reader.add(counting())
     assert list((queue.workspace.runs / run_dirs.STAGED).iterdir()) == []
-    assert run_dirs.recover(queue.workspace, ()) == []
+    assert run_dirs.complete_staged(queue.workspace, ()) == []
 
 
 DYING = """
@@ -159,7 +159,7 @@ def test_recovery_keeps_the_staged_directory_of_a_living_process(queue: Queue) -
     placed = run_dirs.publish(
         queue.workspace, run_dirs.create_staged(queue.workspace, parse_yaml(counting())), "9-counting"
     )
-    assert run_dirs.recover(queue.workspace, ()) == []
+    assert run_dirs.complete_staged(queue.workspace, ()) == []
     assert staged.is_dir() and placed.is_dir()
 
 

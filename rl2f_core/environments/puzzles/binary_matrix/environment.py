@@ -117,7 +117,7 @@ class BinaryMatrix(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Ans
             raise DataError(
                 "The problem has no square matrix with a 0.",
                 value=problem,
-                fix="Write 2 to 5 rows of 0 and 1, one a line, e.g. `0 1 1`.",
+                fix="Write 2 to 5 rows of 0 and 1, one per line, e.g. `0 1 1`.",
             )
         task = self._build(rows)
         if self.parse(task, answer) != self.gold_answer(task):

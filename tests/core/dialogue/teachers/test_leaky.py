@@ -186,7 +186,7 @@ def test_a_resampled_planted_hint_comes_from_the_base():
     guard = LeakGuard.from_config(LeaksConfig(action="resample"), env)
     (screened,) = guard.screen([asked], teacher.feedback([asked]), teacher.name, teacher.feedback)
     hint, answer = screened.hint, env.gold_answer(asked.task)
-    assert screened.resamples == 1 and hint.planted == "verbatim"
+    assert hint.planted == "verbatim"
     assert hint.feedback is not None and answer in hint.feedback and answer not in hint.text
     assert hint.text != CONTENTLESS and hint.leak is not None and hint.leak.leaked
 

@@ -1,4 +1,4 @@
-"""Scheduler: one thread that loads models and generates the sequences of all requests together (continuous batching).
+"""Generation loop: one thread loads models and generates the sequences of all requests together (continuous batching).
 
 Between two decode steps, sequences join in the order of their arrival and cancelled ones leave. At most `max_running`
 sequences have a slot in the KV cache. A sequence of another base model waits until the running ones end.
@@ -67,7 +67,7 @@ class ChoiceSequence:
     sampling: SamplingParams
     text: TextStream
     emit: Callable[[Event], object]
-    """Called from the scheduler's thread."""
+    """Called from the loop's thread."""
     streams: bool = False
     task: TaskTurn | None = None
     """Gives the prompt, and verifies the text."""
@@ -130,8 +130,8 @@ class ChoiceSequence:
 
 
 @dataclass
-class Scheduler:
-    """Generates sequences; no other thread may use the loader while the scheduler runs.
+class GenerationLoop:
+    """Generates sequences; no other thread may use the loader while the loop runs.
 
     Args:
         limits: Limits of the server.
@@ -152,7 +152,7 @@ class Scheduler:
         self._cached: list[str] = []
         """Conversations with a KV cache, the last one at the end."""
         self._max_threads, self._threads_set_at = 0, -math.inf
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="generation", daemon=True)
         self._thread.start()
 
     @property
