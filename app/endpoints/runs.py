@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -131,16 +130,6 @@ class RunListEndpoints(Endpoints):
     def run_facets(self) -> dict[str, list[str]]:
         """Return the statuses, kinds, environments, methods, models and tags of all runs."""
         return {**runs.facets(self._context.db), "tags": runs.all_tags(self._context.db)}
-
-    @endpoint("read")
-    def count_runs(self, environment: ShortText = "") -> dict[str, int]:
-        """Return the number of runs by status.
-
-        Args:
-            environment: Only runs on this environment.
-        """
-        rows = self.list_runs(RunFilter(environment=environment), limit=100).rows
-        return dict(Counter(row.status for row in rows))
 
     @endpoint("read")
     def runs_version(self) -> int:

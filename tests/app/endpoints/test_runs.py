@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import pytest
 from json_endpoints import JsonEndpoints
-from typer.testing import CliRunner
 
-from app.cli import app
 from app.common.context import Context
 from app.endpoints.endpoint import ArgumentError, endpoints_of
 from app.endpoints.run import RunEndpoints
 from app.endpoints.runs import RunListEndpoints
-from app.web.mcp_server import McpServer
 from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreReadOnlyError, UnknownRunError
@@ -59,15 +55,6 @@ def test_runs_are_filtered_by_status_kind_and_order(context: Context, listing: R
     assert listed(listing, kind="export") == ["c"]
     assert listing.run_facets()["statuses"] == ["failed", "queued", "succeeded"]
     assert listing.run_facets()["kinds"] == ["eval", "export"]
-
-
-def test_runs_are_counted_by_endpoint_tool_and_command(context: Context, listing: RunListEndpoints) -> None:
-    add(context, "a", environment="taxi")
-    add(context, "b", "queued")
-    assert listing.count_runs() == {"failed": 1, "queued": 1}
-    assert "count_runs" in McpServer(context, ("all",))._tools
-    command = ["call", "count_runs", "--environment", "taxi", "--workspace", str(context.workspace.root)]
-    assert json.loads(CliRunner().invoke(app, command).stdout) == {"failed": 1}
 
 
 def test_pages_follow_each_other_by_their_cursors(context: Context, listing: RunListEndpoints) -> None:
