@@ -308,7 +308,7 @@ class ChatEndpoints:
         """Send a message, and stream the responses of all checkpoints.
 
         Args:
-            chat: A chat that is no interactive task.
+            chat: A chat that is not an interactive task.
             text: The message.
             parent: The previous user message; None at the start of a chat.
             after: Checkpoint → the response that it continues; by default its newest.

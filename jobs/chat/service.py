@@ -369,7 +369,7 @@ class ChatService:
     def _open(self, chat_id: int, mode: Literal["chat", "play"] | None = None) -> _OpenChat:
         chat, messages = self.read(chat_id)
         if mode is not None and chat.mode != mode:
-            what = "an interactive task" if chat.mode == "play" else "no interactive task"
+            what = "an interactive task" if chat.mode == "play" else "not an interactive task"
             raise RunError(f"This chat is {what}.", fix="Reload the page.")
         return _OpenChat(chat, tree.by_id(messages), parse_settings(chat.settings))
 

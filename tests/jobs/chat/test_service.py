@@ -438,7 +438,7 @@ def test_the_problem_cannot_be_changed_and_modes_do_not_mix(talk: Talk) -> None:
         talk.service.edit(played, number(chats.messages(talk.db, played)[0]), "Easier, please.")
     with pytest.raises(RunError, match="an interactive task"):
         talk.service.send(played, "Hi.", None)
-    with pytest.raises(RunError, match="no interactive task"):
+    with pytest.raises(RunError, match="not an interactive task"):
         talk.service.play_turn(chatted, {})
     with pytest.raises(RunError, match="has attempts already"):
         talk.service.play_turn(played, {})
