@@ -484,6 +484,10 @@ class TrainingSample:
             raise ValueError("TrainingSample: a token has ce_weights and rl_weights or kl_weights: two temperatures.")
         if any(w and not s for w, s in zip(self.rl_weights, self.policy_mask, strict=True)):
             raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
+        if self.policy_loss not in POLICY_LOSSES:
+            raise ValueError(f"TrainingSample.policy_loss is {self.policy_loss!r}; known: {', '.join(POLICY_LOSSES)}.")
+        if self.reference_prompt_ids is not None and not self.reference_prompt_ids:
+            raise ValueError("TrainingSample.reference_prompt_ids is empty; None is the sample's own prompt.")
 
     @property
     def num_weighted_tokens(self) -> int:
