@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import os
 import socket
@@ -19,6 +18,7 @@ import psutil
 
 from app.endpoints.chat import ChatEndpoints
 from app.endpoints.dialogues import DialogueEndpoints
+from app.endpoints.endpoint import operation_of
 from app.endpoints.exports import ExportEndpoints
 from app.endpoints.launch import LaunchEndpoints
 from app.endpoints.run import RunEndpoints
@@ -44,9 +44,11 @@ class Call:
     @classmethod
     def of(cls, limit: str, method: Callable[..., object], **arguments: object) -> Call:
         """Return the call of an endpoint's method; missing arguments have their defaults."""
-        bound = inspect.signature(method).bind(None, **arguments)
-        bound.apply_defaults()
-        return cls(limit, method.__name__, list(bound.arguments.values())[1:])
+        operation = operation_of(method)
+        assert {*arguments} <= {*operation.arguments.model_fields}, arguments
+        values = {**operation.defaults(), **arguments}
+        assert ... not in values.values(), "an argument is missing"
+        return cls(limit, operation.name, list(values.values()))
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,8 @@ def calls(run: int, event: str, words: str) -> dict[str, Call]:
         "Runs: search": Call.of("list", RunListEndpoints.list_runs, search="sweep"),
         "Runs: active": Call.of("list", RunListEndpoints.list_active_runs),
         "Runs: filters": Call.of("list", RunListEndpoints.run_facets),
-        "Run": Call.of("list", RunEndpoints.get_run, run_id=run),
-        "Run: plots": Call.of("list", RunEndpoints.run_charts, run_id=run, smoothing=0.6),
+        "Run": Call.of("list", RunEndpoints.get_run, run=run),
+        "Run: plots": Call.of("list", RunEndpoints.run_charts, run=run, smoothing=0.6),
         "Dialogues: list": Call.of("list", DialogueEndpoints.list_dialogues),
         "Dialogues: list, two filters": Call.of(
             "list", DialogueEndpoints.list_dialogues, filter={"solved": "3", "leak_state": 2}
@@ -137,7 +139,7 @@ def calls(run: int, event: str, words: str) -> dict[str, Call]:
         "Dialogues: group": Call.of("list", DialogueEndpoints.dialogue_group, **one),
         "Exports": Call.of("list", ExportEndpoints.list_exports),
         "Exports: choices": Call.of("list", ExportEndpoints.export_choices),
-        "Exports: count": Call.of("list", ExportEndpoints.count_export, run_ids=[run]),
+        "Exports: count": Call.of("list", ExportEndpoints.count_export, runs=[run]),
         "New run": Call.of("list", LaunchEndpoints.run_form),
         "New run: choices": Call.of("list", LaunchEndpoints.form_choices),
         "Chat": Call.of("list", ChatEndpoints.list_chat_models),

@@ -24,7 +24,7 @@ def test_sizes_are_uneven_and_add_up() -> None:
 
 
 def test_a_call_has_all_arguments_by_position() -> None:
-    call = Call.of("list", ExportEndpoints.count_export, run_ids=[1])
+    call = Call.of("list", ExportEndpoints.count_export, runs=[1])
     assert call == Call("list", "count_export", [[1], None])
 
 

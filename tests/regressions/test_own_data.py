@@ -214,5 +214,5 @@ def test_the_check_counts_hints_without_content(
     code, output = check(path)
     assert code == 0 and f"scripted hints: {empty} of 4 would be empty" in output
     own = OwnDataEndpoints(Context(workspace, db, Queue(db, workspace)))
-    found: dict[str, Any] = {**own.check_data_file(own.add_data_file("a.jsonl", path.read_text()))}
-    assert (found["empty_hints"], found["checked_hints"]) == (empty, 4)
+    found = own.check_data_file(own.add_data_file("a.jsonl", path.read_text()))
+    assert (found.empty_hints, found.checked_hints) == (empty, 4)
