@@ -389,8 +389,7 @@ class TokenSequence:
     """By position, the only tokens that could be sampled there; at other positions all could."""
 
     def __post_init__(self) -> None:
-        lengths = {len(self.token_ids), len(self.student_mask), len(self.logprobs), len(self.turn_ids)}
-        if len(lengths) != 1:
+        if len(lengths := {len(self.token_ids), len(self.student_mask), len(self.logprobs), len(self.turn_ids)}) != 1:
             raise ValueError(f"TokenSequence fields differ in length: {sorted(lengths)}.")
 
 
