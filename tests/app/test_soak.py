@@ -24,8 +24,8 @@ from jobs_helpers import until
 from run_helpers import config_of
 
 from app.common.context import Context
+from app.endpoints.endpoint import operation_of
 from app.endpoints.studio import Studio
-from app.web.mcp_server import input_schema
 from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.models import ACTIVE, ENDED, Run
@@ -267,7 +267,7 @@ def test_generated_requests_end_in_no_server_error_and_leave_no_memory(soak: tup
     server.log.write_bytes(b"")
     server.start()
     studio = Studio(Context(server.workspace, db, Queue(db, server.workspace)))
-    schemas = {name: input_schema(function) for name, _, function in studio.endpoints()}
+    schemas = {name: operation_of(function).input_schema() for name, _, function in studio.endpoints()}
     browser = {"Origin": server.url}
     listed = server.http.get("/config", headers=browser).json()["dependencies"]
     events = {each["id"]: len(each["inputs"]) for each in listed if each["api_visibility"] == "private"}
