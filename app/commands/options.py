@@ -84,17 +84,12 @@ def opened_context(root: Path | None) -> Iterator[Context]:
             CALLER.reset(caller)
 
 
-def run_number(text: str) -> int | None:
-    """Return the number that names a run of the workspace; None for a name or a folder."""
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
 def find_listed(text: str, root: Path | None) -> tuple[int, Path] | None:
     """Return number and directory of the run of the workspace whose number or name is `text`; None for a folder."""
     from jobs.db.queries.runs import find_named, get
     from jobs.export.datasets.resolve_sources import open_workspace
 
-    number = run_number(text)
+    number = int(text) if text.isascii() and text.isdigit() else None
     if number is None and (Path(text).exists() or Path(text).name != text):
         return None
     try:

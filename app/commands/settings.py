@@ -45,17 +45,14 @@ def options_of(model: str, *fields: str, **names: str | None) -> Any:
     """Return the default of a parameter that is a settings model, made from the command's options.
 
     Args:
-        model: `module:Class`, or `module:Class.method` for the arguments of an endpoint.
+        model: `module:Class`.
         fields: Only these fields; the parameter is then a dictionary of their values.
         names: Field → name of its option, if it has another name; None omits it.
     """
 
     def load() -> type[BaseModel]:
-        module, _, path = model.partition(":")
-        found: Any = import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
-        return cast("type[BaseModel]", found.operation.arguments if hasattr(found, "operation") else found)
+        module, _, name = model.partition(":")
+        return cast("type[BaseModel]", getattr(import_module(module), name))
 
     return SettingsOptions(load, fields, names)
 
@@ -193,7 +190,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _settings(wanted: SettingsOptions, given: Mapping[_Option, Any]) -> Any:
-    """Return the settings of given options; an option that is None has the default of its field."""
+    """Return the settings model with the values of options; a field whose option is None has its default."""
     from pydantic import ValidationError
 
     from rl2f_core.errors import ConfigError

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import yaml
 from pydantic import AliasGenerator, BaseModel, ConfigDict, Field, ValidationError, field_serializer
@@ -28,7 +28,6 @@ from rl2f_core.environments.stateful import StatefulEnvironment
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import ActionChoice, FrozenModel, Hint, JsonObject, LeakReport, Task, Turn, Verdict
 
-T = TypeVar("T")
 MAX_BYTES_PER_CHARACTER = 4
 _TASK_ERRORS = (RL2FError, ValidationError, LookupError, TypeError, ValueError, AttributeError)
 """Errors of an environment on a task of another version of it, or on an edited one."""
@@ -175,12 +174,6 @@ class DialogueDetail(DialogueSummary):
     """The turns."""
     notes: Sequence[NoteSummary]
     """Notes on the dialogue and its turns."""
-
-
-def columns(row: object, kind: type[T], **computed: object) -> T:
-    """Return a database row as the TypedDict `kind`, with computed values; its key `run` is the column `run_id`."""
-    names = [name for name in kind.__annotations__ if name not in computed]
-    return cast(T, {name: getattr(row, "run_id" if name == "run" else name) for name in names} | computed)
 
 
 def fields_of(value: BaseModel, model: type[BaseModel]) -> JsonObject:

@@ -38,7 +38,7 @@ def checked_path(folder: Path, name: str = "") -> Path:
         real = os.path.realpath(file)  # unlike `resolve`, without an error for circular links
         return real != root and not real.startswith(root + os.sep)
 
-    found = [path, *(Path(at, folder) for at, folders, files in os.walk(path) for folder in (*folders, *files))]
+    found = [path, *(Path(at, entry) for at, folders, files in os.walk(path) for entry in (*folders, *files))]
     for file in found:
         if (file.is_symlink() or file == path) and leaves(file):
             raise DataError(
