@@ -496,5 +496,5 @@ class TrainingSample:
     @property
     def has_gradient(self) -> bool:
         """Whether any token has ce or kl weight, a nonzero advantage, or an advantage that needs the whole batch."""
-        has_rl = any(w and a for w, a in zip(self.rl_weights, self.advantages, strict=True))
-        return has_rl or self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights)
+        has_other = self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights)
+        return has_other or any(w and a for w, a in zip(self.rl_weights, self.advantages, strict=True))
