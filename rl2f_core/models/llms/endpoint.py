@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
-import openai
 
 from rl2f_core.models.llms import protocol
 from rl2f_core.models.llms.endpoint_config import Config
@@ -62,6 +61,8 @@ class Endpoint:
     """
 
     def __init__(self, config: Config, *, use_proxy: bool) -> None:
+        import openai  # takes a second, and most processes ask no endpoint
+
         self.config = config
         self.rate_limiter = RateLimiter(config.requests_per_minute, config.tokens_per_minute)
         self.breaker = CircuitBreaker(config.breaker_failures, config.breaker_seconds)
@@ -129,6 +130,8 @@ class Endpoint:
                 _log.warning(what, self.config.base_url, refusal.what)
 
     async def _exchange(self, body: JsonObject, call: Call, retries: int) -> None:
+        from openai import OpenAIError
+
         try:
             call.key = self._key()
             _call.set(call)
@@ -138,8 +141,8 @@ class Endpoint:
                 await chat.create(model=body["model"], messages=body["messages"], extra_body=body)
         except RequestError as failure:
             call.failure = failure
-        except (openai.OpenAIError, TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-            cause = error.__cause__ if isinstance(error, openai.OpenAIError) else None
+        except (OpenAIError, TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            cause = error.__cause__ if isinstance(error, OpenAIError) else None
             call.failure = call.failure or _connection_error(cause or error)
 
     def _key(self) -> str | None:
