@@ -113,6 +113,7 @@ def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
     assert page.get_by_label("search").input_value() == "no idea n", "keys are letters while typing"
 
 
+@pytest.mark.slow
 def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any]) -> None:
     wanted = {
         "run": str(SMALL),

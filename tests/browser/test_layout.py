@@ -15,12 +15,10 @@ from app.web.page_registry import pages
 PAGES = [page.path for page in pages()]
 LISTED = [page.path for page in pages() if page.in_navigation]
 DARK = "document.body.classList.contains('dark')"
-ELSEWHERE = ("audit", "chat", "compare", "exports", "labels", "new", "run")
-"""Pages whose own tests look at both widths with everything open."""
 
 
 @pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("path", [pytest.param(path, marks=[pytest.mark.slow] * (path in ELSEWHERE)) for path in PAGES])
+@pytest.mark.parametrize("path", [pytest.param(path, marks=[pytest.mark.slow] * (path != "")) for path in PAGES])
 def test_a_page_fits_in_both_themes_and_does_not_complain(
     server: Any,
     visit: Callable[..., Any],

@@ -297,7 +297,8 @@ def test_the_error_of_an_action_is_shown_and_checkpoints_without_files_have_no_a
     page.wait_for_url(re.compile(rf"{server.url}/$"))
 
 
-@pytest.mark.parametrize(("width", "theme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_the_page_fits(
     server: Any,
     visit: Callable[..., Any],

@@ -271,6 +271,7 @@ def test_a_run_is_watched_stopped_and_resumed(
     assert row(page, "halted").locator(".rl-badge").inner_text() in ("interrupted", "stopped")
 
 
+@pytest.mark.slow
 def test_runs_are_deleted_only_after_asking(visit: Visit, queue: Queue, add: Callable[..., Any]) -> None:
     ids = [add(name, start=False).id for name in ("waste one", "waste two")]
     page = visit("/?search=waste")
