@@ -127,7 +127,9 @@ def test_four_tabs_stream_at_once_while_a_fifth_opens_and_stop_works_in_each(
     fifth.get_by_label("Search chats").fill("Tab 3.")
     expect(fifth.locator(".ch-item")).to_have_count(1)
     for page in tabs:
-        page.click("#chat-stop")
+        if page.locator("#chat-stop").count() == 0:  # on a slow machine the response has ended meanwhile
+            send(page, "Again.")
+        page.click("#chat-stop", timeout=SLOW)
         page.wait_for_selector(".ch-numbers:has-text('stopped')", timeout=SLOW)
         expect(page.locator("#chat-stop, .ch-streaming")).to_have_count(0)
 
