@@ -28,7 +28,7 @@ from rl2f_core.environments.dataset.config import SAMPLE
 from rl2f_core.environments.math import sources
 from rl2f_core.errors import DataError, RL2FError, shorten_repr
 from rl2f_core.leaks.mentions.model import read_weights
-from rl2f_core.models.llms.openai_api import LOOPBACK
+from rl2f_core.models.llms.protocol import LOOPBACK
 from rl2f_core.models.store.store import built_in, cache_dir, list_models
 from rl2f_core.types import FrozenModel
 

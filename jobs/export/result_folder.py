@@ -116,12 +116,11 @@ def _columns(events: Sequence[MetricEvent]) -> JsonObject:
     """Return one list per metric, with None where a step has no value; the last event of a step counts."""
     rows = {event.step: event.values for event in events}
     names = dict.fromkeys(name for values in rows.values() for name in values)
-    columns = {name: [_rounded(values.get(name)) for values in rows.values()] for name in names}
+    columns = {
+        name: [None if (x := row.get(name)) is None else float(f"{x:.{DIGITS}g}") for row in rows.values()]
+        for name in names
+    }
     return {"step": list(rows), **columns}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
 def _portable_config(source: RunDir) -> str:

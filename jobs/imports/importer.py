@@ -24,13 +24,13 @@ from jobs.imports.verifiers import VerifiersResults, VerifiersTraces
 from jobs.imports.verl import Verl
 from jobs.ingest.ingester import import_run, invalid_reason
 from jobs.queue import run_dirs
-from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.file_io import sha256, write_atomically
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import validate_config
 from rl2f_core.environments.imported import Imported
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, MetricEvent, StatusEvent
 from rl2f_core.run.journal import Journal
 from rl2f_core.run.kinds.imported import ImportedRun

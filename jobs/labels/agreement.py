@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from rl2f_core.common.stats.intervals import Interval, Z, wilson
 
@@ -20,20 +19,13 @@ LABELS = (LEAK, NO_LEAK, UNSURE)
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """Agreement of two raters on the items that both labeled."""
+class Agreement(NamedTuple):
+    """Agreement of two raters on the items that both labeled, which `n` counts."""
 
-    n: int
-    """Number of items that both labeled."""
     observed: Interval
     """Fraction of equal labels, with its Wilson interval."""
-    expected: float | None
-    """Fraction of equal labels by chance, from each rater's label frequencies; None for n = 0."""
     kappa: Interval
     """Cohen's κ; its value is None if chance agreement is 1."""
-    table: dict[tuple[str, str], int]
-    """Number of items per pair of labels."""
 
 
 def agreement(a: Mapping[K, str], b: Mapping[K, str]) -> Agreement:
@@ -43,14 +35,12 @@ def agreement(a: Mapping[K, str], b: Mapping[K, str]) -> Agreement:
     is omitted if its width would be zero, for n < 2 or full agreement.
     """
     both = [(a[item], b[item]) for item in a if item in b]
-    n, table = len(both), Counter(both)
-    equal = sum(first == second for first, second in both)
-    observed = wilson(equal, n)
+    n, equal = len(both), sum(first == second for first, second in both)
     if n == 0:
-        return Agreement(0, observed, None, Interval(value=None, n=0), {})
+        return Agreement(wilson(0, 0), Interval(value=None, n=0))
     rows, columns = Counter(first for first, _ in both), Counter(second for _, second in both)
     expected = sum(rows[label] * columns[label] for label in rows) / n**2
-    return Agreement(n, observed, expected, _kappa(equal / n, expected, n), dict(table))
+    return Agreement(wilson(equal, n), _kappa(equal / n, expected, n))
 
 
 def _kappa(observed: float, expected: float, n: int) -> Interval:

@@ -352,23 +352,17 @@ def _merge_unlabeled(strata: Sequence[Stratum]) -> list[Stratum]:
     return [replace(s, size=s.size + unlabeled) if s is largest else s for s in labeled]
 
 
-def sampled_strata(
-    labeled: Sequence[LabeledHint], population: Population, frame_source: str = RUN
-) -> list[tuple[int, list[LabeledHint]]]:
+def sampled_strata(labeled: Sequence[LabeledHint], population: Population) -> list[tuple[int, list[LabeledHint]]]:
     """Return the size of each sampling stratum, flagged and unflagged, and its hints whose labels count.
 
     Empty strata are left out. The result is empty if the strata without a counted label hold more than
     `MAX_UNLABELED_FRACTION` of all hints. For the arguments see `build_report`.
     """
-    covering = _covering_frames(labeled, frame_source, population)
+    covering = _covering_frames(labeled, RUN, population)
     strata = []
     for stratum in (False, True):
         size = sum(n for (_, verdict), n in population.items() if verdict.stratum == stratum)
-        decided = [
-            hint
-            for hint in labeled
-            if hint.is_leak is not None and _stratum_verdict(hint, frame_source).stratum == stratum
-        ]
+        decided = [hint for hint in labeled if hint.is_leak is not None and hint.runtime.flagged == stratum]
         sampled = [hint for hint in decided if _is_sampled(hint, covering)]
         strata.append((size, decided if len(decided) >= size else sampled))
     left_out = sum(size for size, hints in strata if not hints)
@@ -439,8 +433,8 @@ def _pairs(labeled: Sequence[LabeledHint]) -> list[PairwiseAgreement]:
     pairs = []
     for a, b in combinations(sorted(by_name), 2):
         result = agreement(by_name[a], by_name[b])
-        if result.n:
-            pairs.append(PairwiseAgreement(a=a, b=b, n=result.n, observed=result.observed, kappa=result.kappa))
+        if n := result.observed.n:
+            pairs.append(PairwiseAgreement(a=a, b=b, n=n, **result._asdict()))
     return pairs
 
 

@@ -14,19 +14,20 @@ stratum without a labeled leak has an upper limit above 0, so the lower limit of
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from rl2f_core.common.stats.intervals import LEVEL, Interval, effective_number, wilson, wilson_clustered
+from rl2f_core.common.stats.intervals import LEVEL, Interval, effective_number, wilson_clustered
 from rl2f_core.types import FrozenModel
 
 POSTERIOR_SAMPLES = 4_000
 TARGET_HALF_WIDTH = 0.05
 """Half width of a sufficiently narrow interval."""
+SUFFICIENT_LABELS = 381
+"""Number of labels that give a Wilson interval of ± `TARGET_HALF_WIDTH` for every fraction."""
 
 
 @dataclass(frozen=True)
@@ -179,22 +180,12 @@ def _interval(point: np.ndarray, posterior: np.ndarray, n: int) -> Interval:
     return Interval(value=value, low=min(float(low), value), high=max(float(high), value), n=n)
 
 
-def labels_needed(interval: Interval, n: int, half: float = TARGET_HALF_WIDTH) -> int | None:
-    """Return how many more labels narrow an interval to ± `half`; None without interval.
+def labels_needed(interval: Interval, n: int) -> int | None:
+    """Return how many more labels narrow an interval to ± `TARGET_HALF_WIDTH`; None without interval.
 
     The width decreases with the square root of the number of labels `n`.
     """
     if interval.value is None or interval.low is None or interval.high is None:
         return None
-    ratio = (interval.high - interval.low) / (2 * half)
+    ratio = (interval.high - interval.low) / (2 * TARGET_HALF_WIDTH)
     return max(0, math.ceil(n * (ratio**2 - 1)))
-
-
-def sample_size_for(fraction: float = 0.5, half: float = TARGET_HALF_WIDTH) -> int:
-    """Return the sample size for a Wilson interval of ± `half`: 381 at fraction ½, 35 at 0 and 1, for ± .05."""
-
-    def is_narrow(n: int) -> bool:
-        interval = wilson(fraction * n, n)
-        return interval.high is not None and interval.low is not None and interval.high - interval.low <= 2 * half
-
-    return bisect_left(range(1, 1_000_000), True, key=is_narrow) + 1

@@ -20,7 +20,6 @@ from jobs.labels.hint_counts import RUN, DetectorVerdict, HintGroup, Scope, Sour
 from jobs.labels.label_queries import annotator_name
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.errors import ConfigError
-from rl2f_core.run.events import OWN_CONDITIONS
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -56,9 +55,9 @@ def read(db: Database, scope: Scope, group_by: str = "detector") -> DetectorRepo
 
 
 def read_all(
-    db: Database, scope: Scope, group_by: Sequence[str] = detector_report.GROUP_BY, *, with_controls: bool = True
+    db: Database, scope: Scope, group_by: Sequence[str] = detector_report.GROUP_BY
 ) -> dict[str, DetectorReport]:
-    """Return the report of a scope under several groupings, with or without the hints of control conditions.
+    """Return the report of a scope under several groupings.
 
     Callers that show the test set must log it with `unlock_test_set`.
 
@@ -72,11 +71,7 @@ def read_all(
     if scope.run is not None:
         with db.read() as session:
             get_in_session(session, scope.run)
-
-    def counts(group: HintGroup) -> bool:
-        return with_controls or group.condition in OWN_CONDITIONS
-
-    hints = [hint for hint in labeled_hints(db, scope, scored) if counts(hint.group)]
+    hints = labeled_hints(db, scope, scored)
     frames = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
     frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
     frame_source = scored.name if scored.name in frame_sources else RUN

@@ -1,9 +1,10 @@
-"""Atomic file writes, tolerant reads, and detection of a full disk."""
+"""Atomic file writes, tolerant reads, checksums, and detection of a full disk."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -70,6 +71,12 @@ def unique_keys(pairs: list[tuple[str, object]]) -> JsonObject:
             raise RepeatedKeyError(f"has the key {key!r} twice")
         result[key] = value
     return result
+
+
+def sha256(path: Path) -> str:
+    """Return the hexadecimal digest of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def apply_umask(folder: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,12 +23,12 @@ from rl2f_core.config.components import (
     wrapped_teacher,
 )
 from rl2f_core.config.evaluation import EvaluationConfig, PreflightConfig
-from rl2f_core.config.fields import BASIC_FIELD, BaseConfig, ComponentConfig
+from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.model import LoraConfig, ModelConfig, ResourcesConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.config.schedules import GREEDY_LIMIT
-from rl2f_core.config.stage import ResolvedStage, StageConfig, saves_checkpoint
+from rl2f_core.config.stage import StageConfig, saves_checkpoint
 from rl2f_core.errors import FieldValueError, located_below
 
 SEED_STRIDE = 1_000_003
@@ -239,7 +239,7 @@ class RunConfig(BaseRun):
             if stage.teacher is not None:
                 _check_run(run.environment, run)
                 registry.get("teacher", wrapped_teacher(stage.teacher).type).check_environment(run.environment)
-            if isinstance(stage.method, ChecksStage):
+            if hasattr(stage.method, "check_stage"):  # raises `FieldValueError` if the method cannot train the stage
                 for step in stage.breakpoints():
                     stage.method.check_stage(stage.resolve(step, self.rollout.temperature), run)
             if stage.curriculum is not None:
@@ -277,29 +277,7 @@ class RunConfig(BaseRun):
             )
 
 
-@runtime_checkable
-class ChecksStage(Protocol):
-    """Configuration of a method with requirements on the stage."""
-
-    def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
-        """Raise `FieldValueError` if the method cannot train the stage at one of its breakpoints."""
-
-
-class CheckedMethodConfig(ComponentConfig):
-    """Base of method configurations with shared checks."""
-
-    def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
-        """Accept every stage."""
-
-
-@runtime_checkable
-class ChecksRun(Protocol):
-    """Configuration of an environment with requirements on the run."""
-
-    def check_run(self, run: BaseRun) -> None:
-        """Raise `FieldValueError` if another field of the run conflicts with the environment."""
-
-
-def _check_run(environment: object, run: BaseRun) -> None:
-    if isinstance(environment, ChecksRun):
+def _check_run(environment: BaseConfig, run: BaseRun) -> None:
+    """Call `check_run` of an environment with requirements on the run; it raises `FieldValueError`."""
+    if hasattr(environment, "check_run"):
         environment.check_run(run)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.file_io import sha256, write_atomically
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.environments.base import Environment, distinct_tasks, extract_answer
 from rl2f_core.errors import ConfigError, DataError, shorten
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject, Split, Task
 
 SCHEMA_VERSION = 1
@@ -44,8 +44,6 @@ class Row(FrozenModel):
     """The message after each attempt but the last."""
     split: Split | None = None
     """The task's split, if the dataset names it."""
-    dialogue: str = ""
-    """Id of the source dialogue."""
 
 
 def dataset_dir(run_dir: RunDir, name: str) -> Path:
@@ -181,7 +179,7 @@ def _parse_row(line: bytes, where: str, environment: Environment) -> Row:
             messages = [*_as_messages(data["prompt"], "user"), *_as_messages(data["completion"], "assistant")]
         turns = [(str(message["role"]), str(message["content"])) for message in messages if message["role"] != "system"]
         task = None if data.get("task_data") is None else Task.model_validate(data["task_data"])
-        split, dialogue, name = data.get("split"), data.get("dialogue", ""), data.get("environment")
+        split, name = data.get("split"), data.get("environment")
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise DataError(
             f"A row of the dataset cannot be read ({where}): {shorten(str(error), 200)}.",
@@ -207,7 +205,6 @@ def _parse_row(line: bytes, where: str, environment: Environment) -> Row:
         attempts=tuple(texts[1::2]),
         hints=tuple(texts[2::2]),
         split=split if split in ("train", "validation", "test") else None,
-        dialogue=str(dialogue),
     )
 
 

@@ -91,9 +91,8 @@ class Mixture(Perturbations):
         def check_run(self, run: RunConfig) -> None:
             """Apply the run checks of all environments. Raises `ValueError`."""
             for part in self.environments:
-                check = getattr(part.environment, "check_run", None)
-                if check is not None:
-                    check(run)
+                if hasattr(part.environment, "check_run"):
+                    part.environment.check_run(run)
 
     config: Config
 
@@ -153,7 +152,8 @@ class Mixture(Perturbations):
         return part, task.model_copy(update={"public": _unmarked(task.public)})
 
     def task(self, split: Split, index: int) -> Task:
-        return self._task_at(self.label_at(index), split, index)
+        label = self.label_at(index)
+        return _marked(label, self._parts[label].task(split, index), f"{label}/{split}/{index}")
 
     def label_at(self, index: int) -> str:
         """Return the sub-environment of the task at a position of any split."""
@@ -163,9 +163,6 @@ class Mixture(Perturbations):
             if point < 0:
                 return label
         return label
-
-    def _task_at(self, label: str, split: Split, index: int) -> Task:
-        return _marked(label, self._parts[label].task(split, index), f"{label}/{split}/{index}")
 
     def perturbations(self, task: Task) -> dict[str, Task]:
         part, local_task = self._local(task)

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from rl2f_core.common.stats.intervals import Interval, correct_families, wilson_clustered
+from rl2f_core.common.stats.intervals import Interval, correct_items, wilson_clustered
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
 from rl2f_core.dialogue.metrics.dialogues import compared_with, contrast, ratio_interval
 from rl2f_core.errors import DataError
@@ -158,7 +158,9 @@ def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:
         )  # fmt: skip
     environment, level, turns = settings.pop()
     ordered = list(reports.values())
-    rows = [*_rate_rows(ordered, turns), *_corrected([*_effect_rows(ordered, turns), *_pair_rows(ordered, turns)])]
+    compared = [*_effect_rows(ordered, turns), *_pair_rows(ordered, turns)]
+    families = [f"{row.quantity} {row.condition}" for row in compared]
+    rows = [*_rate_rows(ordered, turns), *correct_items(compared, "mean", families)]
     baselines = [r.constant_baseline for r in ordered if r.constant_baseline is not None]
     baseline = None
     if baselines:
@@ -266,9 +268,3 @@ def _mean_only(values: Sequence[float | None]) -> Interval:
     """Return a mean over seeds without an interval."""
     present = [value for value in values if value is not None]
     return Interval(value=math.fsum(present) / len(present) if present else None, n=len(present))
-
-
-def _corrected(rows: Sequence[SeedRow]) -> list[SeedRow]:
-    """Add Holm's p-values in the family of each quantity and condition."""
-    corrected = correct_families([row.mean for row in rows], [f"{row.quantity} {row.condition}" for row in rows])
-    return [row.model_copy(update={"mean": mean}) for row, mean in zip(rows, corrected, strict=True)]

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from itertools import combinations
-from typing import TypeVar
 
 from pydantic import Field
 
-from rl2f_core.common.stats.intervals import Interval, correct_families
+from rl2f_core.common.stats.intervals import Interval, correct_items
 from rl2f_core.dialogue.metrics.constant_baseline import (
     compare_to_baseline,
     constant_baseline,
@@ -236,7 +235,7 @@ def build_report(
         requested=evaluated.requested or evaluated.tasks, split=evaluated.split, seed=evaluated.seed,
         problems=tuple(keys.values()), turns=turns, references=references(environment, turns),
         constant_baseline=constant_baseline(environment), rows=tuple(rows),
-        effects=tuple(_corrected(all_effects, [e.condition for e in all_effects])),
+        effects=tuple(correct_items(all_effects, "difference", [e.condition for e in all_effects])),
         differences=tuple(_differences(dialogues, turns)),
         notes=(*evaluated.notes(), *_unmatched_hints(dialogues), *notes),
         parts=tuple(parts),
@@ -257,16 +256,7 @@ def _differences(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]], turn
             CheckpointDifference(quantity=quantity, checkpoint=later, against=earlier, difference=difference)
             for quantity, difference in compared.items()
         ]
-    return _corrected(differences, [d.quantity for d in differences])
-
-
-_Compared = TypeVar("_Compared", Effect, CheckpointDifference)
-
-
-def _corrected(items: Sequence[_Compared], families: Sequence[str]) -> list[_Compared]:
-    """Add Holm's p-values in each family."""
-    corrected = correct_families([item.difference for item in items], families)
-    return [item.model_copy(update={"difference": d}) for item, d in zip(items, corrected, strict=True)]
+    return correct_items(differences, "difference", [d.quantity for d in differences])
 
 
 def _unmatched_hints(dialogues: Mapping[str, Mapping[str, Sequence[Dialogue]]]) -> list[str]:

@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rl2f_core.common.file_io import disk_full_error, disk_is_full, write_atomically
+from rl2f_core.common.file_io import disk_full_error, disk_is_full, sha256, write_atomically
 from rl2f_core.errors import DataError
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, EventSink, encode, read_events
 from rl2f_core.types import JsonObject
 

@@ -32,8 +32,9 @@ from jobs.db.models import ACTIVE, ENDED, Run
 from jobs.db.queries import runs, tokens
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.common.file_io import sha256
 from rl2f_core.config.loading import dump_yaml
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.run.execute import execute
 

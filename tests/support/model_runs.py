@@ -7,7 +7,7 @@ from pathlib import Path
 
 from export_builders import write_run
 
-from rl2f_core.run.directory import sha256
+from rl2f_core.common.file_io import sha256
 from rl2f_core.run.events import CheckpointEvent, JsonlSink
 
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from rl2f_core.common.file_io import sha256
 from rl2f_core.config.run import RunConfig
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.types import Task, Verdict

@@ -122,10 +122,10 @@ def sentences(report: DetectorReport, *, test: bool) -> list[str]:
 
 def _next_labels(total: Estimates) -> list[str]:
     """Return which labels narrow the intervals to ± .05."""
-    from jobs.labels.estimation import labels_needed, sample_size_for
+    from jobs.labels.estimation import SUFFICIENT_LABELS, labels_needed
 
     if total.n_flagged + total.n_unflagged == 0:
-        return [f"Label a stratified sample blind: {sample_size_for()} flagged hints give precision to ± .05."]
+        return [f"Label a stratified sample blind: {SUFFICIENT_LABELS} flagged hints give precision to ± .05."]
     if total.recall.value is None and total.n_unflagged == 0:
         return ["Recall requires a random sample of unflagged hints: label 100 or more of them."]
     more = {

@@ -20,7 +20,7 @@ from app.endpoints.types import RunId, from_row
 from jobs.db.queries import runs
 from jobs.labels import report_queries
 from jobs.labels.detector_report import DetectorReport, MetricsRow
-from jobs.labels.estimation import labels_needed, sample_size_for
+from jobs.labels.estimation import SUFFICIENT_LABELS, labels_needed
 from jobs.labels.hint_counts import RUN, Scope
 from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
 from rl2f_core.types import FrozenModel, JsonObject
@@ -238,7 +238,7 @@ class DetectorEndpoints(Endpoints):
             labels_needed=LabelsNeeded(
                 precision=labels_needed(total.precision, total.n_flagged),
                 recall=labels_needed(total.recall, total.n_flagged + total.n_unflagged),
-                without_labels=sample_size_for(),
+                without_labels=SUFFICIENT_LABELS,
             ),
             accesses=Accesses(
                 count=len(accesses), newest=[from_row(AccessRow, each) for each in accesses[:MAX_ACCESSES]]

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol
 
 from jobs.export.datasets.formats import FileType, Format
-from rl2f_core.run.directory import sha256
+from rl2f_core.common.file_io import sha256
 from rl2f_core.types import JsonObject
 
 ROW_GROUP = 2000

@@ -19,11 +19,11 @@ from jobs.export.model.ollama import modelfile
 from jobs.export.model.transformers4 import add_settings, supported_versions
 from jobs.export.private_paths import check_private, machine_paths
 from jobs.export.publish import new_folder
-from rl2f_core.common.file_io import apply_umask, write_atomically
+from rl2f_core.common.file_io import apply_umask, sha256, write_atomically
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import AdapterError, ConfigError
 from rl2f_core.models.store.conversion import plain_name
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ QUANTIZATIONS = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """Types of the weight matrices that the package `gguf` can write; vectors are always float32."""
 ARCHITECTURES = {"LlamaForCausalLM": "LLAMA", "Qwen2ForCausalLM": "QWEN2", "Qwen3ForCausalLM": "QWEN3"}
 """Class of transformers → member of `gguf.MODEL_ARCH`."""
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
-"""Token types of GGUF."""
 
 
 def write_gguf(model: PreTrainedModel, tokenizer: Path, path: Path, quantization: str, name: str) -> None:
@@ -126,18 +124,18 @@ def _quantized(name: str, data: np.ndarray, quantization: str) -> tuple[np.ndarr
 # -- tokenizer -------------------------------------------------------------------------------------------------------
 def _add_tokenizer(writer: GGUFWriter, folder: Path, vocab_size: int) -> None:
     """Add vocabulary, merges, special tokens and chat template of a byte-level BPE tokenizer."""
-    from gguf import SpecialVocab
+    from gguf import SpecialVocab, TokenType
 
     data = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     writer.add_tokenizer_pre(pre_tokenizer_name(data))  # first, because it raises for other tokenizers
     writer.add_tokenizer_model("gpt2")
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
-    types = [_UNUSED] * vocab_size
+    types = [TokenType.UNUSED] * vocab_size
     for text, i in data["model"]["vocab"].items():
-        tokens[i], types[i] = text, _NORMAL
+        tokens[i], types[i] = text, TokenType.NORMAL
     for added in data["added_tokens"]:
         tokens[added["id"]] = added["content"]
-        types[added["id"]] = _CONTROL if added["special"] else _USER_DEFINED
+        types[added["id"]] = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     special = SpecialVocab(folder, load_merges=True, n_vocab=vocab_size)

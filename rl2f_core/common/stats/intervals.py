@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, fmean, stdev
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +32,7 @@ Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 EXACT_BELOW = 20
 """With fewer problems that differ, a difference also needs a significant exact test."""
 _CHUNK = 2_000_000
+ItemT = TypeVar("ItemT", bound=FrozenModel)
 _DIGITS = 12  # rounding makes canceling sums exactly 0, so that an interval ending at 0 does not exclude it
 
 
@@ -195,6 +197,14 @@ def correct_families(differences: Sequence[Interval], families: Sequence[str]) -
         for i, difference in zip(members, correct_family([differences[i] for i in members]), strict=True):
             corrected[i] = difference
     return corrected
+
+
+def correct_items(items: Sequence[ItemT], field: str, families: Sequence[str]) -> list[ItemT]:
+    """Return models whose differences in `field`, if any, have `holm_p`; see `correct_families`."""
+    known = [i for i, item in enumerate(items) if getattr(item, field) is not None]
+    corrected = correct_families([getattr(items[i], field) for i in known], [families[i] for i in known])
+    updates = dict(zip(known, corrected, strict=True))
+    return [item.model_copy(update={field: updates[i]}) if i in updates else item for i, item in enumerate(items)]
 
 
 def t_interval(values: Sequence[float], support: tuple[float, float] | None = None) -> Interval:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import cast
 
 from rl2f_core import registry
 from rl2f_core.common.file_io import read_json, write_atomically
@@ -11,7 +12,7 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.dialogue.rollout.engine import REFLECTOR, RolloutEngine
 from rl2f_core.dialogue.rollout.enumeration import system_message
-from rl2f_core.dialogue.rollout.ray_workers import RayBackend, RayRolloutEngine, with_ray_workers
+from rl2f_core.dialogue.rollout.ray_workers import RayBackend, RayRolloutEngine, RolloutWorkerGroup
 from rl2f_core.dialogue.teachers.base import Teacher
 from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
 from rl2f_core.leaks.guard import LeakGuard
@@ -44,7 +45,7 @@ def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Prog
     backend: Backend = registry.get("backend", choice.config.type)(choice.config, config.model)
     if not config.resources.rollout_workers:
         return backend
-    return with_ray_workers(backend, config, build_backend, build_engine)
+    return cast(Backend, RayBackend(backend, RolloutWorkerGroup(config, build_backend, build_engine)))
 
 
 def _record_backend(run_dir: RunDir, backend: dict[str, str]) -> None:

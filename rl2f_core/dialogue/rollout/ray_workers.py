@@ -369,8 +369,3 @@ class RayRolloutEngine(RolloutEngine):
 def _offset_progress(on_progress: OnProgress | None, before: int, total: int) -> OnProgress | None:
     """Return `on_progress` for a part of the dialogues, after `before` finished ones."""
     return None if on_progress is None else lambda done, _: on_progress(before + done, total)
-
-
-def with_ray_workers(backend: Backend, config: BaseRun, *builders: Callable[..., Any]) -> Backend:
-    """Return a backend with rollout workers (see `RayRolloutEngine` and `RolloutWorkerGroup`)."""
-    return cast(Backend, RayBackend(backend, RolloutWorkerGroup(config, *builders)))

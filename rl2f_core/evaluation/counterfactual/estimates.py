@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rl2f_core.common.stats.intervals import Interval, correct_family
+from rl2f_core.common.stats.intervals import Interval, correct_items
 from rl2f_core.dialogue.metrics.dialogues import Tally, sum_by_task
 from rl2f_core.types import FrozenModel
 
@@ -88,17 +88,9 @@ def arm_results(outcomes: Iterable[Outcome], checkpoint: str, arms: Sequence[str
                 retained_parts=_fraction((_unit(o, several), float(o.retained_parts), float(o.parts)) for o in group),
             )
         )  # fmt: skip
-    return _corrected(rows)
-
-
-def _corrected(rows: Sequence[ArmResult]) -> list[ArmResult]:
-    """Add Holm's p-values; all arms are one family for each of the two differences."""
-    result = list(rows)
-    for name in ("difference", "score_difference"):
-        members = [(i, d) for i, row in enumerate(rows) if (d := getattr(row, name)) is not None]
-        for (i, _), difference in zip(members, correct_family([d for _, d in members]), strict=True):
-            result[i] = result[i].model_copy(update={name: difference})
-    return result
+    for name in ("difference", "score_difference"):  # all arms are one family for each
+        rows = correct_items(rows, name, [name] * len(rows))
+    return rows
 
 
 def hint_value(outcomes: Iterable[Outcome], true: str, baseline: str) -> dict[tuple[str, int], Interval]:

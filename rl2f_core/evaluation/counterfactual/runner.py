@@ -105,7 +105,8 @@ def branches(
         limit = past + (turns or max(1, budget - past))
         for sample in range(samples + repeats_seed):
             repeats = repeats_seed and sample == 0
-            branch_seed = origin.dialogue.seed if repeats else sample_seed(seed, origin, sample)
+            drawn = derive_seed(seed, "fork", origin.event, origin.turn, sample)  # for all arms and checkpoints
+            branch_seed = origin.dialogue.seed if repeats else drawn
             for arm, hints in arms.items():
                 if hints[i].error is not None:
                     continue
@@ -115,11 +116,6 @@ def branches(
                 )  # fmt: skip
                 result.append(Branch(checkpoint, origin, arm, sample, request))
     return result
-
-
-def sample_seed(seed: int, origin: ForkPoint, sample: int) -> int:
-    """Return the seed of sample j at a fork point, in every arm and under every checkpoint."""
-    return derive_seed(seed, "fork", origin.event, origin.turn, sample)
 
 
 def run_forks(

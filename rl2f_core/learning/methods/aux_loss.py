@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
 from rl2f_core.common import prompt_templates
-from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF
-from rl2f_core.config.run import CheckedMethodConfig, RunConfig
+from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF, ComponentConfig
+from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.dialogue.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher, critique
 from rl2f_core.errors import FieldValueError
 from rl2f_core.learning.methods.base import StepContext
 from rl2f_core.learning.methods.loss_spec import LossConfig
-from rl2f_core.learning.methods.policy_gradient import GradientConfigT, PolicyGradient
+from rl2f_core.learning.methods.policy_gradient import GradientConfigT, PolicyGradient, RevisionGradientConfig
 from rl2f_core.learning.methods.samples import sft_sample
 from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.types import Dialogue, Group, Hint, Task, TrainingSample
 
 
-class AuxLossConfig(CheckedMethodConfig):
+class AuxLossConfig(ComponentConfig):
     """Weight of an auxiliary loss term over the steps."""
 
     coef_ramp: Literal["constant", "linear"] = "constant"
@@ -44,15 +44,6 @@ class AuxLossConfig(CheckedMethodConfig):
         return peak * min(1.0, (step - self.start_step) / (steps - 1 - self.start_step))
 
 
-class CrossEntropyConfig(Protocol):
-    """A config with the weight of a cross-entropy term."""
-
-    ce_coef: float
-
-    def weight(self, peak: float, step: int, steps: int) -> float:
-        """See `AuxLossConfig.weight`."""
-
-
 class AuxCrossEntropy(PolicyGradient[GradientConfigT]):
     """Policy gradient with an auxiliary cross-entropy term of weight `ce_coef`."""
 
@@ -61,14 +52,14 @@ class AuxCrossEntropy(PolicyGradient[GradientConfigT]):
     @property
     def ce_coef(self) -> float:
         """Weight λ of the cross-entropy at this step."""
-        config = cast(CrossEntropyConfig, self.config)
+        config: Any = self.config  # an `AuxLossConfig` with `ce_coef`
         return config.weight(config.ce_coef, self.context.step, self.context.steps)
 
     def loss_options(self) -> LossConfig:
         return dataclasses.replace(super().loss_options(), ce_coef=self.ce_coef)
 
 
-class CritiqueConfig(AuxLossConfig):
+class CritiqueConfig(AuxLossConfig, RevisionGradientConfig):
     """Weight and prompt of critique imitation."""
 
     ce_coef: float = Field(0.1, ge=0, json_schema_extra=BASIC_FIELD)

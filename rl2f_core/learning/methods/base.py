@@ -18,7 +18,6 @@ from rl2f_core.types import Group, JsonObject, Task, TrainingSample
 
 if TYPE_CHECKING:
     from rl2f_core.dialogue.rollout.engine import RolloutEngine
-    from rl2f_core.environments.base import Environment
     from rl2f_core.models.renderer import ChatRenderer
     from rl2f_core.run.directory import RunDir
 
@@ -31,7 +30,6 @@ ConfigT = TypeVar("ConfigT", bound=BaseConfig)
 class StepContext:
     """The current step, for ramps, and what a method needs to build its own samples from text."""
 
-    environment: Environment
     renderer: ChatRenderer
     max_model_len: int
     """Longest token sequence of the model."""
@@ -48,7 +46,7 @@ class StepContext:
     ) -> StepContext:
         """Build the context of a step of an engine."""
         engine_of = engine_of or (lambda task: engine)
-        return cls(engine.environment, engine.renderer, engine.backend.max_model_len, step, steps, engine_of)
+        return cls(engine.renderer, engine.backend.max_model_len, step, steps, engine_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import Field
 
-from rl2f_core.config.run import CheckedMethodConfig, RunConfig
+from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
 from rl2f_core.learning.methods.advantages import dialogue_advantages, turn_advantages
@@ -16,7 +17,7 @@ from rl2f_core.learning.methods.samples import policy_samples
 from rl2f_core.types import Group, TrainingSample
 
 
-class PolicyGradientConfig(CheckedMethodConfig):
+class PolicyGradientConfig(ComponentConfig):
     """Settings of policy gradients with a group baseline."""
 
     if TYPE_CHECKING:  # declared by each method

@@ -28,8 +28,8 @@ from pydantic import Field
 
 from rl2f_core import registry
 from rl2f_core.config.curriculum import level_of
-from rl2f_core.config.fields import BASIC_FIELD
-from rl2f_core.config.run import CheckedMethodConfig, RunConfig
+from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
+from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.dialogue.rollout.enumeration import (
@@ -61,7 +61,7 @@ class ReflectSFT(Method["ReflectSFT.Config"]):
     loss_terms = ("ce",)
     prompt_modes = ("enumerate",)
 
-    class Config(CheckedMethodConfig):
+    class Config(ComponentConfig):
         """Supervised warm-up of the reflector or of the policy of Reflect-RL."""
 
         type: Literal["reflect_sft"] = "reflect_sft"

@@ -6,11 +6,12 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from rl2f_core.common.file_io import sha256
 from rl2f_core.config.run import RunConfig
 from rl2f_core.learning.training.curriculum import CurriculumTracker
 from rl2f_core.models.backends.base import Backend
 from rl2f_core.models.process_group import current_group
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import CheckpointEvent
 from rl2f_core.run.journal import Journal
 from rl2f_core.types import JsonObject

@@ -75,7 +75,8 @@ class Collector:
             if not flat:
                 break
             discarded = len(self.discarded_groups)
-            start = self._resample_start(now.step) + discarded
+            stage = self.stage
+            start = stage.steps * stage.tasks_per_step + now.step * stage.max_group_resamples + discarded
             fresh = self._collect(now, 1 + discarded, start, len(flat), roll_out)
             for i, group in zip(flat, fresh, strict=True):
                 self.discarded_groups.append(groups[i])
@@ -119,10 +120,6 @@ class Collector:
             for k, (i, task) in enumerate(tasks.items()):
                 groups[i] = Group(task, tuple(rollouts[k * size : (k + 1) * size]))
         return [groups[i] for i in range(count)]
-
-    def _resample_start(self, step: int) -> int:
-        """Return the position of a step's first task for resampled groups."""
-        return self.stage.steps * self.stage.tasks_per_step + step * self.stage.max_group_resamples
 
     def _task(self, step: int, resample_round: int, slot: int, index: int) -> tuple[RolloutEngine, Task]:
         """Return a task and the engine that rolls it out."""

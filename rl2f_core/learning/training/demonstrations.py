@@ -35,7 +35,8 @@ def demonstrate(
             if writer.stop is None:
                 writer.write_attempt()
         running = [writer for writer in writers if writer.stop is None]
-        hints = engine.get_hints([writer.feedback_request() for writer in running]) if running else ()
+        asked = [FeedbackRequest(w.request.task, tuple(w.turns), w.request.seed) for w in running]
+        hints = engine.get_hints(asked) if asked else ()
         for writer, hint in zip(running, hints, strict=True):
             writer.add_hint(hint)
     return [writer.rollout(DEMONSTRATION) for writer in writers]
@@ -77,10 +78,6 @@ class _Writer(DialogueBuilder):
         turn = build_turn(self.turns, verdict, self.engine.reward, text, ids, (), FinishReason.EOS, version)
         self.add_attempt(turn, ids, (0.0,) * len(ids))
         self.stop = stop_reason(turn, self.length)
-
-    def feedback_request(self) -> FeedbackRequest:
-        """Return the request for a hint on the last attempt."""
-        return FeedbackRequest(self.request.task, tuple(self.turns), self.request.seed)
 
     def add_hint(self, hint: ScreenedHint | Exception) -> None:
         """Add the hint; the dialogue ends on an error or if no further attempt fits the context."""

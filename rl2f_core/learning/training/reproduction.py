@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from rl2f_core.common.file_io import read_json
+from rl2f_core.common.file_io import read_json, sha256
 from rl2f_core.config.run import RunConfig
 from rl2f_core.dialogue.dataset_store import DATASETS
 from rl2f_core.errors import DataError, RunError, shorten
 from rl2f_core.learning.training.retained_states import EVENTS, RESULT, STATE, retained_dir, weights_digest
 from rl2f_core.learning.training.trainer import Trainer
 from rl2f_core.run.context import Progress, RunContext
-from rl2f_core.run.directory import RunDir, provenance, sha256
+from rl2f_core.run.directory import RunDir, provenance
 from rl2f_core.run.events import Event, encode
 from rl2f_core.run.journal import Journal
 from rl2f_core.types import FrozenModel, JsonObject

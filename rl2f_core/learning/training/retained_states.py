@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.file_io import sha256, write_atomically
 from rl2f_core.config.run import RunConfig
 from rl2f_core.learning.learner.fsdp import full_tensor
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, encode
 from rl2f_core.run.journal import Journal
 from rl2f_core.types import JsonObject

@@ -20,7 +20,7 @@ from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.models.llms import endpoint_config as settings
 from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
 from rl2f_core.models.llms.disk_cache import DiskCache, key_of
-from rl2f_core.models.llms.protocol import Reply, replace_surrogates
+from rl2f_core.models.llms.protocol import LOOPBACK, Reply, replace_surrogates
 from rl2f_core.models.store.store import cache_dir
 from rl2f_core.registry import register
 from rl2f_core.types import JsonObject, Usage
@@ -28,7 +28,6 @@ from rl2f_core.types import JsonObject, Usage
 if TYPE_CHECKING:
     from rl2f_core.models.llms.endpoint import Endpoint
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SEED_BITS = 31
 
 

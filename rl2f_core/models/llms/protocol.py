@@ -11,6 +11,7 @@ from pydantic import Field
 from rl2f_core.errors import shorten
 from rl2f_core.types import FrozenModel, JsonObject
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRANSIENT = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501}
 """HTTP statuses to retry."""
 UNSUPPORTED = frozenset({400, 422, 501})
@@ -56,22 +57,22 @@ def refusal(status: int, data: bytes, headers: Mapping[str, str]) -> RequestErro
             f"HTTP {status}: the endpoint redirects to {to}; set base_url to that address.", transient=False
         )
     meaning = _MEANING.get(status, "the endpoint failed" if status >= 500 else "the endpoint refused the request")
-    detail = _error_detail(data)
+    detail = error_detail(data)
     what = f"HTTP {status}: {meaning}{f' ({detail})' if detail else ''}."
     return RequestError(what, transient=status in TRANSIENT, status=status)
 
 
-def _error_detail(data: bytes) -> str:
-    """Return the endpoint's error message in one short line."""
+def error_detail(data: bytes) -> str:
+    """Return the endpoint's error message in one short line without final period."""
     text = data[:4000].decode("utf-8", "replace")
     try:
         value: object = json.loads(data)
-        for key in ("error", "message"):
+        for key in ("error", "message", "detail"):
             value = value.get(key, value) if isinstance(value, dict) else value
         text = value if isinstance(value, str) else json.dumps(value)
     except (ValueError, RecursionError):
         pass
-    return shorten(" ".join("".join(c if c.isprintable() else " " for c in text).split()), 200)
+    return shorten(" ".join("".join(c if c.isprintable() else " " for c in text).split()), 200).rstrip(".")
 
 
 def read_reply(data: bytes) -> Reply:
@@ -82,7 +83,7 @@ def read_reply(data: bytes) -> Reply:
         start = shorten(repr(data[:60].decode("utf-8", "replace")), 80)
         raise RequestError(f"The reply is not JSON: {start}.", transient=True) from error
     if isinstance(value, dict) and value.get("error"):
-        raise RequestError(f"The endpoint answered with an error ({_error_detail(data)}).", transient=True)
+        raise RequestError(f"The endpoint answered with an error ({error_detail(data)}).", transient=True)
     choices = value.get("choices") if isinstance(value, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None

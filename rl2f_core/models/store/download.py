@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rl2f_core.common.file_io import sha256
 from rl2f_core.errors import ModelError, rl2f_command, shorten
 from rl2f_core.models.store.conversion import CONVERSION, CONVERTED, restore_rules
-from rl2f_core.models.store.files import check_architecture, check_manifest, read_manifest, refuse_pickle, sha256
+from rl2f_core.models.store.files import check_architecture, check_manifest, read_manifest, refuse_pickle
 from rl2f_core.types import JsonObject
 
 OnMessage = Callable[[str], None]

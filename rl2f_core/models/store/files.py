@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.file_io import read_json, sha256, write_atomically
 from rl2f_core.errors import ModelError, rl2f_command
 from rl2f_core.types import JsonObject
 
@@ -34,12 +34,6 @@ def stamps(folder: Path) -> dict[str, list[int]]:
 def hash_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of all files, by relative path."""
     return {path.relative_to(folder).as_posix(): sha256(path) for path in _files(folder)}
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def weight_hashes(folder: Path) -> set[str]:
@@ -69,19 +63,10 @@ def write_manifest(folder: Path, source: JsonObject) -> JsonObject:
     return manifest
 
 
-def read_json(path: Path) -> JsonObject | None:
-    """Read a JSON object; None if the file contains none."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
 def read_manifest(folder: Path) -> JsonObject | None:
     """Read the manifest; None if it is missing or invalid."""
     manifest = read_json(folder / MANIFEST)
-    return manifest if manifest is not None and all(manifest.get(k) for k in ("name", "checksum", "files")) else None
+    return manifest if all(manifest.get(k) for k in ("name", "checksum", "files")) else None
 
 
 def check_manifest(folder: Path, name: str, full: bool) -> JsonObject:
@@ -121,7 +106,7 @@ def check_folder(folder: Path, name: str | None = None) -> JsonObject:
         raise ModelError("The model folder does not exist.", value=str(folder))
     config = read_json(folder / "config.json")
     weights = sorted(folder.glob("*.safetensors"))
-    if config is None:
+    if not config:
         if (folder / "adapter_config.json").exists():
             raise ModelError(
                 f"{name} contains a LoRA adapter, not a model.", value=str(folder), fix="Name the base model instead."
@@ -131,7 +116,7 @@ def check_folder(folder: Path, name: str | None = None) -> JsonObject:
         refuse_pickle([path.name for path in folder.iterdir()], name)
     check_architecture(config, name)
     index = read_json(folder / "model.safetensors.index.json")
-    shards = set((index or {}).get("weight_map", {}).values())
+    shards = set(index.get("weight_map", {}).values())
     if missing := sorted(shards - {path.name for path in weights}):
         raise ModelError(f"{name} is incomplete: {', '.join(missing)} missing.", value=str(folder))
     for path in weights:
@@ -183,6 +168,4 @@ def has_chat_template(folder: Path) -> bool:
     """Whether the tokenizer has a chat template."""
     if (folder / "chat_template.jinja").is_file() or (folder / "additional_chat_templates").is_dir():
         return True
-    return any(
-        (read_json(folder / f) or {}).get("chat_template") for f in ("tokenizer_config.json", "chat_template.json")
-    )
+    return any(read_json(folder / f).get("chat_template") for f in ("tokenizer_config.json", "chat_template.json"))

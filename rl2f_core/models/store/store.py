@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from rl2f_core.common.file_io import apply_umask, disk_is_full, write_atomically
+from rl2f_core.common.file_io import apply_umask, disk_is_full, read_json, write_atomically
 from rl2f_core.errors import DiskFullError, ModelError
 from rl2f_core.models.store.conversion import CONVERSION, CONVERTED, conversion_name
 from rl2f_core.models.store.files import (
@@ -27,7 +27,6 @@ from rl2f_core.models.store.files import (
     check_manifest,
     hash_files,
     identity,
-    read_json,
     read_manifest,
     stamps,
     write_manifest,
@@ -234,7 +233,7 @@ def _local(folder: Path, name: str, verify: bool) -> ModelFolder:
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
     record = cache_dir() / "local" / f"{digest}.json"
     known = read_json(record)
-    if known is None or verify or known.get("stamps") != stamps(folder):
+    if verify or known.get("stamps") != stamps(folder):
         known = {"path": str(folder.resolve()), "stamps": stamps(folder), "checksum": identity(hash_files(folder))}
         write_atomically(record, json.dumps(known, indent=1))
     return ModelFolder(folder, name, known["checksum"])

@@ -18,12 +18,11 @@ from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.rescoring.rescore import Rescore, Scored
-from rl2f_core.evaluation.rescoring.reward_changes import RewardChange
 from rl2f_core.registry import register
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.events import Event, LeakEvent, LeakRescoreEvent, LogEvent
 from rl2f_core.run.kinds.base import Kind
-from rl2f_core.types import JsonObject, LeakReport
+from rl2f_core.types import JsonObject
 
 CHANGES = "changes.jsonl"
 """Turns with a changed reward or advantage, one JSON object per line."""
@@ -80,7 +79,9 @@ class RescoreKind(Kind[RescoreRun]):
         with open(temporary, "w", encoding="utf-8") as file:
             for items, changes in rescore.run(context.stop, on_progress):
                 journal.emit(_events(name, items))
-                file.writelines(json.dumps(_change_json(change)) + "\n" for change in changes)
+                for change in changes:
+                    signs = {"reward_sign": change.reward_sign, "advantage_sign": change.advantage_sign}
+                    file.write(json.dumps({**asdict(change), **signs}) + "\n")
         if rescore.stopped:
             temporary.unlink()
             return False
@@ -116,16 +117,8 @@ def _events(run: str, items: Sequence[Scored]) -> list[Event]:
         LeakEvent(id=f"leak:{item.event}:{turn}", run=run, dialogue=item.event, turn=turn, report=report)
         for item in items
         for turn, report in item.reports.items()
-        if report.leaked or report.evidence or _has_score(report)
+        if report.leaked or report.evidence or {report.logprob_gain, report.leak_probability, report.error} != {None}
     ]
-
-
-def _has_score(report: LeakReport) -> bool:
-    return any(value is not None for value in (report.logprob_gain, report.leak_probability, report.error))
-
-
-def _change_json(change: RewardChange) -> JsonObject:
-    return {**asdict(change), "reward_sign": change.reward_sign, "advantage_sign": change.advantage_sign}
 
 
 def sentence(summary: JsonObject) -> str:

@@ -23,8 +23,9 @@ from jobs.db.queries import dialogues, metrics, runs
 from jobs.export.private_paths import machine_paths
 from jobs.ingest.ingester import reindex
 from jobs.workspace import Workspace
+from rl2f_core.common.file_io import sha256
 from rl2f_core.errors import AdapterError, ConfigError, DataError, RunError
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import CheckpointEvent, DialogueEvent, JsonlSink, MetricEvent, StatusEvent, read_events
 
 ROOT = Path(__file__).resolve().parents[3]

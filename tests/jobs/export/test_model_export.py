@@ -30,9 +30,10 @@ from jobs.export.model.gguf_file import QUANTIZATIONS, write_gguf
 from jobs.export.model.hub import push
 from jobs.export.model.ollama import CHATML, modelfile
 from jobs.export.private_paths import machine_paths
+from rl2f_core.common.file_io import sha256
 from rl2f_core.common.paths import EXAMPLE_RUNS, ROOT
 from rl2f_core.errors import AdapterError, ConfigError, ModelError, RunError
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 IDS = torch.tensor([[1, 45, 300, 12, 200, 77, 2, 33]])

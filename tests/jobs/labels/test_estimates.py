@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from jobs.labels.estimation import (
+    SUFFICIENT_LABELS,
     Draw,
     Stratum,
     estimate,
     labels_needed,
     precision_and_recall,
-    sample_size_for,
 )
 from rl2f_core.common.stats.intervals import wilson
 
@@ -122,12 +122,13 @@ def test_the_intervals_cover_the_truth_of_made_draws() -> None:
 
 
 def test_how_many_labels_are_missing_follows_from_the_width() -> None:
-    assert (sample_size_for(0.5), sample_size_for(1.0), sample_size_for(0.5, 0.1)) == (381, 35, 93)
+    assert SUFFICIENT_LABELS == 381
     assert wilson(190.5, 381).high - wilson(190.5, 381).low <= 0.1  # type: ignore[operator]
     assert wilson(190, 380).high - wilson(190, 380).low > 0.1  # type: ignore[operator]
     wide = wilson(20, 40).model_copy(update={"low": 0.4, "high": 0.6})
     assert labels_needed(wide, 40) == 120, "half the width takes four times the labels"
-    assert labels_needed(wide, 40, half=0.2) == 0
+    narrow = wilson(200, 400)
+    assert labels_needed(narrow, 400) == 0
     assert labels_needed(wilson(0, 0), 0) is None
 
 

@@ -40,9 +40,8 @@ from rl2f_core.environments.capabilities import (
 from rl2f_core.environments.puzzles.knights_knaves import logic
 from rl2f_core.environments.puzzles.knights_knaves import perturbations as perturb
 from rl2f_core.environments.puzzles.knights_knaves import text as puzzle_text
-from rl2f_core.environments.puzzles.knights_knaves.false_claims import blame, claim_agreement
 from rl2f_core.environments.puzzles.knights_knaves.hint_counts import Count, false_count, hint_counts
-from rl2f_core.environments.puzzles.knights_knaves.hint_statements import ROLES, hint_statements
+from rl2f_core.environments.puzzles.knights_knaves.hint_statements import ROLES, blame, claim_agreement, hint_statements
 from rl2f_core.environments.puzzles.knights_knaves.published import canonical_keys, puzzles_of_size
 from rl2f_core.environments.puzzles.knights_knaves.stated_roles import full_assignments, stated_roles
 from rl2f_core.environments.puzzles.knights_knaves.think import think_problem

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import threading
 import time
@@ -22,9 +21,10 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from rl2f_core.errors import AdapterError, ConfigError, RunError, shorten
+from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.models.backends.vllm.protocol import Adapter, EngineOutput, EngineRequest, parse_completion, request_body
 from rl2f_core.models.backends.vllm.server_process import URL, ServerProcess
+from rl2f_core.models.llms.protocol import LOOPBACK, error_detail
 from rl2f_core.types import JsonObject
 
 MAX_ATTEMPTS = 3
@@ -36,7 +36,6 @@ POLL_SECONDS = 0.5
 _CONTROL_SECONDS = 10.0
 """Timeout of connections and of requests for the state of the server."""
 _TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 T = TypeVar("T")
 
 
@@ -59,7 +58,7 @@ class HttpEngine:
         self.server = server if isinstance(server, ServerProcess) else None
         self.url = URL if isinstance(server, ServerProcess) else server.rstrip("/").removesuffix("/v1")
         limits = httpx2.Limits(max_connections=concurrency + 4, keepalive_expiry=2.0)  # vLLM closes idle ones after 5 s
-        remote = urlsplit(self.url).hostname not in _LOOPBACK
+        remote = urlsplit(self.url).hostname not in LOOPBACK
         socket = None if self.server is None else str(self.server.socket)
         self._client = httpx2.AsyncClient(
             transport=None if socket is None else httpx2.AsyncHTTPTransport(uds=socket, limits=limits),
@@ -127,7 +126,7 @@ class HttpEngine:
                         break
                     if attempt == MAX_ATTEMPTS or response.status_code not in _TRANSIENT:
                         raise RunError(f"The vLLM server refused a request: HTTP {response.status_code}, "
-                                       f"{_message(response)}.", value=self.url + path)  # fmt: skip
+                                       f"{error_detail(response.content)}.", value=self.url + path)  # fmt: skip
                 await asyncio.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
         return parse_completion(request, _json(response, path))
 
@@ -228,7 +227,7 @@ class HttpEngine:
         """Return status and message of a response that may be a refusal."""
         self._check_server()
         response = self._run(self._send("POST", path, body))
-        return response.status_code, _message(response)
+        return response.status_code, error_detail(response.content)
 
     async def _send(self, method: str, path: str, body: JsonObject | None = None, **options: Any) -> httpx2.Response:
         try:
@@ -236,7 +235,7 @@ class HttpEngine:
         except httpx2.HTTPError as error:
             raise await self._unreachable(f"{type(error).__name__}: {error}", path) from error
         if response.status_code >= 500 and self.server is not None and not await self._is_healthy():
-            raise self.server.fail(f"It answered HTTP {response.status_code}, {_message(response)}.")
+            raise self.server.fail(f"It answered HTTP {response.status_code}, {error_detail(response.content)}.")
         return response
 
     async def _is_healthy(self) -> bool:
@@ -298,18 +297,7 @@ def _json(response: httpx2.Response, path: str) -> JsonObject:
         raise RunError("The response of the vLLM server is not JSON.",
                        value=f"HTTP {response.status_code} {path}") from error  # fmt: skip
     if response.status_code != 200 or not isinstance(body, dict):
-        raise RunError(f"The vLLM server refused a request: HTTP {response.status_code}, {_message(response)}.",
+        raise RunError(f"The vLLM server refused a request: HTTP {response.status_code}, "
+                       f"{error_detail(response.content)}.",
                        value=path, fix="Check that this is a vLLM server.")  # fmt: skip
     return body
-
-
-def _message(response: httpx2.Response) -> str:
-    """Return the error message in a response, as one short line."""
-    try:
-        body: Any = response.json()
-        body = body.get("error", body) if isinstance(body, dict) else body
-        body = body.get("message", body.get("detail", body)) if isinstance(body, dict) else body
-        text = body if isinstance(body, str) else json.dumps(body)
-    except ValueError:
-        text = response.text[:400]
-    return shorten(" ".join("".join(c if c.isprintable() else " " for c in text).split()), 300).rstrip(".")

@@ -98,7 +98,7 @@ GROUP = Group(TASK, tuple(dialogue(i, rewards) for i, rewards in enumerate(REWAR
 def method_of(name: str, step: int = 5, steps: int = 11, context: int = 4096, **options: Any) -> Any:
     held: Any = registry.get("method", name)
     method = held(held.Config(**options))
-    method.begin_step(StepContext(ENGINE.environment, ENGINE.renderer, context, step, steps, lambda task: ENGINE))
+    method.begin_step(StepContext(ENGINE.renderer, context, step, steps, lambda task: ENGINE))
     return method
 
 

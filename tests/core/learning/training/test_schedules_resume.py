@@ -9,8 +9,9 @@ import pytest
 from run_helpers import EvenLength
 
 from rl2f_core import registry
+from rl2f_core.common.file_io import sha256
 from rl2f_core.config.run import RunConfig
-from rl2f_core.run.directory import RunDir, sha256
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, JsonlSink, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
 
