@@ -339,7 +339,7 @@ class Dialogue(FrozenModel):
     id: str
     """Unique within a run."""
     task_id: str
-    group: str
+    group: str = Field(max_length=1000)
     """Shared by the G dialogues of one group."""
     index: int
     """0-based position in the group."""

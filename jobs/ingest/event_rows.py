@@ -60,14 +60,12 @@ def event_to_rows(event: Event) -> Prepared | None:
         return _dialogue_rows(event)
     if isinstance(event, LeakEvent):
         _check_range(event.turn, _INT32, "turn")
-    elif isinstance(event, MetricEvent | CheckpointEvent):
-        _check_range(event.step, _INT32, "step")
     elif isinstance(event, HintValueEvent):
         for name in ("turn", "n"):
             _check_range(getattr(event, name), _INT32, name)
         if not all(map(math.isfinite, [event.value, event.low, event.high, event.time, *event.arms.values()])):
             raise ValueError("a value or the time is not a finite number")
-    elif not isinstance(event, LeakRescoreEvent | LogEvent):
+    elif not isinstance(event, MetricEvent | CheckpointEvent | LeakRescoreEvent | LogEvent):
         return None
     return event
 
@@ -79,7 +77,6 @@ def _check_range(value: int, limit: int, name: str) -> None:
 
 def _dialogue_rows(event: DialogueEvent) -> DialogueRows:
     dialogue, task = event.dialogue, event.task
-    _check_range(event.step, _INT32, "step")
     _check_range(dialogue.index, _INT32, "index")
     _check_range(dialogue.seed, _INT64, "seed")
     if [turn.index for turn in dialogue.turns] != list(range(len(dialogue.turns))):

@@ -22,6 +22,9 @@ from rl2f_core.types import Dialogue, FrozenModel, JsonObject, LeakReport, Task
 
 Status = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"]
 Phase = Literal["train", "preflight", "evaluation", "chat", "fork", "distill"]
+Text = Annotated[str, Field(max_length=1000)]
+"""A value by which dialogues are filtered."""
+Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 OWN_CONDITIONS = ("", "hints", "kept")
 """Settings of a dialogue (`DialogueEvent.setting`) whose hints are the teacher's own; all others are controls."""
@@ -48,8 +51,8 @@ class MetricEvent(_Event):
     """Metrics of one step."""
 
     type: Literal["metric"] = "metric"
-    stage: str
-    step: int
+    stage: Text
+    step: Step
     """1-based step of the stage."""
     values: dict[str, float]
 
@@ -65,15 +68,15 @@ class DialogueEvent(_Event):
 
     type: Literal["dialogue"] = "dialogue"
     phase: Phase
-    stage: str
-    step: int
-    checkpoint: str | None = None
+    stage: Text
+    step: Step
+    checkpoint: Text | None = None
     """Student's checkpoint, in an evaluation."""
-    condition: str | None = None
+    condition: Text | None = None
     """`hints` or a control, in an evaluation."""
-    arm: str | None = None
+    arm: Text | None = None
     """Arm of a fork."""
-    outcome: str | None = None
+    outcome: Text | None = None
     """Outcome of the sample, in a distillation."""
     task: Task
     dialogue: Dialogue
@@ -115,8 +118,8 @@ class CheckpointEvent(_Event):
     type: Literal["checkpoint"] = "checkpoint"
     name: str
     """`stage@step`."""
-    stage: str
-    step: int
+    stage: Text
+    step: Step
     path: str
     """Path relative to the run directory."""
     sha256: str

@@ -20,15 +20,13 @@ from jobs.db.models import LeakLabel, Note
 from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
 from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
-from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Phase
+from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Phase, Step, Text
 from rl2f_core.types import DEMONSTRATION, Dialogue, FrozenModel, JsonObject, LeakReport, Split, Task, Turn
 
 T = TypeVar("T")
 HAS_VERDICT = ~table_of(DialogueRow).c.outcomes.endswith("-")
 """Condition that the last attempt was verified."""
 _dialogue = table_of(DialogueRow).c
-Text = Annotated[str, Field(max_length=1000)]
-Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
 RewardBound = Annotated[float, Field(allow_inf_nan=False)]
 Order = Literal["played", "reward", "-reward", "hint_value", "-hint_value"]
 

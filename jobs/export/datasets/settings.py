@@ -11,7 +11,7 @@ from jobs.export.datasets.formats import FileType, FormatName
 from jobs.export.datasets.pairs import Match
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
-from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent
+from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Step, Text
 from rl2f_core.types import is_sampled
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ class ExportFilter(BaseConfig):
 
     phase: Literal["", "train", "preflight", "evaluation", "chat", "fork", "distill"] = ""
     """Only dialogues of this phase."""
-    stage: str = ""
+    stage: Text = ""
     """Only this stage."""
-    step_from: int | None = Field(None, ge=0)
+    step_from: Step | None = None
     """First training step."""
-    step_to: int | None = Field(None, ge=0)
+    step_to: Step | None = None
     """Last training step."""
-    checkpoint: str = ""
+    checkpoint: Text = ""
     """Only this checkpoint of an evaluation, e.g. `rl2f@20`."""
-    condition: str = ""
+    condition: Text = ""
     """Only this condition of an evaluation, e.g. `hints`; in a distillation, `kept` are the dataset's samples."""
     include_controls: bool = False
     """Include controls, i.e. conditions other than `hints`, forks, and the teachers contentless, shuffled and
@@ -111,7 +111,7 @@ class ExportSettings(BaseConfig):
     """File types: JSONL, Parquet, or both."""
     labels: Literal["both", "human", "detector"] = "both"
     """Label source: human labels, detector findings, or findings only where no annotator decided (both)."""
-    annotator: str = ""
+    annotator: Text = ""
     """Only this annotator's labels; empty for the majority of all."""
     filter: ExportFilter = Field(default_factory=ExportFilter)
     """The dialogues to export."""
