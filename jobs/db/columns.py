@@ -25,9 +25,9 @@ def json_column() -> Any:
     return Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
 
 
-def text_column() -> Any:
+def text_column(**options: Any) -> Any:
     """Return the field of a long text."""
-    return Field(default="", sa_column=Column(Text, nullable=False))
+    return Field(default="", sa_column=Column(Text, nullable=False), **options)
 
 
 def run_column(**options: Any) -> Any:

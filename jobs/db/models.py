@@ -201,19 +201,20 @@ class OpenedHint(SQLModel, table=True):
     """Of the first time."""
 
 
-class TestSetAccess(SQLModel, table=True):
+class TestSetAccess(Summary, table=True):
     """A logged access to detector figures on the test set."""
 
     __test__ = False  # pytest collects classes with this prefix
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Field(default=None, primary_key=True, exclude=True)
     time: float
     annotator: str
     source: str
-    """Source of the findings: run, or the id of a rescore run."""
-    detectors: str = text_column()
-    run_id: int | None = None
-    """The run, if the report covered one run; the run may be deleted."""
+    """Findings made during the runs (`run`), or by the rescore run with this id."""
+    detectors: str = text_column(exclude=True)
+    run_id: int | None = Field(default=None, serialization_alias="run")
+    """The run, if the report covered one run; it may be deleted."""
     environment: str = ""
+    """The environment, if the report covered one environment."""
 
 
 class NoteSummary(Summary):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from pydantic import Field
 from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlmodel import Session
 
@@ -22,10 +23,9 @@ from jobs.db.dialogue_models import LEAKED, DialogueRow, RescoredHint, RescoreSu
 from jobs.db.errors import NotFoundError
 from jobs.db.models import LeakLabel, Run
 from jobs.db.queries import rescores
-from jobs.labels.hint_counts import RUN, in_scope, is_flagged_by, is_own, within
+from jobs.labels.hint_counts import RUN, HintScope, in_scope, is_flagged_by, is_own
 from jobs.labels.informative import most_informative
 from jobs.labels.sampling import SamplingFrame
-from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -34,7 +34,6 @@ T = TypeVar("T")
 SAMPLES = ("stratified", "random_unflagged")
 LISTED = ("informative", *SAMPLES)
 """Selections of up to `QueueFilter.size` hints in an order of their own."""
-SELECTIONS = ("all", "flagged", *LISTED)
 COUNT_LIMIT = 10_000
 """Maximum of a hint count; an exact count would read every turn."""
 MAX_SAMPLE = 5_000
@@ -53,41 +52,24 @@ _samples: dict[tuple[object, ...], tuple[int, ...]] = {}
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True)
-class QueueFilter:
-    """Conditions on the hints of a queue."""
+class QueueFilter(HintScope):
+    """The hints to label."""
 
-    selection: str = "all"
-    """One of `SELECTIONS`."""
-    run: int | None = None
-    environment: str = ""
+    selection: Literal["all", "flagged", "informative", "stratified", "random_unflagged"] = "all"
+    """All or flagged hints in dialogue order, or a random sample."""
     unlabeled_only: bool = False
     """Only hints without a label of the annotator."""
-    size: int = 200
+    size: int = Field(200, ge=1, le=MAX_SAMPLE)
     """Sample size."""
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the sample; new dialogues replace few of its hints."""
-    source: str = RUN
-    """Source of the findings that stratify a sample: run, or the id of a rescore run."""
-    without_controls: bool = False
-    """Exclude hints of control conditions."""
-
-    def __post_init__(self) -> None:
-        if self.selection not in SELECTIONS:
-            raise ConfigError("Unknown selection of hints.", value=self.selection, known=SELECTIONS)
-        if not 1 <= self.size <= MAX_SAMPLE:
-            raise ConfigError(f"The sample size must be 1 to {MAX_SAMPLE}.", value=self.size)
-        if not 0 <= self.seed < 2**31:
-            raise ConfigError("The seed must be an integer from 0 to 2147483647.", value=self.seed)
-        if self.source != RUN and not (self.source.isascii() and self.source.isdigit() and len(self.source) < 10):
-            raise ConfigError("Unknown source of findings.", value=self.source, known=[RUN, "17"])
 
     @property
     def frame(self) -> SamplingFrame | None:
         """The sampling frame; None if the selection is not random."""
         if self.selection not in SAMPLES:
             return None
-        return SamplingFrame(self.source, self.run, self.environment, self.without_controls)
+        return SamplingFrame(self.source, self.run, self.environment, not self.include_controls)
 
 
 class HintKey(NamedTuple):
@@ -133,7 +115,7 @@ def queue(
 
 def progress(db: Database, annotator: str, filter: QueueFilter = QueueFilter()) -> tuple[int, int]:
     """Return how many of the hints the annotator has labeled, and their number (at most `COUNT_LIMIT` + 1)."""
-    filter = replace(filter, unlabeled_only=False)
+    filter = filter.model_copy(update={"unlabeled_only": False})
     with db.read() as session:
         if filter.selection in LISTED:
             turns = sample(session, filter)
@@ -155,7 +137,7 @@ def sample(session: Session, filter: QueueFilter) -> list[int]:
         select(select(func.max(_turn.c.id)).scalar_subquery(), _run_count.scalar_subquery(),
                _rescored_count.scalar_subquery())
     ).one()  # fmt: skip
-    key = (str(session.get_bind().engine.url), replace(filter, unlabeled_only=False), *state)
+    key = (str(session.get_bind().engine.url), filter.model_copy(update={"unlabeled_only": False}), *state)
     with _lock:
         turns = _samples.get(key)
     if turns is None:
@@ -216,7 +198,7 @@ def _unflagged_sample(session: Session, filter: QueueFilter, size: int) -> list[
         ends = [_with_dialogue(end).where(_dialogue.c.run_id == filter.run) for end in ends]
     if filter.environment:
         unflagged = unflagged.where(func.coalesce(_dialogue.c.environment, "") == filter.environment)
-    if filter.without_controls:
+    if not filter.include_controls:
         unflagged = unflagged.where(is_own(_dialogue.c.condition))
     first, last = (session.execute(end).scalar() for end in ends)
     # the id range has few gaps: ranking all of it is faster than reading the row ids
@@ -247,9 +229,7 @@ def _with_dialogue(statement: Select[T]) -> Select[T]:
 
 def _within(filter: QueueFilter, statement: Select[T]) -> Select[T]:
     """Restrict a statement to the filter's run, environment and conditions."""
-    return statement.where(
-        *within(_dialogue.c, filter.run, filter.environment, with_controls=not filter.without_controls)
-    )
+    return statement.where(*filter.within(_dialogue.c))
 
 
 def _hints(filter: QueueFilter) -> Select[int]:

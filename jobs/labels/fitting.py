@@ -118,7 +118,7 @@ def blind_draws(db: Database, run: int, examples: Collection[HintKey]) -> Strata
 
     As in the detector report without controls, draws are stratified by whether the run's detectors flagged the hint.
     """
-    scope = Scope(run, with_controls=False)
+    scope = Scope(run=run)
     scored = report_queries.source(db, scope.source)
     hints = report_queries.labeled_hints(db, scope, scored)
     labeled = [hint for hint in hints if hint.source.checked and _key(hint) in examples]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
 from sqlalchemy import ColumnElement, Select, case, func, select, text
 from sqlmodel import Session
 
@@ -53,37 +54,43 @@ _ADD = text(
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Scope:
-    """The hints and the findings of a report."""
+class HintScope(FrozenModel):
+    """Hints, and the source of their findings."""
 
-    run: int | None = None
-    """As in `in_scope`."""
-    environment: str = ""
-    """The environment; empty for all."""
-    source: str = RUN
-    """Source of the findings: run, or the id of a rescore run."""
-    test: bool = False
-    """The test set instead of the dev set."""
-    with_controls: bool = True
-    """Count the hints of control conditions."""
+    run: int | None = Field(None, ge=1, lt=2**31)
+    """Only hints of this run."""
+    environment: str = Field("", max_length=1000)
+    """Only hints of this environment."""
+    source: str = Field(RUN, max_length=20)
+    """Findings made during the runs (`run`), or by the rescore run with this id."""
+    include_controls: bool = False
+    """Include the hints of control conditions, e.g. shuffled ones."""
 
     def within(self, columns: Any) -> list[ColumnElement[bool]]:
         """Return the conditions on the columns `run_id`, `environment` and `condition` of a table."""
-        return within(columns, self.run, self.environment, with_controls=self.with_controls)
+        where = [in_scope(columns.run_id, self.run)]
+        where += [columns.environment == self.environment] if self.environment else []
+        return where if self.include_controls else [*where, is_own(columns.condition)]
 
 
-@dataclass(frozen=True)
-class Source:
+class Scope(HintScope):
+    """The hints and the findings of a report."""
+
+    test: bool = False
+    """The test set instead of the dev set."""
+
+
+class Source(FrozenModel):
     """A source of findings."""
 
     name: str
-    """run, or the id of a rescore run."""
+    """`run`, or the id of a rescore run."""
     detectors: str
-    """Description of the detectors."""
-    runs: tuple[int, ...]
+    """Configurations of its detectors as JSON."""
+    runs: tuple[int, ...] = Field((), exclude=True)
     """The rescored run; empty for all."""
     time: float | None = None
+    """Seconds since 1970, UTC; None for the runs' own detectors."""
 
 
 @dataclass(frozen=True)
@@ -150,13 +157,6 @@ def in_scope(column: ColumnElement[Any], run: int | None) -> ColumnElement[bool]
     if run is not None:
         return column == run
     return column.not_in(select(_run.c.id).where(_run.c.kind.in_(COUNTERFACTUAL)))
-
-
-def within(columns: Any, run: int | None, environment: str, *, with_controls: bool) -> list[ColumnElement[bool]]:
-    """Return the conditions that hints are of a run (as in `in_scope`) and an environment, and not of a control."""
-    where = [in_scope(columns.run_id, run)]
-    where += [columns.environment == environment] if environment else []
-    return where if with_controls else [*where, is_own(columns.condition)]
 
 
 def bucket(step: int) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import time
 import unicodedata
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
 from sqlalchemy import func, select, update
 from sqlmodel import Session
 
@@ -19,10 +19,9 @@ from jobs.db.dialogue_models import DialogueRow, RecordRow, TurnRow
 from jobs.db.errors import NotFoundError
 from jobs.db.models import LeakLabel, Setting
 from jobs.labels import opened_hints
-from jobs.labels.agreement import LABELS
 from jobs.labels.annotation_queue import HintKey, QueueFilter, sample
 from rl2f_core.errors import ConfigError, DataError
-from rl2f_core.types import Dialogue, JsonObject
+from rl2f_core.types import Dialogue, FrozenModel, JsonObject
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -45,17 +44,16 @@ def annotator_name(name: str) -> str:
     return clean
 
 
-@dataclass(frozen=True)
-class LabelAnswer:
+class LabelAnswer(FrozenModel):
     """The content of a label."""
 
-    label: str
-    """leak, no_leak or unsure."""
-    start: int | None = None
-    """Start of the leaking span in the teacher's feedback; None without a span."""
-    end: int | None = None
+    label: Literal["leak", "no_leak", "unsure"]
+    start: int | None = Field(None, ge=0, lt=2**31)
+    """Start of the leaking span in the teacher's message."""
+    end: int | None = Field(None, ge=0, lt=2**31)
     """End of the span, exclusive."""
-    note: str = ""
+    note: str = Field("", max_length=MAX_NOTE)
+    """A note."""
 
 
 def put(
@@ -83,16 +81,12 @@ def put(
             sampling frame; later changes of the label keep it.
 
     Raises:
-        ConfigError: The label or name is invalid, or the note is too long.
+        ConfigError: The name is invalid.
         NotFoundError: The turn does not exist.
         DataError: The turn has no hint, or the span is outside of it.
     """
     annotator = annotator_name(annotator)
-    if answer.label not in LABELS:
-        raise ConfigError("Unknown label.", value=answer.label, known=LABELS)
-    if len(answer.note) > MAX_NOTE:
-        raise ConfigError(f"A note has at most {MAX_NOTE} characters.", value=f"{len(answer.note)} characters")
-    values: JsonObject = asdict(answer)
+    values: JsonObject = answer.model_dump()
     with db.write() as session:
         turn_id, hint = _hint(session, run_id, event, turn)
         _check_span(answer.start, answer.end, hint)

@@ -37,8 +37,8 @@ def sources(db: Database) -> list[Source]:
     rescores = select(*columns).join(run, run.c.folder == summary.c.target).order_by(summary.c.run_id.desc())
     with db.read() as session:
         rows = session.execute(rescores).all()
-    found = [Source(str(run_id), detectors, (target,), at) for run_id, target, detectors, at in rows]
-    return [Source(RUN, "as each run was configured", ()), *found]
+    found = [Source(name=str(run), detectors=text, runs=(target,), time=at) for run, target, text, at in rows]
+    return [Source(name=RUN, detectors="as each run was configured"), *found]
 
 
 def source(db: Database, name: str) -> Source:

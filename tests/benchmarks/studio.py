@@ -123,7 +123,7 @@ def label(db: Database, number: int) -> None:
                 item.key.event,
                 item.key.turn,
                 who,
-                label_queries.LabelAnswer(answer),
+                label_queries.LabelAnswer(label=answer),
                 queue_filter=draw,
             )
 
@@ -155,7 +155,7 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
         made.append((f"labels: progress in {which}", LIST, lambda: annotation_queue.progress(db, "ann", chosen)[1]))
 
     def board(where: str, run: int | None, by: str) -> None:
-        made.append((f"board: {where} by {by}", BOARD, lambda: report_queries.read(db, Scope(run), by).usage.hints))
+        made.append((f"board: {where} by {by}", BOARD, lambda: report_queries.read(db, Scope(run=run), by).usage.hints))
 
     run_list("newest first")
     run_list("by reward", sort="-reward")

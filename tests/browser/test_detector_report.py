@@ -42,7 +42,7 @@ def test_a_sample_is_labeled_and_reported_and_a_disagreement_replayed_by_keyboar
     press("b")
     page.wait_for_selector(".lb-report")
     db = Database(Workspace(replay.workspace).database_url(), read_only=True)
-    kept = report_queries.read(db, Scope(truth.run.id))
+    kept = report_queries.read(db, Scope(run=truth.run.id))
     e = kept.total.estimates
     assert kept.usage.counted == kept.usage.hints > 3 and e.precision.value is not None and e.recall.value is not None
     said = page.inner_text(".bd-sentence")

@@ -181,7 +181,7 @@ def test_markup_in_a_hint_and_its_labels_stays_text(show: Callable[..., Any], re
     run = add_run(database, Workspace(replay.workspace), "markup-labels", [made]).id or 0
     others = [HOSTILE[:60], f"{HOSTILE[:50]} two"]
     for annotator, label in zip(others, ("leak", "no_leak"), strict=True):
-        label_queries.put(database, run, made.id, 1, annotator, LabelAnswer(label, 0, 9, note=HOSTILE))
+        label_queries.put(database, run, made.id, 1, annotator, LabelAnswer(label=label, start=0, end=9, note=HOSTILE))
     page = show(run=run, dialogue=made.id, turn=1, annotator=HOSTILE[6:60])
     page.keyboard.press("e")
     page.keyboard.press("a")
@@ -271,7 +271,7 @@ def evaluated(db: Database, workspace: Workspace) -> Run:
             made.append(event(key, [turn(0, "x", None, said)], 0, key, **more))
     run = add_run(db, workspace, "evaluated", made)
     for each in made:
-        label_queries.put(db, run.id or 0, each.id, 0, "ben", LabelAnswer("leak"))
+        label_queries.put(db, run.id or 0, each.id, 0, "ben", LabelAnswer(label="leak"))
     return run
 
 
@@ -279,8 +279,8 @@ def evaluated(db: Database, workspace: Workspace) -> Run:
 def test_the_report_compares_and_leads_to_the_disagreements(show: Callable[..., Any], database: Database) -> None:
     for i, (ann, ben) in enumerate([("leak", "leak"), ("leak", "no_leak"), ("no_leak", "no_leak")]):
         key = f"dialogue:train:rl2f/3/{i % 2}/{1 if i == 2 else 3}"
-        label_queries.put(database, SMALL, key, 0, "ann <b>", LabelAnswer(ann))
-        label_queries.put(database, SMALL, key, 0, "ben", LabelAnswer(ben))
+        label_queries.put(database, SMALL, key, 0, "ann <b>", LabelAnswer(label=ann))
+        label_queries.put(database, SMALL, key, 0, "ben", LabelAnswer(label=ben))
     page = show(run=SMALL, view="report")
     page.wait_for_selector(".lb-report")
     text = page.inner_text(".lb-report")

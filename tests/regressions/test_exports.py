@@ -292,7 +292,7 @@ def test_a_fit_of_the_detector_still_reads_all_labels(db: Database, workspace: W
     write_run(workspace.folder("run"), events)
     (number,) = reindex(db, workspace)
     for each in events:
-        label_queries.put(db, number, each.id, 0, "ann", LabelAnswer("leak"))
+        label_queries.put(db, number, each.id, 0, "ann", LabelAnswer(label="leak"))
     read = {key.event for key in labeled_examples(workspace, db, [number])}
     source = WorkspaceSource(db, workspace, runs.get(db, number))
     assert source.count(ExportSettings().filter) == 1

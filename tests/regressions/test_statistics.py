@@ -103,7 +103,9 @@ def _queued(db: Database, run: int) -> int:
 
 
 def _counted(db: Database, run: int) -> int:
-    return sum(sum(hint_counts.count_runtime(db, hint_counts.Scope(run, test=test)).values()) for test in (False, True))
+    return sum(
+        sum(hint_counts.count_runtime(db, hint_counts.Scope(run=run, test=test)).values()) for test in (False, True)
+    )
 
 
 @pytest.mark.parametrize("count", [_queued, _counted])

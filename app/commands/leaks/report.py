@@ -11,7 +11,6 @@ from app.commands.options import AsJson, Root
 from app.commands.settings import options_of
 from app.common.console import out, table
 from rl2f_core.errors import ConfigError
-from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from app.endpoints.leaks.detector_cards import DetectorCard
+    from app.endpoints.leaks.detectors import ReportScope
     from jobs.labels.detector_report import DetectorReport
     from jobs.labels.estimation import Estimates
     from rl2f_core.common.stats.intervals import Interval
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 def report(
     workspace: Root = None,
-    values: JsonObject = options_of(
-        "app.endpoints.leaks.detectors:ReportScope", "run", "environment", "source", "group_by"
-    ),
+    hints: ReportScope = options_of("app.endpoints.leaks.detectors:ReportScope", include_controls=None),
     test: Annotated[
         bool, typer.Option("--test", help="Unlock the test set of tasks; access is logged with --user.")
     ] = False,
@@ -49,10 +47,10 @@ def report(
     from jobs.labels.hint_counts import Scope
     from rl2f_core.run.directory import RunDir
 
-    group_by = values.pop("group_by")
     if test and not user.strip():
         raise ConfigError("Access to the test set is logged under a name.", fix="Add --user NAME.")
-    scope = Scope(**values, test=test)
+    group_by, fields = hints.group_by, hints.model_dump(include={"run", "environment", "source"})
+    scope = Scope(**fields, include_controls=True, test=test)
     with open_workspace(workspace, read_only=not test) as (folder, db):
         if test and db.migrate():
             ingest_pending(db, folder)
@@ -64,12 +62,12 @@ def report(
         cards: list[DetectorCard] = []
         if scope.run is not None:
             configs = configured_detectors(db, RunDir(folder.folder(runs.get(db, scope.run).folder)), scope.source)
-            cards = detector_cards(configs, store.read(db, Scope(source=scope.source)))
+            cards = detector_cards(configs, store.read(db, Scope(source=scope.source, include_controls=True)))
     if as_json:
         data = {
             **result.model_dump(mode="json"),
             "split": "test" if test else "dev",
-            "test_set_accesses": [each.model_dump() for each in opened],
+            "test_set_accesses": [dict(each) for each in opened],
             "detector_cards": [card.model_dump(mode="json") for card in cards],
         }
         typer.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -17,11 +17,12 @@ from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.detector_cards import DetectorCard, configured_detectors, detector_cards
 from app.endpoints.leaks.labels import Annotator, HintRef, Source
 from app.endpoints.types import RunId, from_row
+from jobs.db.models import TestSetAccess
 from jobs.db.queries import runs
-from jobs.labels import report_queries
+from jobs.labels import hint_counts, report_queries
 from jobs.labels.detector_report import DetectorReport, MetricsRow
 from jobs.labels.estimation import SUFFICIENT_LABELS, labels_needed
-from jobs.labels.hint_counts import RUN, Scope
+from jobs.labels.hint_counts import RUN, HintScope, Scope
 from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
 from rl2f_core.types import FrozenModel, JsonObject
 
@@ -33,19 +34,11 @@ MAX_DISAGREEMENTS = 200
 MAX_ACCESSES = 5
 
 
-class ReportScope(FrozenModel):
+class ReportScope(HintScope):
     """The hints of a detector report, and the grouping of its rows."""
 
-    run: RunId | None = None
-    """Only hints of this run."""
-    environment: Text = ""
-    """Only hints of this environment."""
-    source: Source = RUN
-    """Findings made during the runs (`run`), or by the rescore run with this id."""
     group_by: GroupBy = "detector"
     """Grouping of the rows."""
-    include_controls: bool = False
-    """Count the hints of control conditions too, e.g. shuffled ones."""
 
 
 class DisagreementRow(HintRef):
@@ -74,24 +67,12 @@ class LabelsNeeded(FrozenModel):
     """Flagged hints to label if there are no labels yet."""
 
 
-class AccessRow(FrozenModel):
-    """A logged access to the test set."""
-
-    annotator: Annotator
-    time: float
-    source: Source
-    run: int | None
-    """The run, if the report covered one run."""
-    environment: str
-    """The environment, if the report covered one environment."""
-
-
 class Accesses(FrozenModel):
     """The accesses to the test set."""
 
     count: int
     """Number of accesses."""
-    newest: list[AccessRow]
+    newest: list[TestSetAccess]
     """The newest ones."""
 
 
@@ -126,17 +107,6 @@ class UnlockedReport(ReportResult):
 
     groupings: dict[GroupBy, ReportRows]
     """The rows under every grouping."""
-
-
-class FindingSource(FrozenModel):
-    """A source of findings."""
-
-    name: str
-    """`run`, or the id of a rescore run."""
-    detectors: str
-    """Configurations of its detectors as JSON."""
-    time: float | None
-    """Seconds since 1970, UTC; None for the runs' own detectors."""
 
 
 class Recommendation(FrozenModel):
@@ -177,9 +147,9 @@ class DetectorEndpoints(Endpoints):
         return UnlockedReport(**dict(result), groupings=groupings)
 
     @endpoint("read")
-    def list_finding_sources(self) -> list[FindingSource]:
+    def list_finding_sources(self) -> list[hint_counts.Source]:
         """List the sources of findings: the runs' own detectors and every rescore, newest first."""
-        return [from_row(FindingSource, each) for each in report_queries.sources(self._context.db)]
+        return report_queries.sources(self._context.db)
 
     @endpoint("read")
     def detector_benchmark(self) -> JsonObject:
@@ -240,11 +210,9 @@ class DetectorEndpoints(Endpoints):
                 recall=labels_needed(total.recall, total.n_flagged + total.n_unflagged),
                 without_labels=SUFFICIENT_LABELS,
             ),
-            accesses=Accesses(
-                count=len(accesses), newest=[from_row(AccessRow, each) for each in accesses[:MAX_ACCESSES]]
-            ),
+            accesses=Accesses(count=len(accesses), newest=accesses[:MAX_ACCESSES]),
         )
 
 
 def _scope(scope: ReportScope, *, test: bool) -> Scope:
-    return Scope(scope.run, scope.environment, scope.source, test, scope.include_controls)
+    return Scope(**scope.model_dump(exclude={"group_by"}), test=test)

@@ -7,12 +7,12 @@ is False. The server records who has opened them; labels of that annotator are n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from app.common.known_values import check_environment
-from app.endpoints.dialogues import Annotator, EventId, Text, TurnIndex
+from app.endpoints.dialogues import Annotator, EventId, TurnIndex
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.transcript import (
     Findings,
@@ -27,7 +27,6 @@ from jobs.db.models import LabelSummary, RunRef
 from jobs.db.queries import dialogues, runs
 from jobs.labels import annotation_queue, label_queries, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
-from jobs.labels.hint_counts import RUN
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import FrozenModel, JsonObject
@@ -35,28 +34,7 @@ from rl2f_core.types import FrozenModel, JsonObject
 Source = Annotated[
     str, Field(max_length=20, description="Findings made during the runs (`run`), or by the rescore run with this id.")
 ]
-Position = Annotated[int, Field(ge=0, le=2**31 - 1)]
 MAX_LISTED_RUNS = 200
-
-
-class HintQueue(FrozenModel):
-    """The hints to label."""
-
-    selection: Literal["all", "flagged", "informative", "stratified", "random_unflagged"] = "all"
-    """All or flagged hints in dialogue order, or a random sample."""
-    run: RunId | None = None
-    """Only hints of this run."""
-    environment: Text = ""
-    """Only hints of this environment."""
-    unlabeled_only: bool = False
-    """Only hints without a label of the annotator."""
-    size: int = Field(200, ge=1, le=annotation_queue.MAX_SAMPLE)
-    """Sample size."""
-    seed: Position = 0
-    """Seed of the sample."""
-    source: Source = RUN
-    include_controls: bool = False
-    """Include the hints of control conditions, e.g. shuffled ones."""
 
 
 class HintRef(FrozenModel):
@@ -73,18 +51,6 @@ class QueuedHint(HintRef):
     level: str
     label: str | None
     """The annotator's own label."""
-
-
-class HintLabel(FrozenModel):
-    """A label of a hint."""
-
-    label: Literal["leak", "no_leak", "unsure"]
-    start: Position | None = None
-    """Start of the leaking span in the teacher's message."""
-    end: Position | None = None
-    """End of the span, exclusive."""
-    note: str = Field("", max_length=label_queries.MAX_NOTE)
-    """A note."""
 
 
 class LabelingProgress(FrozenModel):
@@ -181,7 +147,7 @@ class LabelEndpoints(Endpoints):
     def next_hints_to_label(
         self,
         annotator: Annotator = "",
-        queue: HintQueue | None = None,
+        queue: QueueFilter | None = None,
         after: HintRef | None = None,
         before: HintRef | None = None,
         limit: Annotated[int, Field(ge=1, le=50)] = 20,
@@ -208,7 +174,7 @@ class LabelEndpoints(Endpoints):
         return QueuePage(hints=hints, **dict(self._progress(name, chosen)))
 
     @endpoint("read")
-    def labeling_progress(self, annotator: Annotator = "", queue: HintQueue | None = None) -> LabelingProgress:
+    def labeling_progress(self, annotator: Annotator = "", queue: QueueFilter | None = None) -> LabelingProgress:
         """Return how many hints of a queue the annotator has labeled."""
         return self._progress(_name(annotator), self._filter(queue))
 
@@ -235,8 +201,8 @@ class LabelEndpoints(Endpoints):
         event_id: EventId,
         turn: TurnIndex,
         annotator: Annotator,
-        answer: Flat[HintLabel],
-        queue: HintQueue | None = None,
+        answer: Flat[LabelAnswer],
+        queue: QueueFilter | None = None,
     ) -> HintToLabel:
         """Label a hint; return it with its findings and the labels of others.
 
@@ -249,7 +215,7 @@ class LabelEndpoints(Endpoints):
                 sample.
         """
         chosen = None if queue is None else self._filter(queue)
-        label_queries.put(self._context.db, run, event_id, turn, annotator, LabelAnswer(**dict(answer)), chosen)
+        label_queries.put(self._context.db, run, event_id, turn, annotator, answer, chosen)
         return self._hint(HintKey(run, event_id, turn), annotator, blind=True)
 
     @endpoint("label")
@@ -281,9 +247,8 @@ class LabelEndpoints(Endpoints):
             annotators=label_queries.annotators(db),
         )
 
-    def _filter(self, queue: HintQueue | None) -> QueueFilter:
-        fields = dict(queue or HintQueue())
-        filter = QueueFilter(without_controls=not fields.pop("include_controls"), **fields)
+    def _filter(self, queue: QueueFilter | None) -> QueueFilter:
+        filter = queue or QueueFilter()
         check_environment(self._context.db, filter.environment)
         report_queries.source(self._context.db, filter.source)
         if filter.run is not None:

@@ -15,11 +15,11 @@ from app.components.elements.transcript import LABEL_TEXTS, Folding
 from app.components.nodes import Node, el
 from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings, Target
 from app.endpoints.leaks.detector_cards import DetectorCard
-from app.endpoints.leaks.labels import HintLabel
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import DialogueDetail
 from app.endpoints.types import validated
 from jobs.db.queries.dialogues import DialogueFilter
+from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -332,7 +332,7 @@ class DialogueBrowser:
             start, end = span["start"], span["end"]
         note = place.note if place.note is not None else mine.note if mine else ""
         self._studio.labels.hint_to_label(*place.current, place.turn, annotator, blind=False)
-        answer = validated(HintLabel, {"label": label, "start": start, "end": end, "note": note})
+        answer = validated(LabelAnswer, {"label": label, "start": start, "end": end, "note": note})
         self._studio.labels.label_hint(*place.current, place.turn, annotator, answer)
         marked = "" if start is None else ", with the marked words"
         place = replace(place, message=f"Turn {place.turn + 1}: {LABEL_TEXTS[label]}{marked}.", note=None)

@@ -9,10 +9,12 @@ from app.common.urls import page_url
 from app.components.elements.transcript import LABEL_TEXTS
 from app.endpoints.dialogues import PrivilegedData
 from app.endpoints.leaks.detectors import ReportScope, UnlockedReport
-from app.endpoints.leaks.labels import HintLabel, HintQueue, HintRef, HintToLabel, LabelingProgress
+from app.endpoints.leaks.labels import HintRef, HintToLabel, LabelingProgress
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
 from jobs.db.models import LabelSummary
+from jobs.labels.annotation_queue import QueueFilter
+from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -55,7 +57,7 @@ class LabelForm:
         """Findings are hidden until the hint is labeled."""
         return not self.show_findings and self.selection != "flagged"
 
-    def queue(self) -> HintQueue:
+    def queue(self) -> QueueFilter:
         """Return the queue as an argument of endpoints."""
         values: JsonObject = {
             **self.scope().model_dump(exclude={"group_by"}),
@@ -64,7 +66,7 @@ class LabelForm:
             "size": self.size or LabelForm.size,
             "seed": self.seed or 0,
         }
-        return validated(HintQueue, values)
+        return validated(QueueFilter, values)
 
     def url(self, **changes: str | bool) -> str:
         """Return the address of the page with these fields changed."""
@@ -160,7 +162,7 @@ class Labeling:
         if desk.items:
             self.show(first)
 
-    def _beyond_labeled(self, queue: HintQueue) -> int:
+    def _beyond_labeled(self, queue: QueueFilter) -> int:
         """Continue after a first page of labeled hints; return the index of the hint to show."""
         unlabeled = queue.model_copy(update={"unlabeled_only": True})
         found = self._labels.next_hints_to_label(self.form.annotator, unlabeled, limit=1)
@@ -240,7 +242,7 @@ class Labeling:
         desk.hint = self._labels.label_hint(
             **dict(place_of(hint)),
             annotator=form.annotator,
-            answer=validated(HintLabel, {"label": label, **asdict(draft)}),
+            answer=validated(LabelAnswer, {"label": label, **asdict(draft)}),
             queue=form.queue() if form.is_sample else None,
         )
         desk.progress = self._labels.labeling_progress(form.annotator, form.queue())

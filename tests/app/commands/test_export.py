@@ -46,7 +46,7 @@ def workspace(tmp_path: Path) -> Workspace:
     db = Database(made.database_url())
     db.migrate()
     assert reindex(db, made) == [1]
-    label_queries.put(db, 1, leaky_events()[0].id, 0, "ann", LabelAnswer("leak"))
+    label_queries.put(db, 1, leaky_events()[0].id, 0, "ann", LabelAnswer(label="leak"))
     db.close()
     return made
 

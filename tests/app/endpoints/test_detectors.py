@@ -43,7 +43,7 @@ def endpoints(context: Context) -> Any:
 @pytest.fixture
 def truth(context: Context) -> Truth:
     made = add_truth(context.db, context.workspace, hints=160)
-    label_draw(context.db, made, QueueFilter("stratified", size=100))
+    label_draw(context.db, made, QueueFilter(selection="stratified", size=100))
     return made
 
 
@@ -71,7 +71,7 @@ def test_the_report_lists_annotators_agreement_and_disagreements(
     run = add_run(context.db, context.workspace, "small", training_events()).id or 0
 
     def label(event_id: str, annotator: str, answer: str) -> None:
-        label_queries.put(context.db, run, event_id, 0, annotator, LabelAnswer(answer))
+        label_queries.put(context.db, run, event_id, 0, annotator, LabelAnswer(label=answer))
 
     flagged = [f"dialogue:train:rl2f/{step}/{task}/3" for step in (1, 2) for task in (0, 1)]
     answers = ["leak"] * 3 + ["no_leak"], ["leak", "leak", "no_leak", "no_leak"]
@@ -125,7 +125,7 @@ def test_hints_of_controls_count_only_on_request(endpoints: DetectorEndpoints, c
     made = [evaluated(index, condition) for index in range(40) for condition in ("hints", "shuffled", "misleading")]
     run = add_run(context.db, context.workspace, "evaluated", made).id or 0
     for each in made:
-        label_queries.put(context.db, run, each.id, 0, "anna", LabelAnswer("leak"))
+        label_queries.put(context.db, run, each.id, 0, "anna", LabelAnswer(label="leak"))
     own = endpoints.detector_report(run, group_by="condition")
     everything = endpoints.detector_report(run, group_by="condition", include_controls=True)
     assert {row["name"] for row in own["report"]["rows"]} == {"hints"}

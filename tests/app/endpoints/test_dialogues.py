@@ -51,7 +51,7 @@ def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     db = Database(workspace.database_url())
     db.migrate()
     add_run(db, workspace, "small", training_events())
-    label_queries.put(db, 1, LEAKS, 0, "anna", LabelAnswer("leak"))
+    label_queries.put(db, 1, LEAKS, 0, "anna", LabelAnswer(label="leak"))
     yield JsonEndpoints(DialogueEndpoints(Context(workspace, db, Queue(db, workspace))))
     db.close()
 
@@ -68,7 +68,7 @@ def event_ids(page: Any) -> list[str]:
 
 # -- lists -----------------------------------------------------------------------------------------------------------
 def test_a_row_has_outcomes_reward_advantage_leak_state_and_labels(endpoints: Any, run: int, context: Context) -> None:
-    label_queries.put(context.db, run, LEAKS, 0, "anna", LabelAnswer("leak"))
+    label_queries.put(context.db, run, LEAKS, 0, "anna", LabelAnswer(label="leak"))
     page = endpoints.list_dialogues({"run": run})
     row = page["rows"][3]
     assert (row["run"], row["event_id"], row["outcomes"], row["length"]) == (run, LEAKS, "01", 2)

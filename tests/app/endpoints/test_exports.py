@@ -55,7 +55,7 @@ def number(context: Context) -> int:
     """A recorded run in the workspace with one label of a person."""
     write_run(context.workspace.folder("leaky"), leaky_events())
     (made,) = reindex(context.db, context.workspace)
-    label_queries.put(context.db, made, leaky_events()[0].id, 0, "ann", LabelAnswer("leak"))
+    label_queries.put(context.db, made, leaky_events()[0].id, 0, "ann", LabelAnswer(label="leak"))
     return made
 
 

@@ -37,9 +37,9 @@ def endpoints(context: Context) -> Any:
 def label_sample(context: Context, hints: int = 60, size: int = 40) -> Truth:
     """A run whose stratified sample is labeled truly."""
     made = add_truth(context.db, context.workspace, hints=hints, flagged=0.4, precise=0.9, missed=0.3)
-    sample = QueueFilter("stratified", run=made.run.id, size=size)
+    sample = QueueFilter(selection="stratified", run=made.run.id, size=size)
     for item in annotation_queue.queue(context.db, "anna", sample, size):
-        put(context.db, *item.key, "anna", LabelAnswer(made.label(item.key)), sample)
+        put(context.db, *item.key, "anna", LabelAnswer(label=made.label(item.key)), sample)
     return made
 
 
@@ -48,7 +48,7 @@ def test_labeled_runs_are_listed_with_their_labeled_hints(endpoints: FittingEndp
     made = add_truth(context.db, context.workspace, "labeled", hints=4)
     events = list(made.leaks)
     for annotator, key in [("anna", events[0]), ("bob", events[0]), ("anna", events[1])]:
-        put(context.db, made.run.id or 0, *key, annotator, LabelAnswer("leak"))
+        put(context.db, made.run.id or 0, *key, annotator, LabelAnswer(label="leak"))
     found = endpoints.list_fitted_detectors()
     assert found == {"labeled_runs": [{"id": made.run.id, "name": "labeled", "labels": 2}], "detectors": []}
 
@@ -100,10 +100,10 @@ def test_flags_labels_and_configurations_of_removed_detectors_stay_readable(cont
     assert [each.type for each in parse_config(config).leak_detection.detectors] == ["exact", "mentions"]  # type: ignore[attr-defined]
     folder = context.workspace.folder(run.folder)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    put(context.db, run.id or 0, "dialogue:train:d", 0, "anna", LabelAnswer("leak"))
+    put(context.db, run.id or 0, "dialogue:train:d", 0, "anna", LabelAnswer(label="leak"))
     reindex(context.db, context.workspace)
     test = is_test(task_hash("secret_code", PUBLIC, PRIVILEGED))
-    report = report_queries.read(context.db, Scope(run.id, test=test))
+    report = report_queries.read(context.db, Scope(run=run.id, test=test))
     assert [row.name for row in report.rows] == [removed] and report.usage.hints == 1
     labeled = JsonEndpoints(LabelEndpoints(context)).hint_to_label(run.id or 0, "dialogue:train:d", 0, "anna")
     assert labeled["findings"] and removed in json.dumps(labeled["findings"])

@@ -12,7 +12,6 @@ from replay_data import add_run, training_events
 from app.common.benchmark_scores import figures
 from app.common.context import Context
 from app.endpoints.leaks.detectors import Recommendation, ReportScope
-from app.endpoints.leaks.labels import HintLabel
 from app.endpoints.studio import Studio
 from app.pages._query import QueryFields
 from app.pages.labels.benchmark import benchmark_view
@@ -22,6 +21,7 @@ from app.pages.labels.report import ends, fraction, labels_to_add, plural, repor
 from app.pages.labels.stage import hint_key, queue_view
 from jobs.db.engine import Database
 from jobs.labels.hint_counts import InformationRow
+from jobs.labels.label_queries import LabelAnswer
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.common.stats.intervals import Interval
@@ -173,7 +173,7 @@ def test_the_report_states_what_to_label_and_links_its_disagreements(studio: Stu
     for name, label in (("ann <b>", "leak"), ("ben", "no_leak")):
         for task in (0, 1):
             for step in (1, 2, 3):
-                studio.labels.label_hint(1, f"dialogue:train:rl2f/{step}/{task}/3", 0, name, HintLabel(label=label))  # type: ignore[arg-type]
+                studio.labels.label_hint(1, f"dialogue:train:rl2f/{step}/{task}/3", 0, name, LabelAnswer(label=label))  # type: ignore[arg-type]
     found = studio.detectors.detector_report(ReportScope(run=1, group_by="teacher"))
     made = LabelForm(view="report", annotator="anna", run="1")
     shown = text(report_view(found, "teacher", made))

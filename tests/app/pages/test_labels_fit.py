@@ -40,9 +40,9 @@ def truth(studio: Studio) -> Truth:
     """A run of 60 hints, of which a stratified sample of 40 is labeled truly."""
     db = studio.context.db
     made = add_truth(db, studio.context.workspace, hints=60, flagged=0.4, precise=0.9, missed=0.3)
-    sample = QueueFilter("stratified", run=made.run.id, size=40)
+    sample = QueueFilter(selection="stratified", run=made.run.id, size=40)
     for item in annotation_queue.queue(db, "anna", sample, 40):
-        put(db, *item.key, "anna", LabelAnswer(made.label(item.key)), sample)
+        put(db, *item.key, "anna", LabelAnswer(label=made.label(item.key)), sample)
     return made
 
 
@@ -73,7 +73,7 @@ def test_the_button_fits_and_the_version_is_shown_with_old_and_new_quality(studi
 def test_without_blind_random_draws_precision_and_recall_are_unknown(studio: Studio) -> None:
     made = add_truth(studio.context.db, studio.context.workspace, hints=30)
     for name, turn in list(made.leaks)[:20]:
-        put(studio.context.db, made.run.id or 0, name, turn, "anna", LabelAnswer("leak"))
+        put(studio.context.db, made.run.id or 0, name, turn, "anna", LabelAnswer(label="leak"))
     assert "unknown, there are none" in start_fit(studio, FIT)
     assert text(fit_view(studio, FIT, "")).count('"unknown"') == 4
 
@@ -83,7 +83,7 @@ def test_the_other_button_queues_a_rescoring_of_all_labeled_runs_or_the_chosen_o
 ) -> None:
     second = add_truth(studio.context.db, studio.context.workspace, "second", hints=2)
     event, turn = next(iter(second.leaks))
-    put(studio.context.db, second.run.id or 0, event, turn, "anna", LabelAnswer("leak"))
+    put(studio.context.db, second.run.id or 0, event, turn, "anna", LabelAnswer(label="leak"))
     start_fit(studio, FIT)
     path = studio.fitting.list_fitted_detectors().detectors[0].path
     assert "Rescoring is queued as run" in start_rescoring(studio, FIT, path)

@@ -79,7 +79,7 @@ def test_findings_of_a_rescore_and_labels_belong_to_their_hints(opened: Opened) 
     views = [dialogues.get(db, 2, row.event_id) for row in rows(db) if row.run_id == 2]
     assert all(view.findings[0]["3"].detector == "exact" for view in views)
     assert sorted(label.turn for view in views for label in view.labels[0]) == [0, 0, 0]
-    assert len(annotation_queue.queue(db, "bo", QueueFilter("stratified", run=2, source="3"))) == 4
+    assert len(annotation_queue.queue(db, "bo", QueueFilter(selection="stratified", run=2, source="3"))) == 4
 
 
 def test_a_server_indexes_the_dialogues_in_the_background(workspace: Workspace) -> None:

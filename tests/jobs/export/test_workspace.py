@@ -105,10 +105,10 @@ def test_human_labels_are_exported_with_their_source_and_filter(
 ) -> None:
     number = add(db, workspace)
     first, second = (e.id for e in leaky_events()[:2])
-    label_queries.put(db, number, first, 0, "ann", LabelAnswer("leak", start=0, end=4, note="a word"))
-    label_queries.put(db, number, first, 1, "ann", LabelAnswer("leak"))
-    label_queries.put(db, number, first, 1, "bob", LabelAnswer("no_leak"))
-    label_queries.put(db, number, second, 0, "bob", LabelAnswer("unsure"))
+    label_queries.put(db, number, first, 0, "ann", LabelAnswer(label="leak", start=0, end=4, note="a word"))
+    label_queries.put(db, number, first, 1, "ann", LabelAnswer(label="leak"))
+    label_queries.put(db, number, first, 1, "bob", LabelAnswer(label="no_leak"))
+    label_queries.put(db, number, second, 0, "bob", LabelAnswer(label="unsure"))
     manifest = export([source(db, workspace, number)], ExportSettings(), tmp_path / "all")
     assert manifest is not None
     assert manifest["labels"] == {
@@ -191,7 +191,7 @@ def test_an_export_that_finds_nothing_fails_with_the_fix_and_can_be_tried_again(
     failed = finish(queue, db, row.id or 0)
     assert failed.status == "failed" and "Label hints on the page Labels" in failed.detail
     assert list(workspace.exports.iterdir()) == []
-    label_queries.put(db, number, leaky_events()[0].id, 0, "ann", LabelAnswer("leak"))
+    label_queries.put(db, number, leaky_events()[0].id, 0, "ann", LabelAnswer(label="leak"))
     queue.resume(row.id or 0)
     again = finish(queue, db, row.id or 0)
     assert again.status == "succeeded", again.detail

@@ -27,14 +27,14 @@ from rl2f_core.leaks.parsing import parse_detectors
 def truth(db: Database, workspace: Workspace) -> Truth:
     """A run with 80 hints; those of a stratified sample of 60 are labeled truly."""
     made = add_truth(db, workspace, hints=80, flagged=0.4, precise=0.9, missed=0.3)
-    label_all(db, made, QueueFilter("stratified", run=made.run.id, size=60))
+    label_all(db, made, QueueFilter(selection="stratified", run=made.run.id, size=60))
     return made
 
 
 def label_all(db: Database, truth: Truth, filter: QueueFilter) -> None:
     """Label a queue truly, as on the page."""
     for item in annotation_queue.queue(db, "anna", filter, 100):
-        put(db, *item.key, "anna", LabelAnswer(truth.label(item.key)), filter)
+        put(db, *item.key, "anna", LabelAnswer(label=truth.label(item.key)), filter)
 
 
 def number(truth: Truth) -> int:
@@ -54,7 +54,7 @@ def test_labels_on_the_test_set_of_tasks_are_no_examples(truth: Truth, db: Datab
 def test_a_disputed_label_is_no_example(truth: Truth, db: Database, workspace: Workspace) -> None:
     before = labeled_examples(workspace, db, [number(truth)])
     key, example = next(iter(before.items()))
-    put(db, key.run, key.event, key.turn, "ben", LabelAnswer("no_leak" if example.leak else "leak"))
+    put(db, key.run, key.event, key.turn, "ben", LabelAnswer(label="no_leak" if example.leak else "leak"))
     assert labeled_examples(workspace, db, [number(truth)]).keys() == before.keys() - {key}
 
 
@@ -73,7 +73,7 @@ def test_each_fit_is_a_new_version_that_detectors_can_read(truth: Truth, db: Dat
 
 def test_labels_without_a_mention_of_the_answer_are_refused(db: Database, workspace: Workspace) -> None:
     run = add_run(db, workspace, "vague", [event("d", [turn(0, "x", None, hint("Look again."))])])
-    put(db, run.id or 0, "dialogue:train:d", 0, "anna", LabelAnswer("no_leak"))
+    put(db, run.id or 0, "dialogue:train:d", 0, "anna", LabelAnswer(label="no_leak"))
     with pytest.raises(DataError, match="mention the answer"):
         fit_labels(workspace, db, [run.id or 0])
     assert workspace.fitted_detectors() == []
@@ -108,7 +108,7 @@ def test_the_draws_represent_all_hints_of_their_strata(truth: Truth, db: Databas
 @pytest.mark.parametrize("selection", ["flagged", "random_unflagged"])
 def test_labels_that_leave_out_a_stratum_give_no_draws(selection: str, db: Database, workspace: Workspace) -> None:
     made = add_truth(db, workspace, hints=40, flagged=0.5, precise=0.9, missed=0.3)
-    label_all(db, made, QueueFilter(selection, run=made.run.id, size=15))
+    label_all(db, made, QueueFilter(selection=selection, run=made.run.id, size=15))
     fit = fit_labels(workspace, db, [number(made)])
     assert LABELS in fit.report and ON_DRAWS not in fit.report and DEFAULT_ON_DRAWS not in fit.report
 

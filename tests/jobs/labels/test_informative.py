@@ -34,7 +34,7 @@ def run(db: Database, workspace: Workspace) -> Run:
 
 
 def order(db: Database, run: Run, size: int = 200) -> list[str]:
-    filter = QueueFilter("informative", run=run.id, size=size)
+    filter = QueueFilter(selection="informative", run=run.id, size=size)
     return [item.key.event.split("/")[-1] for item in annotation_queue.queue(db, "anna", filter)]
 
 
@@ -46,10 +46,10 @@ def names(db: Database, run: Run) -> dict[str, str]:
 
 def test_hints_are_ordered_by_the_distance_of_their_probability_to_the_threshold(db: Database, run: Run) -> None:
     named = names(db, run)
-    filter = QueueFilter("informative", run=run.id)
+    filter = QueueFilter(selection="informative", run=run.id)
     shown = [named[item.key.event] for item in annotation_queue.queue(db, "anna", filter)]
     assert shown == ["closest", "near", "flagged", "far"]  # .01, .02, .35, .55; the unscored one is not listed
-    assert len(annotation_queue.queue(db, "anna", QueueFilter("informative", run=run.id, size=2))) == 2
+    assert len(annotation_queue.queue(db, "anna", QueueFilter(selection="informative", run=run.id, size=2))) == 2
 
 
 def test_hints_on_which_detectors_disagree_come_first(db: Database, workspace: Workspace, run: Run) -> None:
@@ -57,18 +57,18 @@ def test_hints_on_which_detectors_disagree_come_first(db: Database, workspace: W
     events = {name: event for event, name in named.items()}
     later = add_run(db, workspace, "later", [])
     rescore(db, Truth(run), later.id or 0, {(events["unscored"], 0), (events["far"], 0)})
-    filter = QueueFilter("informative", run=run.id)
+    filter = QueueFilter(selection="informative", run=run.id)
     shown = [named[item.key.event] for item in annotation_queue.queue(db, "anna", filter)]
     # the rescore flags unscored and far, and no longer flagged; closest and near are clean in both
     assert shown == ["flagged", "far", "unscored", "closest", "near"]
 
 
 def test_labels_of_the_informative_queue_do_not_count_in_estimates(db: Database, run: Run) -> None:
-    filter = QueueFilter("informative", run=run.id, size=2)  # two of the four unflagged hints
+    filter = QueueFilter(selection="informative", run=run.id, size=2)  # two of the four unflagged hints
     for item in annotation_queue.queue(db, "anna", filter):
-        label = put(db, item.key.run, item.key.event, item.key.turn, "anna", LabelAnswer("leak"), filter)
+        label = put(db, item.key.run, item.key.event, item.key.turn, "anna", LabelAnswer(label="leak"), filter)
         assert label.sampling_frame is None
-    usage = report_queries.read(db, Scope(run.id)).usage
+    usage = report_queries.read(db, Scope(run=run.id)).usage
     assert (usage.counted, usage.not_sampled) == (0, 2)
 
 

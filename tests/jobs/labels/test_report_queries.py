@@ -33,7 +33,7 @@ def total(db: Database, scope: Scope = Scope()) -> Estimates:
 
 def half(db: Database, truth: Truth, *, test: bool) -> dict[tuple[str, int], tuple[bool, bool]]:
     """Of every hint of a half: is it flagged, does it leak."""
-    flagged = {tuple(i.key[1:]) for i in annotation_queue.queue(db, "", QueueFilter("flagged"), 5000)}
+    flagged = {tuple(i.key[1:]) for i in annotation_queue.queue(db, "", QueueFilter(selection="flagged"), 5000)}
     codes = {key: CODES[int(key[0].rsplit("/", 1)[1]) % len(CODES)] for key in truth.leaks}
     return {key: (key in flagged, leak) for key, leak in truth.leaks.items() if in_test(codes[key]) == test}
 
@@ -50,7 +50,7 @@ def test_hints_are_counted_by_what_divides_them_as_they_come_and_when_they_are_r
     assert sum(n for (sort, _), n in found.items() if sort.teacher == "llm") == 200  # type: ignore[misc]
     assert sum(n for (sort, _), n in found.items() if sort.checkpoint == "rl2f@40") == 40  # type: ignore[misc]
     assert sum(n for (_, said), n in found.items() if said.flagged and said.detector == "exact") == len(  # type: ignore[misc]
-        annotation_queue.queue(db, "", QueueFilter("flagged"), 5000)
+        annotation_queue.queue(db, "", QueueFilter(selection="flagged"), 5000)
     )
     for test in (False, True):
         assert sum(hint_counts.count_runtime(db, Scope(test=test)).values()) == len(half(db, truth, test=test))
@@ -64,34 +64,36 @@ def test_hints_are_counted_by_what_divides_them_as_they_come_and_when_they_are_r
 def test_a_mixed_draw_holds_flagged_and_unflagged_hints_in_random_order_and_says_not_which(
     db: Database, truth: Truth
 ) -> None:
-    flagged = {item.key for item in annotation_queue.queue(db, "", QueueFilter("flagged"), 5000)}
-    drawn = [item.key for item in annotation_queue.queue(db, "", QueueFilter("stratified", size=60), 5000)]
+    flagged = {item.key for item in annotation_queue.queue(db, "", QueueFilter(selection="flagged"), 5000)}
+    drawn = [item.key for item in annotation_queue.queue(db, "", QueueFilter(selection="stratified", size=60), 5000)]
     assert len(drawn) == len(set(drawn)) == 60 and sum(key in flagged for key in drawn) == 30
     assert 5 <= sum(key in flagged for key in drawn[:30]) <= 25, "mixed, not one after the other"
-    assert [i.key for i in annotation_queue.queue(db, "", QueueFilter("stratified", size=60), 5000)] == drawn
-    every = annotation_queue.queue(db, "", QueueFilter("stratified", size=5000), 5000)
+    assert [i.key for i in annotation_queue.queue(db, "", QueueFilter(selection="stratified", size=60), 5000)] == drawn
+    every = annotation_queue.queue(db, "", QueueFilter(selection="stratified", size=5000), 5000)
     assert len(every) == 400, "where few are flagged, the rest is not"
 
 
 def test_a_label_says_that_it_was_drawn_only_where_the_sample_holds_its_hint(db: Database, truth: Truth) -> None:
-    audit = QueueFilter("random_unflagged", run=truth.run.id, size=20)
+    audit = QueueFilter(selection="random_unflagged", run=truth.run.id, size=20)
     sample = [item.key for item in annotation_queue.queue(db, "", audit, 50)]
     other = next(
         i.key
-        for i in annotation_queue.queue(db, "", QueueFilter("random_unflagged", size=400), 500)
+        for i in annotation_queue.queue(db, "", QueueFilter(selection="random_unflagged", size=400), 500)
         if i.key not in sample
     )
     run = truth.run.id
     assert (
-        label_queries.put(db, *sample[0], "anna", LabelAnswer("leak"), queue_filter=audit).sampling_frame
+        label_queries.put(db, *sample[0], "anna", LabelAnswer(label="leak"), queue_filter=audit).sampling_frame
         == f"run/{run}/"
     )
-    assert label_queries.put(db, *other, "anna", LabelAnswer("leak"), queue_filter=audit).sampling_frame is None
+    assert label_queries.put(db, *other, "anna", LabelAnswer(label="leak"), queue_filter=audit).sampling_frame is None
     assert (
-        label_queries.put(db, *sample[1], "anna", LabelAnswer("leak"), queue_filter=QueueFilter(run=run)).sampling_frame
+        label_queries.put(
+            db, *sample[1], "anna", LabelAnswer(label="leak"), queue_filter=QueueFilter(run=run)
+        ).sampling_frame
         is None
     )
-    assert label_queries.put(db, *sample[0], "anna", LabelAnswer("unsure")).sampling_frame == f"run/{run}/", (
+    assert label_queries.put(db, *sample[0], "anna", LabelAnswer(label="unsure")).sampling_frame == f"run/{run}/", (
         "a changed answer stays drawn"
     )
     label_queries.undo(db, "anna")
@@ -112,9 +114,11 @@ def test_a_draw_is_kept_as_text_and_covers_what_it_could_have_drawn() -> None:
 
 # -- estimates -------------------------------------------------------------------------------------------------------
 def test_a_labelled_draw_estimates_recall_for_all_hints_of_the_half(db: Database, truth: Truth) -> None:
-    label_draw(db, truth, QueueFilter("stratified", size=120))
+    label_draw(db, truth, QueueFilter(selection="stratified", size=120))
     mine = half(db, truth, test=False)
-    drawn = {a.key[1:] for a in annotation_queue.queue(db, "", QueueFilter("stratified", size=120), 500)} & set(mine)
+    drawn = {
+        a.key[1:] for a in annotation_queue.queue(db, "", QueueFilter(selection="stratified", size=120), 500)
+    } & set(mine)
     found = total(db)
     assert (found.size, found.flagged) == (len(mine), sum(flag for flag, _ in mine.values()))
     by_hand = {s: [mine[k][1] for k in drawn if mine[k][0] is s] for s in (True, False)}  # type: ignore[index]
@@ -131,17 +135,21 @@ def test_a_labelled_draw_estimates_recall_for_all_hints_of_the_half(db: Database
 def test_uncounted_labels_are_reported_by_reason(db: Database, truth: Truth) -> None:
     run = truth.run.id or 0
     mine = set(half(db, truth, test=False))
-    audit = QueueFilter("random_unflagged", size=400)
+    audit = QueueFilter(selection="random_unflagged", size=400)
     keys = [i.key for i in annotation_queue.queue(db, "", audit, 500) if i.key[1:] in mine][:6]
-    label_queries.put(db, *keys[0], "anna", LabelAnswer("no_leak"), queue_filter=audit)
-    label_queries.put(db, *keys[1], "anna", LabelAnswer("no_leak"))  # picked by hand
+    label_queries.put(db, *keys[0], "anna", LabelAnswer(label="no_leak"), queue_filter=audit)
+    label_queries.put(db, *keys[1], "anna", LabelAnswer(label="no_leak"))  # picked by hand
     opened_hints.record(db, [keys[2]], "anna")
-    label_queries.put(db, *keys[2], "anna", LabelAnswer("no_leak"), queue_filter=audit)
-    label_queries.put(db, *keys[3], "anna", LabelAnswer("unsure"), queue_filter=audit)
-    label_queries.put(db, *keys[4], "anna", LabelAnswer("leak"), queue_filter=audit)
-    label_queries.put(db, *keys[4], "ben", LabelAnswer("no_leak"), queue_filter=audit)  # a tie
+    label_queries.put(db, *keys[2], "anna", LabelAnswer(label="no_leak"), queue_filter=audit)
+    label_queries.put(db, *keys[3], "anna", LabelAnswer(label="unsure"), queue_filter=audit)
+    label_queries.put(db, *keys[4], "anna", LabelAnswer(label="leak"), queue_filter=audit)
+    label_queries.put(db, *keys[4], "ben", LabelAnswer(label="no_leak"), queue_filter=audit)  # a tie
     label_queries.put(
-        db, *keys[5], "anna", LabelAnswer("no_leak"), queue_filter=QueueFilter("random_unflagged", run=run, size=400)
+        db,
+        *keys[5],
+        "anna",
+        LabelAnswer(label="no_leak"),
+        queue_filter=QueueFilter(selection="random_unflagged", run=run, size=400),
     )
     used = report_queries.read(db, Scope()).usage
     assert (used.hints, used.counted, used.not_sampled, used.not_blind, used.undecided, used.partial_sample) == (
@@ -158,7 +166,7 @@ def test_a_draw_from_one_run_counts_for_that_run_and_not_for_all(
     db: Database, workspace: Workspace, truth: Truth
 ) -> None:
     other = add_truth(db, workspace, "other", 100)
-    label_draw(db, other, QueueFilter("stratified", run=other.run.id, size=40))
+    label_draw(db, other, QueueFilter(selection="stratified", run=other.run.id, size=40))
     every = report_queries.read(db, Scope(), group_by="run")
     assert every.total.estimates.n_flagged == 0 and every.usage.partial_sample > 0
     row = {row.name: row.estimates for row in every.rows}[str(other.run.id)]
@@ -170,14 +178,14 @@ def test_a_draw_from_one_run_counts_for_that_run_and_not_for_all(
 def test_a_stratum_that_is_labelled_to_the_last_hint_counts_without_a_draw(db: Database, truth: Truth) -> None:
     flagged = [key for key, (flag, _) in half(db, truth, test=False).items() if flag]
     for key in flagged[1:]:
-        label_queries.put(db, truth.run.id or 0, *key, "anna", LabelAnswer("leak"))
+        label_queries.put(db, truth.run.id or 0, *key, "anna", LabelAnswer(label="leak"))
     assert total(db).precision.value is None
-    label_queries.put(db, truth.run.id or 0, *flagged[0], "anna", LabelAnswer("no_leak"))
+    label_queries.put(db, truth.run.id or 0, *flagged[0], "anna", LabelAnswer(label="no_leak"))
     assert total(db).precision.value == pytest.approx(1 - 1 / len(flagged))
 
 
 def test_each_breakdown_shares_the_hints_out_and_names_its_rows(db: Database, truth: Truth) -> None:
-    label_draw(db, truth, QueueFilter("stratified", size=200))
+    label_draw(db, truth, QueueFilter(selection="stratified", size=200))
     for by, names in {
         "teacher": {"llm", "scripted"},
         "environment": {"secret_code"},
@@ -217,25 +225,25 @@ def test_hints_of_forks_and_words_that_stand_in_for_none_count_nowhere_but_where
         rescore(db, read, number, set())
     written = [(run.id, told[1].id, 0)]
     for which in ("all", "flagged", "stratified", "random_unflagged"):
-        kept = [tuple(item.key) for item in annotation_queue.queue(db, "anna", QueueFilter(which), 50)]
+        kept = [tuple(item.key) for item in annotation_queue.queue(db, "anna", QueueFilter(selection=which), 50)]
         assert kept == ([] if which == "random_unflagged" else written)
-        named = annotation_queue.queue(db, "anna", QueueFilter(which, run=fork.run.id), 50)
+        named = annotation_queue.queue(db, "anna", QueueFilter(selection=which, run=fork.run.id), 50)
         assert named and {item.key.run for item in named} == {fork.run.id}
-    label_queries.put(db, run.id or 0, told[0].id, 0, "anna", LabelAnswer("leak"))
-    label_draw(db, fork, QueueFilter("stratified", run=fork.run.id))
+    label_queries.put(db, run.id or 0, told[0].id, 0, "anna", LabelAnswer(label="leak"))
+    label_draw(db, fork, QueueFilter(selection="stratified", run=fork.run.id))
     for source, source_of_fork in (("run", "run"), (str(later), str(again))):
         sizes = [total(db, Scope(source=source, test=test)).size for test in (False, True)]
         assert sum(sizes) == 1 and not any(
             report_queries.read(db, Scope(test=test)).usage.hints for test in (False, True)
         )
-        of_fork = [total(db, Scope(fork.run.id, source=source_of_fork, test=test)) for test in (False, True)]
+        of_fork = [total(db, Scope(run=fork.run.id, source=source_of_fork, test=test)) for test in (False, True)]
         assert sum(each.size for each in of_fork) == 40
     assert sum(e.n_flagged + e.n_unflagged for e in of_fork) == 40
 
 
 # -- later sources ---------------------------------------------------------------------------------------------------
 def test_a_later_source_is_judged_by_labels_that_were_drawn_by_the_first(db: Database, truth: Truth) -> None:
-    label_draw(db, truth, QueueFilter("stratified", size=5000))
+    label_draw(db, truth, QueueFilter(selection="stratified", size=5000))
     other = runs.add(db, runs.of_config(*config_of("later")))
     mine = half(db, truth, test=False)
     perfect = {key for key, leak in truth.leaks.items() if leak}
@@ -254,7 +262,7 @@ def test_a_draw_can_be_made_by_a_later_sources_flags(db: Database, workspace: Wo
     later = runs.add(db, runs.of_config(*config_of("later"))).id or 0
     flags = set(list(truth.leaks)[:40])
     rescore(db, truth, later, flags)
-    mixed = QueueFilter("stratified", size=60, source=str(later))
+    mixed = QueueFilter(selection="stratified", size=60, source=str(later))
     drawn = [item.key for item in annotation_queue.queue(db, "", mixed, 100)]
     assert sum((key.event, key.turn) in flags for key in drawn) == 30
     assert {key.run for key in drawn} == {truth.run.id} and unread.run.id != truth.run.id
@@ -275,7 +283,7 @@ def config_of(name: str) -> tuple[object, str, str]:
 
 # -- halves ----------------------------------------------------------------------------------------------------------
 def test_the_halves_share_no_hint_and_the_openings_of_one_are_kept(db: Database, truth: Truth) -> None:
-    label_draw(db, truth, QueueFilter("stratified", size=5000))
+    label_draw(db, truth, QueueFilter(selection="stratified", size=5000))
     dev, test = (report_queries.read(db, Scope(test=test)) for test in (False, True))
     assert dev.total.estimates.size + test.total.estimates.size == 400
     assert 120 < dev.total.estimates.size < 280
@@ -283,7 +291,7 @@ def test_the_halves_share_no_hint_and_the_openings_of_one_are_kept(db: Database,
     assert dev.usage.hints + test.usage.hints == 400 and test.disagreements
     assert report_queries.list_accesses(db) == []
     report_queries.unlock_test_set(db, Scope(test=True), "  anna ")
-    report_queries.unlock_test_set(db, Scope(truth.run.id, "secret_code", test=True), "ben")
+    report_queries.unlock_test_set(db, Scope(run=truth.run.id, environment="secret_code", test=True), "ben")
     assert [(o.annotator, o.source, o.run_id, o.environment) for o in report_queries.list_accesses(db)] == [
         ("ben", "run", truth.run.id, "secret_code"), ("anna", "run", None, "")
     ]  # fmt: skip
@@ -298,8 +306,8 @@ def test_unknown_source_run_or_grouping_raises(db: Database, truth: Truth) -> No
         report_queries.read(db, Scope(run=99))
     with pytest.raises(RL2FError, match="Unknown grouping"):
         report_queries.read(db, Scope(), group_by="moon")
-    with pytest.raises(RL2FError, match="Unknown source of findings"):
-        QueueFilter(source="'; DROP")
+    with pytest.raises(ValueError, match="DROP"):
+        annotation_queue.queue(db, "", QueueFilter(selection="stratified", source="'; DROP"))
     with db.read() as session:
         assert session.get(LeakLabel, 1) is None
 
@@ -314,7 +322,7 @@ def test_the_report_counts_bits_of_flagged_and_of_other_hints(db: Database, work
     told = [event(f"d/{i}", [turn(0, "x", None, said)], 1, "g", i) for i, said in enumerate(words)]
     run = add_run(db, workspace, "bits", told)
     test = in_test_set(db, run)
-    flagged, other = report_queries.read(db, Scope(run.id, test=test)).information
+    flagged, other = report_queries.read(db, Scope(run=run.id, test=test)).information
     assert (flagged.hints, flagged.known, flagged.determining) == (1, 1, 1)
     assert flagged.bits == 4.0
     assert (other.hints, other.known, other.determining) == (2, 1, 0)
@@ -322,7 +330,7 @@ def test_the_report_counts_bits_of_flagged_and_of_other_hints(db: Database, work
 
     later = runs.add(db, runs.of_config(*config_of("later"))).id or 0
     rescore(db, Truth(run), later, {(told[1].id, 0)})
-    flagged, other = report_queries.read(db, Scope(run.id, source=str(later), test=test)).information
+    flagged, other = report_queries.read(db, Scope(run=run.id, source=str(later), test=test)).information
     assert (flagged.hints, flagged.known, flagged.determining) == (1, 1, 0)
     assert (other.hints, other.known, other.determining) == (2, 1, 1)
     assert other.bits == 4.0
@@ -330,7 +338,7 @@ def test_the_report_counts_bits_of_flagged_and_of_other_hints(db: Database, work
 
 def in_test_set(db: Database, run: Run) -> bool:
     """Whether the hints of a run on one task are in the test set."""
-    return bool(hint_counts.count_runtime(db, Scope(run.id, test=True)))
+    return bool(hint_counts.count_runtime(db, Scope(run=run.id, test=True)))
 
 
 def test_a_report_on_hints_without_bits_has_no_information(db: Database, truth: Truth) -> None:
