@@ -42,8 +42,9 @@ from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart
 from rl2f_core.evaluation.plotting import figure, resolve_colors
 from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
+from rl2f_core.run.events import DialogueEvent, JsonlSink, read_dialogues
 from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.kinds.eval import eval_config
 from rl2f_core.run.signals import InterruptHandler
@@ -109,10 +110,8 @@ class Experiment:
 
     def _dialogues(self, demonstrations: bool) -> Iterator[DialogueEvent]:
         path = self._run.events_path
-        events = read_events(path, having=b'"dialogue"') if path.is_file() else iter(())
-        for event in events:
-            if isinstance(event, DialogueEvent) and (demonstrations or event.dialogue.policy != DEMONSTRATION):
-                yield event
+        events = read_dialogues(path) if path.is_file() else iter(())
+        return (event for event in events if demonstrations or event.dialogue.policy != DEMONSTRATION)
 
     # -- evaluation ------------------------------------------------------------------------------------------------
     def evaluate(
@@ -154,10 +153,9 @@ class Experiment:
         return self._report().to_markdown()
 
     def _report(self) -> EvaluationReport:
-        path = self._run.evaluation / "report.json"
-        if not path.is_file():
+        if (report := read_report(self.folder)) is None:
             raise DataError("The experiment has no evaluation.", value=str(self.folder), fix="Call evaluate().")
-        return EvaluationReport.model_validate_json(path.read_bytes())
+        return report
 
     # -- figures ---------------------------------------------------------------------------------------------------
     def plots(self) -> dict[str, go.Figure]:
@@ -179,8 +177,7 @@ class Experiment:
         """Return figure data and title by name."""
         curves = overview(step_metrics(self._run), plot_options(self.config))
         charts = {curve.key.rstrip("/"): (curve.figure, curve.title) for curve in curves}
-        if (self._run.evaluation / "report.json").is_file():
-            report = self._report()
+        if report := read_report(self.folder):
             for chart in (accuracy_chart(report), effect_chart(report)):
                 for plot in chart.plots:
                     charts[f"{chart.name} {plot.title}"] = figure(plot), f"{chart.title}: {plot.title}"
@@ -269,11 +266,7 @@ def _dialogue_row(event: DialogueEvent) -> JsonObject:
     dialogue = event.dialogue
     advantages = [turn.advantage for turn in dialogue.turns if turn.advantage is not None]
     return {
-        "id": event.id,
-        "phase": event.phase,
-        "stage": event.stage,
-        "step": event.step,
-        "checkpoint": event.checkpoint,
+        **{name: getattr(event, name) for name in ("id", "phase", "stage", "step", "checkpoint")},
         "condition": event.setting,
         "policy": dialogue.policy,
         "task": event.task.id,

@@ -15,7 +15,7 @@ from app.common.console import model_text, out, table
 from rl2f_core import registry
 from rl2f_core.errors import DataError, RL2FError, UnknownNameError, rl2f_command
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.run.events import DialogueEvent, read_dialogues
 from rl2f_core.types import DEMONSTRATION, ActionChoice, Hint, JsonObject, Task, Turn
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def replay(
 
 def dialogues(run: Path) -> Iterator[DialogueEvent]:
     """Yield the dialogue events of a run's folder or of one file, in order, without invalid lines."""
-    path = run if run.is_file() else RunDir.open(run).events_path
-    return (event for event in read_events(path) if isinstance(event, DialogueEvent))
+    return read_dialogues(run if run.is_file() else RunDir.open(run).events_path)
 
 
 def _environment(run: Path) -> Environment | None:

@@ -45,14 +45,8 @@ def report(
 
 
 def _read(run: Path) -> EvaluationReport:
-    from rl2f_core.evaluation.report import EvaluationReport
+    from rl2f_core.evaluation.report_file import read_report
 
-    path = run / "evaluation" / "report.json"
-    try:
-        return EvaluationReport.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise DataError("The run has no evaluation.", value=str(run), fix=rl2f_command("eval", run)) from error
-    except ValueError as error:
-        raise DataError(
-            "The evaluation's report cannot be read.", value=str(path), fix=rl2f_command("eval", run)
-        ) from error
+    if (report := read_report(run)) is None:
+        raise DataError("The run has no evaluation.", value=str(run), fix=rl2f_command("eval", run))
+    return report

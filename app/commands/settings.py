@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from importlib import import_module
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LIMITS = (("min", "ge"), ("max", "le"))
 """Limits of an option and of a field."""
+RUNS = ("run", "runs")
+"""Fields with numbers of runs; their options also take names and folders."""
 
 
 @dataclass(frozen=True)
@@ -89,37 +91,25 @@ def _lazy(function: Callable[..., object]) -> type[TyperCommand]:
     return LazyCommand
 
 
-@dataclass(frozen=True, eq=False)
-class _Option:
-    parameter: inspect.Parameter
-    path: tuple[str, ...]
-    """Names of the nested fields."""
-    option: str
-    is_run: bool
-    """The value names runs by their numbers, names or folders; the field has their numbers."""
-
-
 def expand(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function with an option for each field of a settings model, which calls the function."""
-    parameters, settings = [], {}
+    parameters: list[inspect.Parameter] = []
+    settings: dict[str, tuple[SettingsOptions, list[inspect.Parameter]]] = {}
     signature = inspect.signature(function)
     names = [name for name, each in signature.parameters.items() if not isinstance(each.default, SettingsOptions)]
     known = type("Known", (), {"__annotations__": {name: function.__annotations__[name] for name in names}})
     hints = get_type_hints(known, vars(import_module(function.__module__)), include_extras=True)
     for name, each in signature.parameters.items():
         if isinstance(each.default, SettingsOptions):
-            settings[name] = list(_options(each.default, each.default.model()))
-            parameters += [option.parameter for option in settings[name]]
+            settings[name] = each.default, list(_options(each.default, each.default.model()))
+            parameters += settings[name][1]
         else:
             parameters.append(each.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
 
     def call(**values: Any) -> object:
-        for name, options in settings.items():
-            given = {option: values.pop(option.parameter.name) for option in options}
-            for option in options:
-                if option.is_run and given[option] is not None:
-                    given[option] = _run_numbers(given[option], values.get("workspace"))
-            values[name] = _settings(signature.parameters[name].default, given)
+        for name, (wanted, options) in settings.items():
+            given = [values.pop(option.name) for option in options]
+            values[name] = _settings(wanted, options, given, values.get("workspace"))
         return function(**values)
 
     made: Any = call
@@ -129,20 +119,20 @@ def expand(function: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
-def _options(wanted: SettingsOptions, model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[_Option]:
+def _options(wanted: SettingsOptions, model: type[BaseModel], above: str = "") -> Iterator[inspect.Parameter]:
+    """Yield a parameter per option. Its name is that of the field, after those of the fields around it and `__`."""
     from pydantic import BaseModel
 
     for name, info in model.model_fields.items():
         if (wanted.fields and name not in wanted.fields) or wanted.names.get(name, "") is None:
             continue
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            yield from _options(wanted, info.annotation, (*above, name))
+            yield from _options(wanted, info.annotation, f"{above}{name}__")
             continue
         kind, is_list, is_json = _option_type(info.annotation)
         singular = name[:-1] if is_list and re.search("[^us]s$", name) else name
         option = wanted.names.get(name) or f"--{singular.replace('_', '-')}"
-        is_run = name in ("run", "runs") and kind is int
-        kind = str if is_run else kind
+        kind = str if name in RUNS else kind
         default = None if info.is_required() else info.get_default(call_default_factory=True)
         default = list(default) if is_list and default else None if default in ("", ()) else default
         declaration = f"{option}/--no-{option[2:]}" if kind is bool and default is True else option
@@ -153,17 +143,9 @@ def _options(wanted: SettingsOptions, model: type[BaseModel], above: tuple[str, 
             more = {limit: getattr(mark, at) for mark in info.metadata for limit, at in LIMITS if hasattr(mark, at)}
         declared = typer.Option(declaration, help=info.description, **more)
         annotated = Annotated[(list[kind] if is_list else kind) | None, declared]  # type: ignore[valid-type]
-        path = (*above, name)
-        required = inspect.Parameter.empty if info.is_required() else default
+        default = inspect.Parameter.empty if info.is_required() else default
         keyword = inspect.Parameter.KEYWORD_ONLY
-        parameter = inspect.Parameter("__".join(path), keyword, annotation=annotated, default=required)
-        yield _Option(parameter, path, option, is_run)
-
-
-def _run_numbers(texts: str | list[str], root: Path | None) -> int | list[int]:
-    from app.commands.options import find_number
-
-    return find_number(texts, root) if isinstance(texts, str) else [find_number(text, root) for text in texts]
+        yield inspect.Parameter(f"{above}{name}", keyword, annotation=annotated, default=default)
 
 
 def _option_type(annotation: Any) -> tuple[Any, bool, bool]:
@@ -189,27 +171,32 @@ def _parse_json(text: str) -> Any:
         raise typer.BadParameter(f"not JSON: {error}") from error
 
 
-def _settings(wanted: SettingsOptions, given: Mapping[_Option, Any]) -> Any:
+def _settings(
+    wanted: SettingsOptions, options: Sequence[inspect.Parameter], given: Sequence[Any], workspace: Path | None
+) -> Any:
     """Return the settings model with the values of options; a field whose option is None has its default."""
     from pydantic import ValidationError
 
+    from app.commands.options import find_number
     from rl2f_core.errors import ConfigError
 
     data: dict[str, Any] = {}
-    for option, value in given.items():
+    for option, value in zip(options, given, strict=True):
         if value is not None:
-            inner = data
-            for name in option.path[:-1]:
-                inner = inner.setdefault(name, {})
-            inner[option.path[-1]] = value
+            *above, name = option.name.split("__")
+            if name in RUNS:
+                runs = [find_number(text, workspace) for text in ([value] if isinstance(value, str) else value)]
+                value = runs[0] if isinstance(value, str) else runs
+            reduce(lambda inner, key: inner.setdefault(key, {}), above, data)[name] = value
     if wanted.fields:
         return data
     try:
         return wanted.model().model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        path = tuple(str(part) for part in first["loc"])
-        name = next((each.option for each in given if each.path == path[: len(each.path)]), ".".join(path))
+        path = "__".join(str(part) for part in first["loc"])
+        found = (each for each in options if f"{path}__".startswith(f"{each.name}__"))
+        name = next((each.annotation.__metadata__[0].default for each in found), path.replace("__", "."))
         reason = first["msg"].removeprefix("Value error, ")
         fix = "The option --help shows what is allowed."
         raise ConfigError(f"Option {name}: {reason}.", value=first["input"], fix=fix) from error

@@ -27,7 +27,7 @@ from rl2f_core.models.process_group import (
     shutdown_distributed,
 )
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
+from rl2f_core.run.events import JsonlSink, read_dialogues
 from rl2f_core.run.execute import execute, removed_if_not_started
 from rl2f_core.run.signals import InterruptHandler
 
@@ -147,8 +147,8 @@ def _print_next_steps(run_dir: RunDir, kind: str) -> None:
     """Print the folders of the results, and commands that read them."""
     from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text, teacher_costs
 
-    events = read_events(run_dir.events_path, having=b'"usage":{')
-    costs = add_costs(teacher_costs([e.dialogue]) for e in events if isinstance(e, DialogueEvent))
+    events = read_dialogues(run_dir.events_path, having=b'"usage":{')
+    costs = add_costs(teacher_costs([event.dialogue]) for event in events)
     lines = [f"Teacher: {costs_text(costs)}"] if costs else []
     folders = {
         "Checkpoints": run_dir.checkpoints,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 from rl2f_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rl2f_core.common.stats.intervals import Interval
 
 _NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)?"
 RANGES: dict[str, tuple[re.Pattern[str], type[int] | type[float], str]] = {
@@ -59,3 +63,18 @@ def duration(seconds: float | None) -> str:
     if hours < 24:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def fraction(value: float | None) -> str:
+    """Return e.g. `.94`, `1.00`, `.003` or `–`."""
+    if value is None:
+        return "–"
+    text = f"{abs(value):.3f}" if 0 < abs(value) < 0.005 else f"{abs(value):.2f}"
+    return f"{'−' if value < 0 and float(text) else ''}{text.removeprefix('0')}"
+
+
+def ends(interval: Interval) -> str:
+    """Return e.g. `[.90, .98]`; empty if the interval is unknown."""
+    if interval.value is None or interval.low is None:
+        return ""
+    return f"[{fraction(interval.low)}, {fraction(interval.high)}]"

@@ -3,54 +3,50 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Annotated, Literal, cast
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field
-from typing_extensions import TypedDict
 
 from app.common.context import Context
-from app.endpoints.endpoint import endpoint
-from app.endpoints.types import ShortText
-from jobs.chat import tree
+from app.endpoints.endpoint import Endpoints, endpoint
+from app.endpoints.types import RunId, ShortText, from_row
 from jobs.chat.chat_export import lines
-from jobs.chat.checkpoints import MAX_CHECKPOINTS, MAX_TEXT, ChatSampling, ChatSettings, known_models, run_choices
+from jobs.chat.checkpoints import (
+    MAX_CHECKPOINTS,
+    MAX_TEXT,
+    ChatRun,
+    ChatSampling,
+    ChatSettings,
+    known_models,
+    run_choices,
+)
 from jobs.chat.service import ChatService
-from jobs.chat.turn import Turn
-from jobs.db.models import Chat, ChatMessage
+from jobs.chat.tree import without_tokens
+from jobs.chat.turn import Turn, TurnUpdate
+from jobs.db.models import Chat, ChatMessage, ChatSummary, MessageSummary
 from jobs.db.queries import chats
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 STREAM_INTERVAL_SECONDS = 0.04
 """Minimum interval of two updates of a growing response."""
 
-ChatId = Annotated[int, Field(ge=1, le=2**31 - 1)]
-MessageId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+ChatId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a chat.")]
+MessageId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a message.")]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Split = Literal["train", "validation", "test"]
 
 
-class ChatRun(TypedDict):
-    """A run with the checkpoints that can chat."""
-
-    run: int
-    name: str
-    model: str
-    """Base model of its checkpoints."""
-    environment: str
-    checkpoints: list[str]
-    """Names for `RUN:CHECKPOINT`, e.g. `17:rl2f@20`."""
-
-
-class ChatModels(TypedDict):
+class ChatModels(FrozenModel):
     """Base models and checkpoints that can chat."""
 
     models: list[str]
+    """Names of the base models."""
     runs: list[ChatRun]
+    """The newest training runs with checkpoints."""
 
 
-class ChatLimits(TypedDict):
+class ChatLimits(FrozenModel):
     """Limits of the settings of a chat."""
 
     sampling: dict[str, JsonObject]
@@ -60,116 +56,88 @@ class ChatLimits(TypedDict):
     max_text: int
     """Maximum characters of a message."""
     max_checkpoints: int
+    """Maximum number of checkpoints."""
 
 
-class ChatSummary(TypedDict):
-    """A chat in the list."""
-
-    id: int
-    title: str
-    mode: str
-    created: float
-    changed: float
-
-
-class ChatPage(TypedDict):
+class ChatPage(FrozenModel):
     """A page of chats, last changed first; `before` and `after` are cursors of the neighboring pages."""
 
-    chats: list[ChatSummary]
-    total: int | None
-    before: str | None
-    after: str | None
+    chats: Sequence[ChatSummary] = ()
+    """The chats of the page."""
+    total: int | None = 0
+    """Number of all chats that match."""
+    before: str | None = None
+    """Cursor of the previous page."""
+    after: str | None = None
+    """Cursor of the next page."""
 
 
 class ChatInfo(ChatSummary):
     """A chat with its settings."""
 
     settings: JsonObject
-    """Fields of `jobs.chat.checkpoints.ChatSettings` except `config`."""
+    """Model, checkpoints, sampling, system message and device; of an interactive task also source, split and index."""
     environment: JsonObject | None
     """Configuration of the environment of an interactive task."""
     task: JsonObject | None
     """The interactive task without privileged data."""
 
 
-class ChatMessageInfo(TypedDict):
-    """A message of a chat; messages form a tree (see `jobs.chat.tree`)."""
-
-    id: int
-    chat_id: int
-    parent: int | None
-    role: str
-    """user, assistant, or teacher (a hint)."""
-    checkpoint: str
-    content: str
-    status: str
-    """done, streaming, stopped or failed."""
-    detail: JsonObject
-    """Verdict, hint, leak report, token count, seconds, error."""
-    time: float
-
-
-class ChatState(TypedDict):
+class ChatState(FrozenModel):
     """A chat with all its messages."""
 
     chat: ChatInfo
-    messages: list[ChatMessageInfo]
+    """The chat."""
+    messages: list[MessageSummary]
+    """Its messages, oldest first."""
     streaming: bool
     """Responses are being sampled."""
 
 
-class TurnUpdate(TypedDict):
-    """State of a turn of a chat. Each update contains the whole text so far."""
-
-    status: str
-    """Progress before the first token, e.g. `Loading tiny …`."""
-    messages: list[ChatMessageInfo]
-    """Messages that the turn has added, one response per checkpoint."""
-    error: JsonObject | None
-    """what, value, known, fix; responses that had not ended are `failed`."""
-    ended: bool
-    """This is the last update."""
-
-
-class TaskAnswer(TypedDict):
+class TaskAnswer(FrozenModel):
     """Data that the student does not see."""
 
     answer: str
+    """The gold answer."""
     privileged: JsonObject
+    """The task's privileged data."""
 
 
-class ChatMemory(TypedDict):
+class ChatMemory(FrozenModel):
     """State of the model process."""
 
-    running: bool
-    busy: bool
+    running: bool = False
+    """The process runs."""
+    busy: bool = False
     """Responses are being sampled."""
-    pid: int | None
-    model: str | None
+    pid: int | None = None
+    """Number of the process."""
+    model: str | None = None
     """Base model in memory."""
-    starts: int
+    starts: int = 0
     """Number of process starts."""
-    served: list[str] | None
+    served: list[str] | None = None
     """Names of the models that OpenAI clients can use."""
-    url: str | None
+    url: str | None = None
     """Base URL of OpenAI clients, on this machine."""
-    requests: int | None
+    requests: int | None = None
     """Requests of OpenAI clients since the start."""
-    bytes: int | None
+    bytes: int | None = None
     """Memory of the process."""
 
 
-class ServedModels(TypedDict):
+class ServedModels(FrozenModel):
     """Models that OpenAI clients can use."""
 
     url: str
     """Base URL."""
     api_key: str
+    """Key of the requests."""
     models: list[str]
     """Names of models, `RUN@CHECKPOINT` with the folder of the run."""
 
 
-class ChatEndpoints:
+class ChatEndpoints(Endpoints):
     """Endpoints of the page *Chat*.
 
     A chat samples one turn at a time. The responses of a turn continue if nobody follows them; `follow_chat` attaches
@@ -181,7 +149,7 @@ class ChatEndpoints:
     """
 
     def __init__(self, context: Context, service: ChatService | None = None) -> None:
-        self._context = context
+        super().__init__(context)
         self._service = service or ChatService(context.db, context.workspace, context.chat_limits)
 
     def close(self) -> None:
@@ -192,20 +160,19 @@ class ChatEndpoints:
     @endpoint("read")
     def list_chat_models(self) -> ChatModels:
         """List the base models and the checkpoints that can chat."""
-        choices = run_choices(self._context.db, self._context.workspace)
-        runs = [cast(ChatRun, asdict(choice)) for choice in choices]
-        return {"models": known_models(self._context.db), "runs": runs}
+        db = self._context.db
+        return ChatModels(models=known_models(db), runs=run_choices(db, self._context.workspace))
 
     @endpoint("read")
     def chat_limits(self) -> ChatLimits:
         """Return the limits of sampling parameters, turns, messages and checkpoints."""
         fields = ChatSampling.model_json_schema()["properties"]
-        return {
-            "sampling": {name: {**field, "title": None} for name, field in fields.items()},
-            "max_turns": ChatSettings.model_json_schema()["properties"]["max_turns"],
-            "max_text": MAX_TEXT,
-            "max_checkpoints": MAX_CHECKPOINTS,
-        }
+        return ChatLimits(
+            sampling={name: {**field, "title": None} for name, field in fields.items()},
+            max_turns=ChatSettings.model_json_schema()["properties"]["max_turns"],
+            max_text=MAX_TEXT,
+            max_checkpoints=MAX_CHECKPOINTS,
+        )
 
     @endpoint("read")
     def list_chats(
@@ -219,15 +186,14 @@ class ChatEndpoints:
             limit: Chats per page.
         """
         page = chats.page(self._context.db, search, cursor, limit)
-        rows = [_summary(row) for row in page.rows]
-        return {"chats": rows, "total": page.total, "before": page.before, "after": page.after}
+        return ChatPage(chats=page.rows, total=page.total, before=page.before, after=page.after)
 
     @endpoint("read")
     def get_chat(self, chat: ChatId) -> ChatState:
         """Return a chat with all its messages."""
         row, messages = self._service.read(chat)
-        shown = [_message(message) for message in messages]
-        return {"chat": _info(row), "messages": shown, "streaming": self._service.live(chat) is not None}
+        shown = list(map(without_tokens, messages))
+        return ChatState(chat=_info(row), messages=shown, streaming=self._service.live(chat) is not None)
 
     @endpoint("run")
     def start_chat(
@@ -283,7 +249,6 @@ class ChatEndpoints:
         """Rename a chat, or change its settings.
 
         Args:
-            chat: The chat.
             title: New title.
             settings: New model, checkpoints, sampling, system or device.
         """
@@ -346,7 +311,7 @@ class ChatEndpoints:
         """
         made = self._service.edit(chat, message, text)
         if isinstance(made, ChatMessage):
-            yield {"status": "", "messages": [_message(made)], "error": None, "ended": True}
+            yield TurnUpdate(status="", messages=[without_tokens(made)], error=None, ended=True)
         else:
             yield from _updates(made)
 
@@ -355,7 +320,7 @@ class ChatEndpoints:
         """Stream the responses that are being sampled; without any, yield one update that has `ended`."""
         turn = self._service.live(chat)
         if turn is None:
-            yield {"status": "", "messages": [], "error": None, "ended": True}
+            yield TurnUpdate(status="", messages=[], error=None, ended=True)
         else:
             yield from _updates(turn)
 
@@ -371,16 +336,15 @@ class ChatEndpoints:
         response: MessageId,
         other: MessageId,
         choice: Literal["better", "worse", "tie"] | None = None,
-    ) -> list[ChatMessageInfo]:
+    ) -> list[MessageSummary]:
         """Rate a response against another one to the same message, and return both.
 
         Args:
-            chat: The chat.
             response: The rated response.
             other: The response that it is compared with.
             choice: Whether `response` is better; None removes the rating.
         """
-        return [_message(message) for message in chats.prefer(self._context.db, chat, response, other, choice)]
+        return list(map(without_tokens, chats.prefer(self._context.db, chat, response, other, choice)))
 
     # -- interactive tasks -----------------------------------------------------------------------------------------
     @endpoint("read")
@@ -394,9 +358,7 @@ class ChatEndpoints:
         return self._service.actions(chat, after)
 
     @endpoint("run")
-    def take_task_action(
-        self, chat: ChatId, action: ShortText, after: MessageId | None = None
-    ) -> list[ChatMessageInfo]:
+    def take_task_action(self, chat: ChatId, action: ShortText, after: MessageId | None = None) -> list[MessageSummary]:
         """Take an action as the student of a stateful interactive task, without a model.
 
         Returns the new messages: an empty hint after an earlier attempt, and the attempt with its observation.
@@ -406,17 +368,17 @@ class ChatEndpoints:
             action: The action. An invalid one uses an attempt.
             after: The person's last attempt; None at the start.
         """
-        return [_message(message) for message in self._service.act(chat, action, after)]
+        return list(map(without_tokens, self._service.act(chat, action, after)))
 
     @endpoint("run")
-    def end_task_chat(self, chat: ChatId, attempt: MessageId) -> ChatMessageInfo:
+    def end_task_chat(self, chat: ChatId, attempt: MessageId) -> MessageSummary:
         """End an unsolved interactive task at its last attempt, and record the dialogue."""
-        return _message(self._service.finish(chat, attempt))
+        return without_tokens(self._service.finish(chat, attempt))
 
     @endpoint("read")
     def get_task_answer(self, chat: ChatId) -> TaskAnswer:
         """Return the gold answer and the privileged data of an interactive task."""
-        return cast(TaskAnswer, self._service.answer(chat))
+        return TaskAnswer(**self._service.answer(chat))
 
     # -- the model process -----------------------------------------------------------------------------------------
     @endpoint("read")
@@ -424,7 +386,7 @@ class ChatEndpoints:
         """Return which model is in memory for chats."""
         state = self._service.process.state()
         state["busy"] = state["running"] and self._service.is_busy
-        return cast(ChatMemory, {name: state.get(name) for name in ChatMemory.__annotations__})
+        return ChatMemory(**{name: state[name] for name in ChatMemory.model_fields if name in state})
 
     @property
     def api_key(self) -> str | None:
@@ -432,20 +394,17 @@ class ChatEndpoints:
         return self._service.process.api_key
 
     @endpoint("run")
-    def serve_checkpoint(
-        self, run: Annotated[int, Field(ge=1, le=2**31 - 1)], checkpoint: Annotated[str, Field(max_length=100)]
-    ) -> ServedModels:
+    def serve_checkpoint(self, run: RunId, checkpoint: Annotated[str, Field(max_length=100)]) -> ServedModels:
         """Serve a checkpoint and its base model to OpenAI clients on this machine, beside the chats.
 
         They stay served until `unload_chat_model`; while nobody sends requests, the model is unloaded.
 
         Args:
-            run: A run.
             checkpoint: One of its checkpoints, e.g. `rl2f@20`.
         """
         self._service.serve(run, checkpoint)
         memory = self.chat_memory()
-        return {"url": memory["url"] or "", "api_key": self.api_key or "", "models": memory["served"] or []}
+        return ServedModels(url=memory.url or "", api_key=self.api_key or "", models=memory.served or [])
 
     @endpoint("run")
     def unload_chat_model(self) -> ChatMemory:
@@ -459,26 +418,19 @@ def _updates(turn: Turn) -> Iterator[TurnUpdate]:
     shown, ended = -1, False
     while not ended:
         if turn.version != shown:
-            shown, update = turn.version, cast(TurnUpdate, turn.state())
-            ended = update["ended"]
+            shown, update = turn.version, turn.state()
+            ended = update.ended
             yield update
         if not ended:
             time.sleep(STREAM_INTERVAL_SECONDS)
 
 
-def _message(message: ChatMessage) -> ChatMessageInfo:
-    return cast(ChatMessageInfo, tree.to_json(message))
-
-
-def _summary(chat: Chat) -> ChatSummary:
-    return cast(ChatSummary, chat.model_dump(include=set(ChatSummary.__annotations__)))
-
-
 def _info(chat: Chat) -> ChatInfo:
     """Return a chat without the privileged data of its task."""
-    return {
-        **_summary(chat),
-        "settings": {name: value for name, value in chat.settings.items() if name != "config"},
-        "environment": chat.settings.get("config", {}).get("environment"),
-        "task": None if chat.task is None else {k: v for k, v in chat.task.items() if k != "privileged"},
-    }
+    return from_row(
+        ChatInfo,
+        chat,
+        settings={name: value for name, value in chat.settings.items() if name != "config"},
+        environment=chat.settings.get("config", {}).get("environment"),
+        task=None if chat.task is None else {k: v for k, v in chat.task.items() if k != "privileged"},
+    )

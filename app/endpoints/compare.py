@@ -26,6 +26,7 @@ from jobs.db.queries import runs as queries
 from jobs.db.queries.runs import RunFilter
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
+from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.types import FrozenModel, JsonObject
 
 MAX_RUNS = 20
@@ -191,7 +192,6 @@ class CompareEndpoints(Endpoints):
         """Return evaluation tables, and the difference of every checkpoint to one of them, paired over tasks.
 
         Args:
-            runs: The runs.
             base: Checkpoint as `RUN:CHECKPOINT`; empty for the last one of the first run.
             merge_seeds: Merge the reports of runs that differ only in their seed.
         """
@@ -262,7 +262,7 @@ class CompareEndpoints(Endpoints):
             reports = {}
             for member in group:
                 try:
-                    report = evaluation.read_report(folder_of[member.id])
+                    report = read_report(folder_of[member.id])
                 except DataError:
                     continue
                 if report is not None:

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.common.context import Context
 from app.common.known_values import check_dialogue_filters
-from app.endpoints.endpoint import endpoint
+from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.teacher_prompt import TeacherPrompt, teacher_prompt
 from app.endpoints.transcript import (
     DialogueDetail,
@@ -20,10 +19,10 @@ from app.endpoints.transcript import (
     record_opened,
     token_texts,
 )
-from app.endpoints.types import RunId
+from app.endpoints.types import NoteId, RunId
 from jobs.db.dialogue_models import DialogueRow, DialogueSummary
 from jobs.db.errors import NotFoundError
-from jobs.db.models import NoteSummary
+from jobs.db.models import NoteSummary, RunRef
 from jobs.db.paging import LIMIT, Page, cursor_after
 from jobs.db.queries import dialogues, notes, runs
 from jobs.db.queries.dialogues import DialogueFilter, DialogueView
@@ -68,9 +67,7 @@ class DialogueRef(FrozenModel):
     """A dialogue."""
 
     run: int
-    """Number of the run."""
     event_id: str
-    """Id of the dialogue; permanent in its run."""
 
 
 class Sibling(FrozenModel):
@@ -78,7 +75,6 @@ class Sibling(FrozenModel):
 
     model_config = ConfigDict(from_attributes=True)
     event_id: str
-    """Id of the dialogue; permanent in its run."""
     index: int
     """0-based position in the group."""
     solved_at: int | None
@@ -94,24 +90,6 @@ class DialogueWithSiblings(DialogueDetail):
 
     siblings: list[Sibling]
     """The dialogues of its group."""
-
-
-class DialogueRun(FrozenModel):
-    """A run in the filter of dialogues."""
-
-    model_config = ConfigDict(from_attributes=True)
-    id: int
-    """Number of the run."""
-    name: str
-    """Name of the run."""
-    status: str
-    """State of the run."""
-    environment: str
-    """Name of its environment."""
-    kind: str
-    """Kind of the run, e.g. `train`."""
-    method: str
-    """Method of the last stage."""
 
 
 class DialogueFacets(FrozenModel):
@@ -135,10 +113,10 @@ class DialogueFacets(FrozenModel):
     """Maximum number of turns."""
     measured: bool
     """A hint value is known."""
-    runs: list[DialogueRun]
+    runs: list[RunRef]
     """The newest runs."""
     version: int
-    """See `jobs.db.queries.runs.version`."""
+    """Increases with every change of the run, or of any run."""
 
 
 class PrivilegedData(FrozenModel):
@@ -172,15 +150,8 @@ class TurnTokens(FrozenModel):
     """The tokens."""
 
 
-class DialogueEndpoints:
-    """Endpoints of the page *Dialogues*. A dialogue is identified by its run and its event id.
-
-    Args:
-        context: The workspace and its services.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+class DialogueEndpoints(Endpoints):
+    """Endpoints of the page *Dialogues*. A dialogue is identified by its run and its event id."""
 
     # -- lists -------------------------------------------------------------------------------------------------------
     @endpoint("read")
@@ -211,7 +182,6 @@ class DialogueEndpoints:
 
         Args:
             run: The run of the dialogue; the page contains only dialogues of this run.
-            event_id: The dialogue.
             filter: Conditions of the list, see `list_dialogues`.
         """
         chosen = (filter or DialogueFilter()).but(run=run)
@@ -225,7 +195,6 @@ class DialogueEndpoints:
 
         Args:
             run: The run of the dialogue.
-            event_id: The dialogue.
             target: The list's first or last dialogue, the one directly after or before, or the first dialogue of the
                 next or previous step. A step ends if phase, stage, step, checkpoint or condition changes.
             filter: Conditions of the list, see `list_dialogues`.
@@ -279,9 +248,8 @@ class DialogueEndpoints:
     def dialogue_facets(self, run: RunId | None = None) -> DialogueFacets:
         """Return the filter values of the dialogues of one run or of all, and the newest runs."""
         db = self._context.db
-        facets = dialogues.facets(db, run)
-        listed = [DialogueRun.model_validate(row) for row in runs.page(db, limit=MAX_LISTED_RUNS).rows]
-        return DialogueFacets(**facets, runs=listed, version=runs.version(db, run))
+        listed = runs.page(db, limit=MAX_LISTED_RUNS).rows
+        return DialogueFacets(**dialogues.facets(db, run), runs=listed, version=runs.version(db, run))
 
     @endpoint("read")
     def default_dialogue_filter(self, run: RunId) -> DialogueFilter:
@@ -328,8 +296,6 @@ class DialogueEndpoints:
         """Return a dialogue with turns, hints, findings, labels and notes, and its group in short.
 
         Args:
-            run: The run.
-            event_id: The dialogue.
             annotator: Name of the person who sees the findings. Later labels of this person are not blind.
         """
         db = self._context.db
@@ -389,8 +355,6 @@ class DialogueEndpoints:
         """Return the exact prompt of a model teacher before its hint, which may contain the gold answer.
 
         Args:
-            run: The run.
-            event_id: The dialogue.
             turn: 0-based attempt that the hint follows.
         """
         db = self._context.db
@@ -427,7 +391,7 @@ class DialogueEndpoints:
         return notes.add(self._context.db, run, text, author, event_id, turn)
 
     @endpoint("label")
-    def delete_dialogue_note(self, note: Annotated[int, Field(ge=1, le=2**31 - 1)]) -> None:
+    def delete_dialogue_note(self, note: NoteId) -> None:
         """Delete a note."""
         notes.delete(self._context.db, note)
 

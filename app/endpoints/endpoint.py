@@ -38,15 +38,19 @@ Flat = Annotated[T, _FLAT]
 
 
 COMMON = {
+    "action": "An action.",
     "annotator": "Name of the annotator.",
+    "author": "Name of the author.",
     "checkpoint": "Name of a checkpoint, e.g. `rl2f@24`.",
     "config": "YAML of the run.",
+    "content": "Its text.",
     "created": "When it was created, in seconds since 1970, UTC.",
     "detail": "Why it ended.",
     "ended": "When it ended, in seconds since 1970, UTC.",
     "environment": "Name of the environment.",
     "error": "What is wrong.",
     "event_id": "Id of a dialogue; permanent in its run.",
+    "format": "Format of the result.",
     "id": "Its number.",
     "label": "Its label.",
     "leaked": "The hint reveals the answer.",
@@ -55,9 +59,11 @@ COMMON = {
     "name": "Its name.",
     "phase": "Current activity.",
     "reason": "Why not.",
+    "role": "Who wrote it.",
     "run": "Number of a run.",
     "runs": "Numbers of runs.",
     "samples": "Dialogues per arm and checkpoint.",
+    "score": "Its score.",
     "seed": "Its seed.",
     "started": "When it started, in seconds since 1970, UTC.",
     "status": "State of the run.",
@@ -65,6 +71,7 @@ COMMON = {
     "time": "Seconds since 1970, UTC.",
     "title": "Its title.",
     "turn": "0-based turn.",
+    "weight": "Its weight.",
     "yaml": "Configuration as YAML.",
 }
 """Descriptions of properties without one of their own."""

@@ -14,7 +14,7 @@ from app.endpoints.dialogues import EventId, Text, TurnIndex
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.labels import Source
 from app.endpoints.leaks.redacted_reruns import RedactedRerun, rerun_result
-from app.endpoints.types import QueuedRun, RunId
+from app.endpoints.types import QueuedRun, RunId, from_row
 from app.forms.allowlist import check_checkpoint
 from jobs.db.dialogue_models import DialogueRow
 from jobs.db.errors import NotFoundError
@@ -211,16 +211,7 @@ class ForkEndpoints(Endpoints):
         hints = tuple(each.reply for each in turns if each.hint is not None)
         report = run_cascade(detectors, [LeakQuery(origin.task, text, tuple(each.attempt for each in turns), hints)])[0]
         start, end = report.span or (None, None)
-        return HintScreening(
-            detectors=[each.name for each in detectors],
-            leaked=report.leaked,
-            detector=report.detector,
-            leak_type=report.leak_type,
-            start=start,
-            end=end,
-            evidence=report.evidence,
-            answer_fraction=report.answer_fraction,
-        )
+        return from_row(HintScreening, report, detectors=[each.name for each in detectors], start=start, end=end)
 
     @endpoint("run")
     def start_fork(self, run: RunId, event_id: EventId, turn: TurnIndex, settings: Flat[ForkSettings]) -> QueuedRun:
@@ -314,10 +305,10 @@ class ForkEndpoints(Endpoints):
     def _forks(self, owner: Run, event_id: str) -> list[EarlierFork]:
         """Return the forks of a dialogue, newest first."""
         return [
-            EarlierFork(
+            from_row(
+                EarlierFork,
+                child,
                 run=child.id,
-                status=child.status,
-                created=child.created,
                 turn=config.turn,
                 checkpoints=list(config.checkpoints),
                 arms=list(config.labeled_arms()),

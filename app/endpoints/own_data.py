@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from app.endpoints.endpoint import Endpoints, endpoint
-from app.endpoints.types import ShortText, check_file_name, validated
+from app.endpoints.types import ShortText, check_file_name, from_row, validated
 from app.forms.own_data import store, stored_files
 from jobs.db.errors import NotFoundError
 from rl2f_core.config.loading import to_yaml
@@ -115,20 +115,17 @@ class OwnDataEndpoints(Endpoints):
             data["llm"] = {"type": "openai_api"}
         summary = summarize(validated(Dataset.Config, data))
         loaded = summary.loaded
-        return DataCheck(
+        return from_row(
+            DataCheck,
+            loaded,
             file=path.name,
             columns=list(loaded.header),
             used=loaded.columns,
             checker=data["checker"],
             preview=[[shorten(row[name], MAX_CELL) for name in loaded.header] for row in loaded.preview],
-            rows=loaded.rows,
-            valid=loaded.valid,
-            duplicates=loaded.duplicates,
-            near_duplicates=loaded.near_duplicates,
             problems={split: len(questions) for split, questions in loaded.questions.items()},
             baseline=summary.baseline.score,
-            empty_hints=summary.empty_hints,
-            checked_hints=summary.checked_hints,
+            **{name: getattr(summary, name) for name in ("empty_hints", "checked_hints")},
             num_bad_rows=len(loaded.bad_rows),
             bad_rows=[
                 BadRowInfo(row=bad.row, column=bad.column, reason=shorten(bad.reason, MAX_CELL))

@@ -14,14 +14,14 @@ from app.common.context import Context
 from app.common.known_values import check_checkpoint, check_known
 from app.common.log_tail import MAX_BYTES, read_tail
 from app.endpoints.endpoint import Endpoints, endpoint
-from app.endpoints.types import Checkpoint, QueuedRun, RunOrOldId, ShortText, from_row
+from app.endpoints.types import Checkpoint, NoteId, QueuedRun, RunOrOldId, ShortText, from_row
 from app.plots import evaluation as evaluation_plots
 from app.plots import summary_cards
 from app.plots.run_charts import catalogue, check_metrics, overview, series
 from app.plots.run_data import RunData
 from app.plots.series import XKind
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Log, NoteSummary, Run, RunRef, RunStatus, RunSummary, Stage
+from jobs.db.models import CheckpointSummary, Log, NoteSummary, Run, RunRef, RunStatus, RunSummary, Stage, StageSummary
 from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
@@ -49,39 +49,21 @@ Smoothing = Annotated[float, Field(ge=0, le=0.99)]
 MetricNames = Annotated[list[ShortText], Field(max_length=24)]
 Tags = Annotated[list[Annotated[str, Field(max_length=60)]], Field(max_length=50)]
 NoteText = Annotated[str, Field(max_length=notes.MAX_CHARS)]
-NoteId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a note.")]
 ByteOffset = Annotated[int, Field(ge=0, le=2**62)]
 
 
-class RunStage(FrozenModel):
-    """A stage of a training run."""
+class RunStage(StageSummary):
+    """A stage of a run."""
 
-    name: str
-    method: str
-    """Name of its method."""
-    steps: int
-    """All steps."""
-    done: int
-    """Completed steps."""
-    started: float | None
     seconds: float | None
     """Duration; None until the stage ends."""
     off_policy: bool
     """The stage learns from demonstrations."""
 
 
-class RunCheckpoint(FrozenModel):
+class RunCheckpoint(CheckpointSummary):
     """A checkpoint of a run."""
 
-    name: str
-    """`stage@step`."""
-    stage: str
-    """Name of the stage."""
-    step: int
-    """1-based step of the stage."""
-    sha256: str
-    """Digest of the weights."""
-    time: float
     has_files: bool
     """Whether the run directory has the adapter; without it, only the record exists."""
 
@@ -269,7 +251,6 @@ class RunEndpoints(Endpoints):
         """Replace the tags of a run and return them, sorted and without duplicates.
 
         Args:
-            run: The run.
             tags: The new tags.
         """
         runs.set_tags(self._context.db, run, tags)
@@ -286,7 +267,6 @@ class RunEndpoints(Endpoints):
         """Add a note to a run.
 
         Args:
-            run: The run.
             text: The note.
             author: Name of the author.
         """
@@ -309,7 +289,6 @@ class RunEndpoints(Endpoints):
         """Return the charts of the overview, or one chart per named metric, as Plotly figures.
 
         Args:
-            run: The run.
             x: Quantity on the x axis.
             smoothing: Weight of the moving average; 0 disables it.
             names: Metrics, or prefixes that end in `/` for all metrics of a group; see `run_metrics`.
@@ -350,7 +329,6 @@ class RunEndpoints(Endpoints):
         """Return the histogram of a training step's dialogue rewards; each bin names its dialogues.
 
         Args:
-            run: The run.
             stage: Name of the stage.
             step: Step of the stage, from 1.
             bins: Maximum number of bins. If the step has at most as many distinct rewards, each one is a bin.
@@ -388,7 +366,6 @@ class RunEndpoints(Endpoints):
         """Return the output of a run's worker from a byte offset; without one, its end and the newest log messages.
 
         Args:
-            run: The run.
             offset: `offset` of the piece before.
         """
         row = runs.get(self._context.db, run)

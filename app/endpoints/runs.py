@@ -207,7 +207,6 @@ class RunListEndpoints(Endpoints):
         """Move a queued run.
 
         Args:
-            run: The run.
             before: The queued run before which it is placed; None places it at the end.
         """
         return self._context.queue.move(run, before)
@@ -223,7 +222,6 @@ class RunListEndpoints(Endpoints):
         """Enable or disable a schedule.
 
         Args:
-            schedule_id: The schedule.
             enabled: Whether it creates runs.
         """
         return scheduled_runs.enable(self._context.db, schedule_id, enabled)

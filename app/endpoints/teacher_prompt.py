@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pydantic import ValidationError
-from typing_extensions import TypedDict
 
 from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
@@ -15,12 +14,12 @@ from rl2f_core.evaluation.counterfactual.config import inherit_settings
 from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent
-from rl2f_core.types import FinishReason, Hint, Message, Turn
+from rl2f_core.types import FinishReason, FrozenModel, Hint, Message, Turn
 
 UNAVAILABLE = "The prompt cannot be rebuilt: "
 
 
-class TeacherPrompt(TypedDict):
+class TeacherPrompt(FrozenModel):
     """What the teacher read before it wrote a hint."""
 
     messages: list[Message]
@@ -43,7 +42,8 @@ def teacher_prompt(folder: RunDir, event: DialogueEvent, turn: int) -> TeacherPr
     hint = event.dialogue.turns[turn].hint
     assert hint is not None
     if hint.prompt_template is None:
-        return {"messages": [], "notes": [f"Teacher {hint.teacher}: no prompt, because no model wrote this message."]}
+        note = f"Teacher {hint.teacher}: no prompt, because no model wrote this message."
+        return TeacherPrompt(messages=[], notes=[note])
     try:
         origin = fork_point_at(event, turn)
         settings = inherit_settings(folder, event.phase, event.stage, event.step, event.task.id)
@@ -58,7 +58,7 @@ def teacher_prompt(folder: RunDir, event: DialogueEvent, turn: int) -> TeacherPr
     if built is None or built[0] != hint.prompt_template:
         return _unavailable(f"the template {hint.prompt_template} has changed since.")
     source = f"Rebuilt from the stored dialogue; the template {built[0]} is unchanged."
-    return {"messages": list(built[1]), "notes": [source, *_omissions(config, request.turns, hint)]}
+    return TeacherPrompt(messages=list(built[1]), notes=[source, *_omissions(config, request.turns, hint)])
 
 
 def _component(category: str, values: dict[str, object]) -> ComponentConfig:
@@ -67,7 +67,7 @@ def _component(category: str, values: dict[str, object]) -> ComponentConfig:
 
 
 def _unavailable(reason: str) -> TeacherPrompt:
-    return {"messages": [], "notes": [UNAVAILABLE + reason]}
+    return TeacherPrompt(messages=[], notes=[UNAVAILABLE + reason])
 
 
 def _omissions(config: ComponentConfig, turns: Sequence[Turn], hint: Hint) -> list[str]:

@@ -29,6 +29,8 @@ from rl2f_core.errors import RL2FError
 from rl2f_core.types import ActionChoice, FrozenModel, Hint, JsonObject, LeakReport, Task, Turn, Verdict
 
 MAX_BYTES_PER_CHARACTER = 4
+VERDICT = ("correct", "parsed", "outcome", "score", "distance", "observation", "done")
+"""Fields of a verdict that a turn has in JSON."""
 _TASK_ERRORS = (RL2FError, ValidationError, LookupError, TypeError, ValueError, AttributeError)
 """Errors of an environment on a task of another version of it, or on an edited one."""
 
@@ -98,7 +100,7 @@ class HintDetail(Hint, Findings):
     model_config = _renamed(text="hint", prompt_template="hint_prompt_template", error="hint_error")
     leak: LeakReport | None = Field(None, exclude=True)
     hint_bits: float | None
-    """Information in the hint; see `rl2f_core.types.Turn` for this and the next two."""
+    """Information in the hint."""
     bits_left: float | None
     """log2 of the candidates after it."""
     determines_answer: bool
@@ -197,18 +199,11 @@ def dialogue_detail(run: Run, view: DialogueView) -> DialogueDetail:
 
 
 def _turn(view: DialogueView, turn: Turn, last: Turn | None, prompt: TaskPrompt) -> TurnDetail:
-    verdict = turn.verdict
     return TurnDetail(
         **{**fields_of(turn, Turn), "hint": _hint(view, turn)},
         reprompt=_reprompt(turn, last, prompt),
         changes=None if last is None else changes(last.attempt, turn.attempt),
-        correct=verdict.correct,
-        parsed=verdict.parsed,
-        outcome=verdict.outcome,
-        score=verdict.score,
-        distance=verdict.distance,
-        observation=verdict.observation,
-        done=verdict.done,
+        **{name: getattr(turn.verdict, name) for name in VERDICT},
         total_reward=turn.known_reward,
         token_count=len(turn.token_ids),
     )

@@ -26,6 +26,7 @@ RunOrOldId = Annotated[RunId, OldName("run_id")]
 """Argument `run`, which was called `run_id`."""
 RunsOrOldIds = Annotated[RunIds, OldName("run_ids")]
 """Argument `runs`, which was called `run_ids`."""
+NoteId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a note.")]
 ShortText = Annotated[str, Field(max_length=300)]
 Checkpoint = Annotated[str, Field(max_length=300, description="Name of a checkpoint, e.g. `rl2f@24`.")]
 Cursor = Annotated[str, Field(max_length=1000, description="`before` or `after` of another page.")]

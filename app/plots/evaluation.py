@@ -22,7 +22,6 @@ from rl2f_core.dialogue.metrics.dialogues import (
     paired_effect_difference,
     solve_rate_difference,
 )
-from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
 from rl2f_core.evaluation.formatting import count_text, interval_text, number, verdict_text
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
@@ -109,21 +108,6 @@ class Evaluation:
     def last(self) -> str | None:
         """Return the newest checkpoint that was evaluated with hints."""
         return next((c for c in reversed(self.checkpoints) if (c, "hints") in self.cells), None)
-
-
-def read_report(folder: Path) -> EvaluationReport | None:
-    """Return the report in a run's folder, None if it is missing; raises `DataError` if it cannot be read."""
-    path = checked_path(folder, "evaluation/report.json")
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DataError("The evaluation's report cannot be read.", value=path.name) from error
-    try:
-        return EvaluationReport.model_validate_json(text)
-    except ValueError as error:
-        raise DataError("The evaluation's report is damaged.", value=path.name, fix="Evaluate again.") from error
 
 
 def from_report(report: EvaluationReport) -> Evaluation:

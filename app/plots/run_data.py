@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import yaml
 
 from app.common.context import Context
-from app.plots.evaluation import Evaluation, Outcomes, from_levels, from_outcomes, from_report, read_levels, read_report
+from app.plots.evaluation import Evaluation, Outcomes, from_levels, from_outcomes, from_report, read_levels
 from app.plots.run_charts import CleanSteps, PlotOptions, sizes_of
 from app.plots.series import XKind
 from jobs.db.errors import UnknownRunError
@@ -20,6 +20,7 @@ from jobs.db.queries import metrics, outcomes, runs
 from rl2f_core import registry
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.errors import DataError, UnknownNameError
+from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.types import JsonObject
 
 T = TypeVar("T")

@@ -31,7 +31,8 @@ from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError, RunError
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart
 from rl2f_core.evaluation.plotting import figure, resolve_colors
-from rl2f_core.evaluation.report import EvaluationReport, findings, tables
+from rl2f_core.evaluation.report import findings, tables
+from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, StatusEvent, read_events
 from rl2f_core.types import JsonObject
@@ -128,13 +129,9 @@ def _run_page(run_dir: RunDir, config: BaseRun) -> JsonObject:
 
 def _evaluation(run_dir: RunDir) -> list[JsonObject]:
     """Return the sections of the evaluation, one per sub-environment after the first."""
-    path = run_dir.evaluation / "report.json"
-    if not path.is_file():
+    report = read_report(run_dir.path)
+    if report is None:
         return []
-    try:
-        report = EvaluationReport.model_validate_json(path.read_bytes())
-    except ValueError as error:
-        raise DataError("The evaluation's report is damaged.", value=path.name, fix="Evaluate again.") from error
     charts = [chart for chart in (accuracy_chart(report), effect_chart(report)) if chart.plots]
     figures = [
         {"title": f"{chart.title}: {plot.title}" if plot.title else chart.title, "unit": plot.unit,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.run.events import DialogueEvent, read_dialogues
 from rl2f_core.types import DEMONSTRATION
 
 GROUP_SIZE = 4
@@ -42,10 +42,9 @@ def chosen_dialogues(run_dir: RunDir, limit: int, ids: Sequence[str] = ()) -> li
 
 
 def _dialogues(run_dir: RunDir) -> Iterator[DialogueEvent]:
-    for event in read_events(run_dir.events_path, having=b'"dialogue"'):
-        if isinstance(event, DialogueEvent):
-            turns = tuple(turn.model_copy(update={"token_ids": (), "logprobs": ()}) for turn in event.dialogue.turns)
-            yield event.model_copy(update={"dialogue": event.dialogue.model_copy(update={"turns": turns})})
+    for event in read_dialogues(run_dir.events_path):
+        turns = tuple(turn.model_copy(update={"token_ids": (), "logprobs": ()}) for turn in event.dialogue.turns)
+        yield event.model_copy(update={"dialogue": event.dialogue.model_copy(update={"turns": turns})})
 
 
 def _unit(event: DialogueEvent) -> Unit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +13,7 @@ from rl2f_core.errors import ConfigError, RL2FError, RunError, UnknownNameError
 from rl2f_core.models.store.conversion import conversion_name
 from rl2f_core.models.store.store import is_loadable, list_models
 from rl2f_core.run.directory import RunDir
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -87,24 +86,26 @@ def parse_settings(data: JsonObject) -> ChatSettings:
     return settings
 
 
-@dataclass(frozen=True)
-class RunCheckpoints:
-    """A run with its usable checkpoints."""
+class ChatRun(FrozenModel):
+    """A run with the checkpoints that can chat."""
 
     run: int
     name: str
     model: str
+    """Base model of its checkpoints."""
     environment: str
     checkpoints: list[str]
+    """Names for `RUN:CHECKPOINT`, e.g. `rl2f@20` for `17:rl2f@20`."""
 
 
-def run_choices(db: Database, workspace: Workspace) -> list[RunCheckpoints]:
+def run_choices(db: Database, workspace: Workspace) -> list[ChatRun]:
     """Return the newest training runs with checkpoints and a loadable base model, newest first."""
     choices = []
     for run in runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows:
         names = [c.name for c in runs.checkpoints(db, run.id or 0) if _folder(workspace, run, c) is not None]
         if names and is_loadable(run.model):
-            choices.append(RunCheckpoints(run.id or 0, run.name, run.model, run.environment, names))
+            fields = {name: getattr(run, name) for name in ("name", "model", "environment")}
+            choices.append(ChatRun(run=run.id, **fields, checkpoints=names))
     return choices
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jobs.db.models import ChatMessage
+from jobs.db.models import ChatMessage, MessageSummary
 from rl2f_core.errors import DataError
-from rl2f_core.types import Hint, JsonObject, Turn
+from rl2f_core.types import Hint, Turn
 
 Messages = Mapping[int, ChatMessage]
 
@@ -26,7 +26,7 @@ def responses(messages: Messages, parent: int, checkpoint: str) -> list[ChatMess
     return [m for m in messages.values() if m.parent == parent and m.role == "assistant" and m.checkpoint == checkpoint]
 
 
-def can_continue(message: ChatMessage) -> bool:
+def can_continue(message: MessageSummary) -> bool:
     """Return whether a conversation can continue a message."""
     return message.role == "assistant" and message.status in ("done", "stopped")
 
@@ -75,10 +75,10 @@ def turns(messages: Sequence[ChatMessage]) -> list[Turn]:
     return result
 
 
-def to_json(message: ChatMessage) -> JsonObject:
-    """Return a message as JSON for the browser, without tokens."""
+def without_tokens(message: ChatMessage) -> MessageSummary:
+    """Return a message for the browser, without tokens."""
     omitted = ("token_ids", "logprobs")
     detail = {k: v for k, v in message.detail.items() if k not in omitted}
     if isinstance(turn := detail.get("turn"), dict):
         detail["turn"] = {k: v for k, v in turn.items() if k not in omitted}
-    return {**message.model_dump(exclude={"detail"}), "detail": detail}
+    return MessageSummary(**{**dict(message), "detail": detail})

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jobs.chat import tree
-from jobs.db.models import ChatMessage
+from jobs.db.models import ChatMessage, MessageSummary
 from jobs.db.queries import chats
 from jobs.model_server.protocol import ApiError
 from rl2f_core.errors import RL2FError
-from rl2f_core.types import JsonObject
+from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -67,6 +67,19 @@ class ResponseSlot:
         )  # fmt: skip
 
 
+class TurnUpdate(FrozenModel):
+    """State of a turn of a chat. Each update contains the whole text so far."""
+
+    status: str
+    """Progress before the first token, e.g. `Loading tiny …`."""
+    messages: list[MessageSummary]
+    """Messages that the turn has added, one response per checkpoint."""
+    error: JsonObject | None
+    """what, value, known, fix; responses that had not ended are `failed`."""
+    ended: bool
+    """This is the last update."""
+
+
 class Turn:
     """The responses that are being generated in a chat.
 
@@ -90,19 +103,20 @@ class Turn:
         self.version = 0
         """Increases with every change of `state`."""
         self._status, self._error, self._ended = "", None, False
-        self._messages: dict[int | None, JsonObject] = {}
+        self._messages: dict[int | None, MessageSummary] = {}
         self._lock = threading.Lock()
         self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- followers -------------------------------------------------------------------------------------------------
-    def state(self) -> JsonObject:
-        """Return progress, the messages of the turn with the whole text so far, the error, and whether it has ended."""
+    def state(self) -> TurnUpdate:
+        """Return the state now."""
         with self._lock:
             texts = {slot.message.id: slot.text for slot in self.slots if slot.message and not slot.is_finished}
-            messages = [{**m, "content": texts.get(number, m["content"])} for number, m in self._messages.items()]
-            return {"status": self._status, "messages": messages, "error": self._error, "ended": self._ended}
+            shown = self._messages.values()
+            messages = [m.model_copy(update={"content": texts.get(m.id, m.content)}) for m in shown]
+            return TurnUpdate(status=self._status, messages=messages, error=self._error, ended=self._ended)
 
     def _change(self, **values: object) -> None:
         """Change parts of the state."""
@@ -114,11 +128,11 @@ class Turn:
     def _show(self, message: ChatMessage | None) -> None:
         """Add a message, or its new version, to the state."""
         if message is not None:
-            self._change(messages={**self._messages, message.id: tree.to_json(message)})
+            self._change(messages={**self._messages, message.id: tree.without_tokens(message)})
 
     def add_messages(self, user: ChatMessage) -> None:
         """Add a user message, unless it is stored, and the empty responses to it."""
-        new = [] if user.id is not None else chats.add(self.db, self.chat, [user])
+        new: list[ChatMessage] = [] if user.id is not None else chats.add(self.db, self.chat, [user])
         for slot in self.slots:
             slot.parent = user.id
         added = chats.add(self.db, self.chat, [slot.new_message(self.chat) for slot in self.slots])

@@ -70,7 +70,7 @@ class DialogueSummary(Summary):
     index: int
     """0-based position in the group."""
     stop_reason: str
-    """Why it ended; see `rl2f_core.types.StopReason`."""
+    """Why it ended, e.g. `solved`."""
     error: str | None = None
     """The error that ended it."""
     policy: str

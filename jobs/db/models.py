@@ -98,31 +98,47 @@ class Tag(SQLModel, table=True):
     tag: str = Field(primary_key=True, index=True)
 
 
-class Stage(SQLModel, table=True):
-    """A stage of a training run, from its config and metric events."""
+class StageSummary(Summary):
+    """A stage of a run."""
 
-    run_id: int = Field(foreign_key="run.id", primary_key=True)
-    index: int = Field(primary_key=True)
+    run_id: int = Field(foreign_key="run.id", primary_key=True, exclude=True)
     name: str
     method: str
+    """Its method."""
     steps: int
+    """All steps."""
     done: int = 0
+    """Completed steps."""
     started: float | None = None
+
+
+class Stage(StageSummary, table=True):
+    """A stage of a training run, from its config and metric events."""
+
+    index: int = Field(primary_key=True)
     ended: float | None = None
 
 
-class Checkpoint(SQLModel, table=True):
-    """Saved weights."""
+class CheckpointSummary(Summary):
+    """A checkpoint of a run."""
 
-    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    run_id: int = Field(foreign_key="run.id", primary_key=True, exclude=True)
     name: str = Field(primary_key=True)
     """`stage@step`."""
     stage: str
+    """Name of the stage."""
     step: int
+    """1-based step of the stage."""
+    sha256: str
+    """Digest of the weights."""
+    time: float
+
+
+class Checkpoint(CheckpointSummary, table=True):
+    """Saved weights."""
+
     path: str
     """Relative to the run directory."""
-    sha256: str
-    time: float
 
 
 class Metric(SQLModel, table=True):
@@ -241,38 +257,53 @@ class Note(NoteSummary, table=True):
     run_id: int = Field(foreign_key="run.id")
 
 
-class Chat(SQLModel, table=True):
-    """A chat with one base model and up to three of its adapters, or an interactive task."""
+class ChatSummary(Summary):
+    """A chat without its settings."""
 
-    id: int | None = Field(default=None, primary_key=True)
+    id: int = Field(default=None, primary_key=True)
     title: str
     mode: str = "chat"
-    """chat or play."""
+    """`chat`, or `play` for an interactive task."""
+    created: float
+    changed: float = Field(index=True)
+    """When it changed last, in seconds since 1970, UTC."""
+
+
+class Chat(ChatSummary, table=True):
+    """A chat with one base model and up to three of its adapters, or an interactive task."""
+
     settings: JsonObject = json_column()
     """Model, checkpoints (`base`, `17:rl2f@20`), sampling, seed, system prompt; for a task, the environment config."""
     task: JsonObject | None = Field(default=None, sa_column=Column(JSON))
     """The interactive task (`rl2f_core.types.Task`), with privileged data."""
-    created: float
-    changed: float = Field(index=True)
 
 
-class ChatMessage(SQLModel, table=True):
-    """A message in a tree. An edit is a new child of the same parent, so the original remains."""
+class MessageSummary(Summary):
+    """A message of a chat; messages form a tree. An edit is a new child of the same parent, so the original remains."""
 
-    __table_args__ = (Index("ix_chatmessage_chat", "chat_id", "id"),)
-    id: int | None = Field(default=None, primary_key=True)
+    id: int = Field(default=None, primary_key=True)
+    """Number of the message."""
     chat_id: int = Field(foreign_key="chat.id")
+    """Number of the chat."""
     parent: int | None = None
+    """Number of the message before it."""
     role: str
-    """system, user, assistant or teacher (a user message that is a hint)."""
+    """user, assistant, or teacher (a hint)."""
     checkpoint: str = ""
     """Checkpoint of an assistant message; empty for a user message."""
     content: str = text_column()
+    """The text."""
     status: str = "done"
     """done, streaming, stopped or failed (see `detail.error`)."""
     detail: JsonObject = json_column()
-    """Verdict, leak report, token count, seconds, error."""
+    """Verdict, hint, leak report, token count, seconds, error."""
     time: float
+
+
+class ChatMessage(MessageSummary, table=True):
+    """A message with the tokens of its response in `detail`."""
+
+    __table_args__ = (Index("ix_chatmessage_chat", "chat_id", "id"),)
 
 
 class ScheduledRun(Summary, table=True):

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pydantic import Field
+
+from rl2f_core.types import FrozenModel
 
 
-@dataclass(frozen=True)
-class ServerLimits:
+class ServerLimits(FrozenModel):
     """Limits of one server."""
 
-    max_running: int = 32
+    max_running: int = Field(32, ge=1, le=1024)
     """Sequences that are generated together."""
-    max_waiting: int = 256
-    """Sequences that wait for the running ones."""
-    max_model_len: int = 4096
-    """Tokens of a prompt and its completion; the memory of the KV cache is proportional to it."""
+    max_waiting: int = Field(256, ge=0, le=100_000)
+    """Sequences that may wait; more requests get status 429."""
+    max_model_len: int = Field(4096, ge=16, le=2**31)
+    """Maximum tokens of a prompt and its completion."""
     max_body_bytes: int = 4_000_000
     body_seconds: float = 30.0
     """Time for sending a body."""
-    request_seconds: float = 600.0
-    """Time from the body to the end of the response; the studio's own requests have no limit."""
+    request_seconds: float = Field(600.0, gt=0, le=1e6)
+    """Seconds after which a request ends."""
     idle_seconds: float | None = None
     """Idle time after which the model is unloaded; None keeps it."""
     memory_gb: float = 0.0

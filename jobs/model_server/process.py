@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -180,7 +180,7 @@ class ModelProcess:
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, open(self.log, "ab") as log:
             command = [sys.executable, "-m", "jobs.model_server.process", "--fd", str(listener.fileno())]
             popen = subprocess.Popen(
-                [*command, "--limits", json.dumps(asdict(self.limits))],
+                [*command, "--limits", self.limits.model_dump_json()],
                 stdin=subprocess.PIPE,  # the process ends when this pipe closes
                 stdout=log,
                 stderr=log,
@@ -234,15 +234,14 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description="The studio's model process.")
     parser.add_argument("--fd", type=int, required=True, help="Inherited listening socket.")
-    parser.add_argument("--limits", type=json.loads, required=True, help="ServerLimits as JSON.")
+    parser.add_argument("--limits", type=ServerLimits.model_validate_json, required=True, help="ServerLimits as JSON.")
     options = parser.parse_args()
-    limits = ServerLimits(**options.limits)
     token, api_key = os.environ.pop(TOKENS_VARIABLE).split()  # child processes must not inherit them
-    _limit_memory(limits.memory_gb)
+    _limit_memory(options.limits.memory_gb)
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} model process {os.getpid()} started", file=sys.stderr, flush=True)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     # skips the libraries' shutdown, which takes seconds
-    server = ModelServer(limits, {}, api_key, token, on_idle=lambda: os._exit(0))
+    server = ModelServer(options.limits, {}, api_key, token, on_idle=lambda: os._exit(0))
     config = uvicorn.Config(server.app(), log_level="warning", access_log=False, ws="none", lifespan="off")
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=options.fd)])
     os._exit(1)

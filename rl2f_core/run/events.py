@@ -308,3 +308,8 @@ def read_events(path: str | Path, *, strict: bool = False, having: bytes = b"") 
     if invalid:
         text = "%d lines of %s are damaged, or were written by another version, and are left out. The first is %s."
         _log.warning(text, len(invalid), path, invalid[0])
+
+
+def read_dialogues(path: str | Path, *, having: bytes = b'"dialogue"') -> Iterator[DialogueEvent]:
+    """Read the dialogue events of a file; see `read_events`."""
+    return (event for event in read_events(path, having=having) if isinstance(event, DialogueEvent))

@@ -304,7 +304,7 @@ def context(workspace: Workspace, db: Database) -> Context:
 
 def test_an_imported_run_without_a_known_model_is_not_offered_in_chat(context: Context, imported: int) -> None:
     model = runs.get(context.db, imported).model
-    assert model not in ChatEndpoints(context).list_chat_models()["models"]
+    assert model not in ChatEndpoints(context).list_chat_models().models
     with pytest.raises(RL2FError, match=f"not known to the workspace.*{model}"):
         resolve_checkpoints(context.db, context.workspace, ChatSettings(model=model))
 
@@ -315,10 +315,10 @@ def test_a_checkpoint_whose_base_model_is_gone_is_not_offered_in_chat(
     base = shutil.copytree(tiny, tmp_path / "base")
     write_model_run(context.workspace.runs / "r", base, ["rl@2"])
     import_run(context.db, context.workspace, "r")
-    assert ChatEndpoints(context).list_chat_models()["runs"]
+    assert ChatEndpoints(context).list_chat_models().runs
     shutil.rmtree(base)
     left = ChatEndpoints(context).list_chat_models()
-    assert left["runs"] == [] and str(base) not in left["models"]
+    assert left.runs == [] and str(base) not in left.models
 
 
 def test_a_fork_of_an_imported_run_without_a_known_model_says_why_it_is_refused(

@@ -10,6 +10,7 @@ import typer
 from app.commands.options import AsJson, Root
 from app.commands.settings import options_of
 from app.common.console import out, table
+from app.common.quantities import ends, fraction
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,11 +137,7 @@ def _next_labels(total: Estimates) -> list[str]:
 
 def proportion(interval: Interval) -> str:
     """Format `.94 [.88, .97]`, or a dash."""
-    if interval.value is None:
-        return "–"
-    has_ends = interval.low is not None and interval.high is not None
-    ends = f" [{_two_digits(interval.low)}, {_two_digits(interval.high)}]" if has_ends else ""
-    return f"{_two_digits(interval.value)}{ends}"
+    return f"{fraction(interval.value)} {ends(interval)}".rstrip()
 
 
 def count(interval: Interval) -> str:
@@ -148,13 +145,6 @@ def count(interval: Interval) -> str:
     if interval.value is None:
         return "–"
     return f"{interval.value:,.0f}" + ("" if interval.low is None else f" [{interval.low:,.0f}, {interval.high:,.0f}]")
-
-
-def _two_digits(value: float | None) -> str:
-    assert value is not None
-    text = f"{abs(value):.3f}" if 0 < abs(value) < 0.005 else f"{abs(value):.2f}"
-    sign = "−" if value < 0 and text.strip("0.") else ""
-    return sign + (text[1:] if text.startswith("0") else text)
 
 
 def _score_table(report: DetectorReport, group_by: str) -> Table:

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,9 +87,8 @@ def serve(
         port = listener.getsockname()[1]
         url = f"http://{display_name(host)}:{port}"
         context = open_workspace(workspace, url, executor)
-        context.chat_limits = replace(
-            STUDIO_LIMITS, idle_seconds=chat_idle_seconds, memory_gb=chat_memory_gb, reserve_gb=chat_reserve_gb
-        )
+        chat = {"idle_seconds": chat_idle_seconds, "memory_gb": chat_memory_gb, "reserve_gb": chat_reserve_gb}
+        context.chat_limits = STUDIO_LIMITS.model_copy(update=chat)
         stack.callback(_close, context)
         if context.read_only:
             err().print(f"{context.lock_owner} This one is read-only.", markup=False, soft_wrap=True)

@@ -7,17 +7,21 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.commands.completion import complete_run_or_number
 from app.commands.options import Root, find_run, parse_checkpoint
 from app.commands.server.serve import display_name, listen, read_secret, run_server
+from app.commands.settings import options_of
 from app.common.console import err
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import ConfigError
 from rl2f_core.run.directory import RunDir
+
+if TYPE_CHECKING:
+    from jobs.model_server.limits import ServerLimits
 
 COMMAND = "rl2f serve-model …"
 
@@ -41,19 +45,16 @@ def serve_model(
         str | None, typer.Option(metavar="NAME", help="Environment variable that holds the API key.")
     ] = None,
     backend: Annotated[str, typer.Option(help="auto, hf, or vllm, which runs `vllm serve`.")] = "auto",
-    max_running: Annotated[int, typer.Option(min=1, max=1024, help="Sequences that are generated together.")] = 32,
-    max_waiting: Annotated[
-        int, typer.Option(min=0, max=100_000, help="Sequences that may wait; more requests get status 429.")
-    ] = 256,
-    context: Annotated[
-        int, typer.Option(min=16, max=10_000_000, help="Maximum tokens of a prompt and its completion.")
-    ] = 4096,
-    timeout: Annotated[float, typer.Option(min=1, max=1e6, help="Seconds after which a request ends.")] = 600,
+    limits: ServerLimits = options_of(
+        "jobs.model_server.limits:ServerLimits",
+        **dict.fromkeys(("max_body_bytes", "body_seconds", "idle_seconds", "memory_gb", "reserve_gb")),
+        max_model_len="--context",
+        request_seconds="--timeout",
+    ),
     workspace: Root = None,
 ) -> None:
     """Serve checkpoints with one base model to OpenAI clients. Ctrl-C stops the server."""
     from jobs.model_server import vllm
-    from jobs.model_server.limits import ServerLimits
     from jobs.model_server.models import base_name, find_models
     from jobs.model_server.server import ModelServer
 
@@ -62,11 +63,12 @@ def serve_model(
     models = find_models(find_checkpoints(checkpoints, workspace), base=base)
     source = next(iter(models.values()))
     if _backend_name(backend, ModelConfig(name=source.base, dtype=source.dtype, device=source.device)) == "vllm":
-        raise typer.Exit(vllm.run(vllm.serve_options(models, host, port, context, max_running), api_key))
+        raise typer.Exit(
+            vllm.run(vllm.serve_options(models, host, port, limits.max_model_len, limits.max_running), api_key)
+        )
     with listen(host, port, COMMAND) as listener:
         url = f"http://{display_name(host)}:{listener.getsockname()[1]}/v1"
         err().print(f"Loading {base_name(source)} …", markup=False)
-        limits = ServerLimits(max_running, max_waiting, context, request_seconds=timeout)
         with contextlib.closing(ModelServer(limits, models, api_key)) as server:
             server.load_models()
             messages = [f"Serving at {url}  (Ctrl-C stops the server)", *(f"  {name}" for name in models)]

@@ -186,10 +186,10 @@ def prompt_view(turn: int, prompt: TeacherPrompt | None) -> list[Node]:
     if prompt is None:
         return [el("div", button)]
     messages: list[Node] = []
-    for message in prompt["messages"]:
+    for message in prompt.messages:
         role = message["role"]
         messages += [el("span.rl-muted.rl-small", role), text_block(message["content"], label=f"{role} message")]
-    notes = [el("p.rl-muted.rl-small", note) for note in prompt["notes"]]
+    notes = [el("p.rl-muted.rl-small", note) for note in prompt.notes]
     return [
         el("div", button),
         el("div.rl-stack.dv-saw", messages, notes, role="group", aria_label="what the teacher saw"),

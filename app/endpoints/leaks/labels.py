@@ -87,17 +87,12 @@ class HintToLabel(FrozenModel):
     """A hint with its dialogue up to it."""
 
     run: RunId
-    """Number of the run."""
     event_id: EventId
-    """Id of the dialogue; permanent in its run."""
     turn: TurnIndex
-    """0-based turn."""
     dialogue_id: str
     """Id of the dialogue in its run."""
     environment: str
-    """Name of the environment."""
     level: str
-    """Difficulty of the task."""
     length: int
     """Number of turns of the dialogue."""
     prompt: TaskPrompt

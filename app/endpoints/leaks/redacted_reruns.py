@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.endpoints.types import from_row
 from jobs.db.models import Run
 from jobs.db.queries.dialogues import DialogueView
 from rl2f_core.common.stats.intervals import Interval
@@ -54,9 +55,9 @@ def rerun_result(row: Run, config: ForkRun, view: DialogueView, folder: RunDir) 
     result = next((hint for hint in report.hints if hint.checkpoint == checkpoint), None) if report else None
     masked = result.hints_by_arm.get("redacted") if result else None
     after = view.turns[config.turn + 1 : config.turn + 2]
-    return RedactedRerun(
-        status=row.status,
-        detail=row.detail,
+    return from_row(
+        RedactedRerun,
+        row,
         run=row.id,
         turn=config.turn,
         checkpoint=checkpoint,

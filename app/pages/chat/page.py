@@ -101,16 +101,16 @@ class _Page:
             fields["source"] = gr.Dropdown([], label="Task from", min_width=320, elem_id="chat-source")
             fields["split"] = gr.Dropdown(list(choices.SPLITS), value="test", label="Split", min_width=120)
             fields["index"] = gr.Textbox(label="Task number", placeholder="random", max_lines=1, min_width=110)
-        most = self.limits["max_checkpoints"]
+        most = self.limits.max_checkpoints
         fields["checkpoints"] = gr.Dropdown([], label="Checkpoints", multiselect=True, max_choices=most)
         with gr.Row():
             for name in choices.SAMPLING:
-                fields[name] = choices.sampling_field(name, self.limits["sampling"][name])
-        most = self.limits["max_text"]
+                fields[name] = choices.sampling_field(name, self.limits.sampling[name])
+        most = self.limits.max_text
         fields["system"] = gr.Textbox(label="System message", placeholder="none", max_lines=6, max_length=most)
 
     def _build_composer(self) -> None:
-        most = self.limits["max_text"]
+        most = self.limits.max_text
         self.note = View(elem_id="chat-note")
         with gr.Column(visible=False, elem_id="chat-editor") as self.editor:
             self.edited = gr.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, max_length=most)
@@ -243,7 +243,7 @@ class _Page:
     def open_page(self, tab: ChatTab, query: dict[str, str]) -> Updates:
         """Show what the address names."""
         found = self.chat.list_chat_models()
-        tab.models, tab.runs = found["models"], found["runs"]
+        tab.models, tab.runs = found.models, found.runs
         tab.memory = self.chat.chat_memory()
         tab.read_list(self.chat)
         if "chat" not in query:
@@ -260,7 +260,7 @@ class _Page:
     def _open_draft(self, tab: ChatTab, query: Mapping[str, str]) -> Updates:
         tab.start_draft("play" if "play" in query else "chat")
         found, tab.error = choices.draft(query, tab.models, tab.runs, self.presets)
-        defaults = {name: self.limits["sampling"][name]["default"] for name in choices.SAMPLING}
+        defaults = {name: self.limits.sampling[name]["default"] for name in choices.SAMPLING}
         values = {**found, **defaults, "mode": tab.mode, "split": "test", "system": ""}
         return self.draw_settings(tab, values) | self.draw(tab)
 
@@ -272,12 +272,12 @@ class _Page:
             return {self.settings: gr.update(visible=False), **self.draw(tab)}
         tab.open(state, message)
         tab.read_actions(self.chat)
-        if state["streaming"]:
+        if state.streaming:
             tab.follow(self.chat, self.chat.follow_chat(number))
         elif tab.is_task and tab.actions is None and not tab.tree.attempted() and tab.is_writable:
             tab.follow(self.chat, self.chat.continue_task_chat(number))
         assert tab.chat is not None
-        now = tab.chat["settings"]
+        now = tab.chat.settings
         names = {name: now[name] for name in ("model", "checkpoints", "source", "split", "system")}
         values = {**names, **now["sampling"], "mode": tab.mode, "index": ""}
         return self.draw_settings(tab, values) | self.draw(tab)
@@ -303,7 +303,7 @@ class _Page:
             if tab.is_over:
                 return self._open_another_task(tab)
             return self._give_hint(tab, "person" if tab.sampled() else "scripted", message)
-        choices.check_message(message, self.limits["max_text"])
+        choices.check_message(message, self.limits.max_text)
         shown: Updates = {}
         if tab.chat is None:
             shown = self._create(tab, form)
@@ -323,24 +323,24 @@ class _Page:
             system = form["system"] or ""
             made = self.chat.start_chat(form["model"], form["checkpoints"], choices.chosen_sampling(form), system)
         tab.read_list(self.chat)
-        return {self.address: {"chat": made["id"]}, **self._open_chat(tab, made["id"])}
+        return {self.address: {"chat": made.id}, **self._open_chat(tab, made.id)}
 
     def _save_settings(self, tab: ChatTab, form: JsonObject) -> bool:
         """Change the settings of the open chat to those of the form; return whether they differ."""
         assert tab.chat is not None
-        now = tab.chat["settings"]
+        now = tab.chat.settings
         wanted: JsonObject = {"sampling": choices.chosen_sampling(form)}
         if not tab.is_task:
             wanted |= {"checkpoints": form["checkpoints"] or ["base"], "system": form["system"] or ""}
         changed = {name: value for name, value in wanted.items() if value != now[name]}
         if changed:
             tab.chat = self.chat.change_chat(tab.id, settings=changed)
-            tab.tree.checkpoints = list(tab.chat["settings"]["checkpoints"])
+            tab.tree.checkpoints = list(tab.chat.settings["checkpoints"])
         return bool(changed)
 
     def _open_another_task(self, tab: ChatTab) -> Updates:
         assert tab.chat is not None
-        now = tab.chat["settings"]
+        now = tab.chat.settings
         query = {"play": "1", "source": now["source"], "checkpoints": ",".join(now["checkpoints"])}
         return {self.address: query, **self._open_draft(tab, query)}
 
@@ -392,7 +392,7 @@ class _Page:
             case "rename":
                 assert tab.chat is not None
                 tab.editing = "title"
-                edited = gr.update(value=tab.chat["title"], label="Name")
+                edited = gr.update(value=tab.chat.title, label="Name")
                 return {self.edited: edited, self.save: gr.update(value="Rename"), **self.draw(tab)}
         return {self.chats: view.chat_list(tab), self.head: view.head(tab)}
 
@@ -408,9 +408,9 @@ class _Page:
                 more = {self.address: {"chat": tab.id, "at": data["message"]}}
             case "edit":
                 message = tab.tree.messages[int(data["message"])]
-                tab.editing = message["id"]
-                words = (message["detail"].get("hint") or {}).get("feedback") or message["content"]
-                label = view.edit_label(tab, message["role"])
+                tab.editing = message.id
+                words = (message.detail.get("hint") or {}).get("feedback") or message.content
+                label = view.edit_label(tab, message.role)
                 more = {self.edited: gr.update(value=words, label=label), self.save: gr.update(value="Create branch")}
             case "retry":
                 tab.follow(self.chat, self.chat.retry_response(tab.id, int(data["message"])))

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 import gradio as gr
 
-from app.endpoints.chat import ChatRun
+from jobs.chat.checkpoints import ChatRun
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import JsonObject
 
@@ -56,32 +56,32 @@ def action_buttons() -> gr.Dataset:
 def offered_checkpoints(runs: Sequence[ChatRun], model: str) -> list[tuple[str, str]]:
     """Return name and reference of the checkpoints of a base model, newest first."""
     found = [
-        (f"{run['run']}:{name} · {run['name']}", f"{run['run']}:{name}")
+        (f"{run.run}:{name} · {run.name}", f"{run.run}:{name}")
         for run in runs
-        if run["model"] == model
-        for name in reversed(run["checkpoints"])
+        if run.model == model
+        for name in reversed(run.checkpoints)
     ]
     return [("base", "base"), *found]
 
 
 def offered_sources(runs: Sequence[ChatRun], presets: Sequence[str]) -> list[tuple[str, str]]:
     """Return name and reference of the runs and presets whose environment can set a task."""
-    named = [(f"run {run['run']} · {run['name']} ({run['environment']})", f"run:{run['run']}") for run in runs]
+    named = [(f"run {run.run} · {run.name} ({run.environment})", f"run:{run.run}") for run in runs]
     return [*named, *((f"preset {name}", f"preset:{name}") for name in presets)]
 
 
 def default_checkpoints(runs: Sequence[ChatRun], source: str, model: str) -> list[str]:
     """Return base and newest checkpoint of the run that sets the task, if they fit the base model."""
     run = _source_run(runs, source)
-    if run is None or run["model"] != model or not run["checkpoints"]:
+    if run is None or run.model != model or not run.checkpoints:
         return ["base"]
-    return ["base", f"{run['run']}:{run['checkpoints'][-1]}"]
+    return ["base", f"{run.run}:{run.checkpoints[-1]}"]
 
 
 def source_model(runs: Sequence[ChatRun], source: str | None) -> str | None:
     """Return the base model of the run that sets the task."""
     run = _source_run(runs, source)
-    return None if run is None else run["model"]
+    return None if run is None else run.model
 
 
 def draft(
@@ -89,13 +89,13 @@ def draft(
 ) -> tuple[Draft, JsonObject | None]:
     """Return the settings that an address names, and an error about checkpoints that cannot be used."""
     wanted = [name for name in query.get("checkpoints", "").split(",") if name]
-    runs_by_number = {str(run["run"]): run for run in runs}
+    runs_by_number = {str(run.run): run for run in runs}
     run = next((run for name in wanted if (run := runs_by_number.get(name.partition(":")[0]))), None)
-    source = query.get("source") or (f"run:{run['run']}" if run else "")
+    source = query.get("source") or (f"run:{run.run}" if run else "")
     source = source or next((value for _, value in offered_sources(runs, presets)), "")
-    model = run["model"] if run else ""
+    model = run.model if run else ""
     if not run:
-        named = [query.get("model"), source_model(runs, query.get("source")), *(run["model"] for run in runs[:1])]
+        named = [query.get("model"), source_model(runs, query.get("source")), *(run.model for run in runs[:1])]
         model = next((candidate for candidate in [*named, *models] if candidate in models), None) or ""
     offered = {reference for _, reference in offered_checkpoints(runs, model)}
     usable = [name for name in dict.fromkeys(wanted) if name in offered][:4]
@@ -133,4 +133,4 @@ def chosen_sampling(form: JsonObject, names: Iterable[str] = SAMPLING) -> JsonOb
 
 
 def _source_run(runs: Sequence[ChatRun], source: str | None) -> ChatRun | None:
-    return next((run for run in runs if f"run:{run['run']}" == source), None)
+    return next((run for run in runs if f"run:{run.run}" == source), None)

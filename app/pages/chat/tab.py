@@ -7,29 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.endpoints.chat import (
-    ChatEndpoints,
-    ChatInfo,
-    ChatMemory,
-    ChatMessageInfo,
-    ChatPage,
-    ChatRun,
-    ChatState,
-    TaskAnswer,
-    TurnUpdate,
-)
+from app.endpoints.chat import ChatEndpoints, ChatInfo, ChatMemory, ChatPage, ChatState, TaskAnswer
 from app.pages.chat.tree import MessageTree
-from jobs.chat.checkpoints import ChatSettings
+from jobs.chat.checkpoints import ChatRun, ChatSettings
+from jobs.chat.turn import TurnUpdate
+from jobs.db.models import MessageSummary
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import PERSON, JsonObject
 
 Mode = Literal["chat", "play"]
 """A chat, or an interactive task."""
-NO_CHATS: ChatPage = {"chats": [], "total": 0, "before": None, "after": None}
-NO_MEMORY: ChatMemory = {
-    "running": False, "busy": False, "pid": None, "model": None, "starts": 0,
-    "served": None, "url": None, "requests": None, "bytes": None,
-}  # fmt: skip
 
 
 class FollowedTurn:
@@ -47,14 +34,14 @@ class FollowedTurn:
         threading.Thread(target=self._follow, args=[updates], name="chat-turn", daemon=True).start()
 
     def _follow(self, updates: Iterator[TurnUpdate]) -> None:
-        error: JsonObject | None = self.update["error"]
+        error: JsonObject | None = self.update.error
         try:
             for update in updates:
-                self.update, error = update, update["error"]
+                self.update, error = update, update.error
         except RL2FError as raised:
             error = describe(raised)
         finally:
-            self.update = {**self.update, "error": error, "ended": True}
+            self.update = self.update.model_copy(update={"error": error, "ended": True})
 
 
 @dataclass
@@ -84,16 +71,16 @@ class ChatTab:
     """Checkpoints that do not receive the next hint."""
     models: list[str] = field(default_factory=list)
     runs: list[ChatRun] = field(default_factory=list)
-    chats: ChatPage = field(default_factory=lambda: NO_CHATS)
+    chats: ChatPage = field(default_factory=ChatPage)
     search: str = ""
     cursor: str | None = None
-    memory: ChatMemory = field(default_factory=lambda: NO_MEMORY)
+    memory: ChatMemory = field(default_factory=ChatMemory)
 
     @property
     def id(self) -> int:
         """The open chat."""
         assert self.chat is not None
-        return self.chat["id"]
+        return self.chat.id
 
     @property
     def is_task(self) -> bool:
@@ -109,7 +96,7 @@ class ChatTab:
     def is_over(self) -> bool:
         """Every dialogue of the interactive task has ended."""
         attempted = self.tree.attempted()
-        return bool(attempted) and all(self.tree.chain(message)[-1]["detail"].get("ended") for message in attempted)
+        return bool(attempted) and all(self.tree.chain(message)[-1].detail.get("ended") for message in attempted)
 
     def sampled(self) -> list[str]:
         """Return the checkpoints that have attempts at an interactive task, without the person."""
@@ -118,11 +105,11 @@ class ChatTab:
     def targets(self) -> dict[str, int]:
         """Return checkpoint → the attempt that receives the next hint."""
         without = {PERSON, *self.without_hint}
-        return {name: m["id"] for name, m in self.tree.waiting().items() if name not in without}
+        return {name: m.id for name, m in self.tree.waiting().items() if name not in without}
 
-    def last_attempt(self) -> ChatMessageInfo | None:
+    def last_attempt(self) -> MessageSummary | None:
         """Return the person's last attempt on the shown branch."""
-        attempts = [message for message in self.tree.chain(PERSON) if message["role"] == "assistant"]
+        attempts = [message for message in self.tree.chain(PERSON) if message.role == "assistant"]
         return attempts[-1] if attempts else None
 
     def checkpoint_name(self, checkpoint: str) -> str:
@@ -130,7 +117,7 @@ class ChatTab:
         if checkpoint == PERSON:
             return "You"
         number = checkpoint.partition(":")[0]
-        name = next((run["name"] for run in self.runs if str(run["run"]) == number), "")
+        name = next((run.name for run in self.runs if str(run.run) == number), "")
         return f"{checkpoint} · {name}" if name else checkpoint
 
     # -- changes ---------------------------------------------------------------------------------------------------
@@ -153,11 +140,11 @@ class ChatTab:
 
     def update(self, state: ChatState) -> None:
         """Take over a chat as it is in the database; messages that are new to this tab are shown."""
-        known = self.tree if self.chat is not None and self.chat["id"] == state["chat"]["id"] else MessageTree()
-        self.chat, self.is_missing = {**state["chat"], "settings": complete(state["chat"]["settings"])}, False
-        self.mode = "play" if state["chat"]["mode"] == "play" else "chat"
-        known.checkpoints = list(self.chat["settings"]["checkpoints"])
-        for message in state["messages"]:
+        known = self.tree if self.chat is not None and self.chat.id == state.chat.id else MessageTree()
+        self.chat = state.chat.model_copy(update={"settings": complete(state.chat.settings)})
+        self.is_missing, self.mode = False, "play" if state.chat.mode == "play" else "chat"
+        known.checkpoints = list(self.chat.settings["checkpoints"])
+        for message in state.messages:
             known.put(message)
         self.tree = known
 
@@ -184,16 +171,16 @@ class ChatTab:
         if turn is None:
             return True
         update, shown, turn.shown = turn.update, turn.shown, turn.update
-        for message in update["messages"]:
+        for message in update.messages:
             tree.put(message)
         if self.turn is not turn:  # another request of the tab has left the chat
             return True
-        self.status = update["status"]
-        self._note(update["error"])
-        if update["ended"]:
+        self.status = update.status
+        self._note(update.error)
+        if update.ended:
             self.turn = None
             self.reload(chat)
-        return update["ended"] or shown is None or _outline(shown) != _outline(update)
+        return update.ended or shown is None or _outline(shown) != _outline(update)
 
     def reload(self, chat: ChatEndpoints) -> None:
         """Read the open chat, the list and the memory again."""
@@ -210,9 +197,9 @@ class ChatTab:
         """Read the valid actions after the person's last attempt; none after the end."""
         last = self.last_attempt()
         if self.is_task and self.chat is not None:
-            ended = last is not None and last["detail"].get("ended")
+            ended = last is not None and last.detail.get("ended")
             try:
-                self.actions = [] if ended else chat.list_task_actions(self.id, last and last["id"])
+                self.actions = [] if ended else chat.list_task_actions(self.id, last.id if last else None)
             except RL2FError as error:
                 self._note(describe(error))
 
@@ -221,7 +208,7 @@ class ChatTab:
         if action not in (self.actions or ()):
             return
         last = self.last_attempt()
-        for message in chat.take_task_action(self.id, action, last and last["id"]):
+        for message in chat.take_task_action(self.id, action, last.id if last else None):
             self.tree.put(message)
         self.read_actions(chat)
 
@@ -231,7 +218,7 @@ class ChatTab:
 
     def _note(self, error: JsonObject | None) -> None:
         """Show an error that no message shows."""
-        shown = [message["detail"].get("error") or {} for message in self.tree.messages.values()]
+        shown = [message.detail.get("error") or {} for message in self.tree.messages.values()]
         if error is not None and not any(
             isinstance(item, dict) and item.get("what") == error["what"] for item in shown
         ):
@@ -240,7 +227,7 @@ class ChatTab:
 
 def _outline(update: TurnUpdate) -> tuple[object, ...]:
     """Return messages with their status, and whether the progress of the turn is shown."""
-    return bool(update["status"]), [(message["id"], message["status"]) for message in update["messages"]]
+    return bool(update.status), [(message.id, message.status) for message in update.messages]
 
 
 def complete(settings: JsonObject) -> JsonObject:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from app.endpoints.chat import ChatMessageInfo
+from jobs.chat.tree import can_continue
+from jobs.db.models import MessageSummary
 
 
 @dataclass(frozen=True)
 class ChatTurn:
     """A user message with the shown response of each checkpoint."""
 
-    user: ChatMessageInfo
-    responses: dict[str, ChatMessageInfo]
+    user: MessageSummary
+    responses: dict[str, MessageSummary]
 
 
 class MessageTree:
@@ -24,8 +25,8 @@ class MessageTree:
         checkpoints: The checkpoints of the chat, in the order of their columns.
     """
 
-    def __init__(self, messages: Iterable[ChatMessageInfo] = (), checkpoints: Sequence[str] = ()) -> None:
-        self.messages: dict[int, ChatMessageInfo] = {}
+    def __init__(self, messages: Iterable[MessageSummary] = (), checkpoints: Sequence[str] = ()) -> None:
+        self.messages: dict[int, MessageSummary] = {}
         self.checkpoints = list(checkpoints)
         self._children: dict[int | None, list[int]] = {}
         self._selected: dict[Hashable, int] = {}
@@ -33,16 +34,16 @@ class MessageTree:
             self._add(message)
 
     @property
-    def prompt(self) -> ChatMessageInfo | None:
+    def prompt(self) -> MessageSummary | None:
         """The first user message: the prompt of an interactive task."""
         return next(iter(self._find(None, "user")), None)
 
-    def put(self, message: ChatMessageInfo) -> None:
+    def put(self, message: MessageSummary) -> None:
         """Add a message and select it, or replace a message."""
-        is_new = message["id"] not in self.messages
+        is_new = message.id not in self.messages
         self._add(message)
         if is_new:
-            self.select(message["id"])
+            self.select(message.id)
 
     def select(self, number: int) -> None:
         """Show the branch that contains a message."""
@@ -50,23 +51,23 @@ class MessageTree:
         for _ in range(len(self.messages) + 1):
             if message is None:
                 return
-            self._selected[_group(message)] = message["id"]
-            for response in message["detail"].get("after", {}).values():
+            self._selected[_group(message)] = message.id
+            for response in message.detail.get("after", {}).values():
                 if response in self.messages:
                     self._selected[_group(self.messages[response])] = response
-            message = None if message["parent"] is None else self.messages.get(message["parent"])
+            message = None if message.parent is None else self.messages.get(message.parent)
 
-    def siblings(self, message: ChatMessageInfo) -> list[ChatMessageInfo]:
+    def siblings(self, message: MessageSummary) -> list[MessageSummary]:
         """Return the alternatives of a message with itself, oldest first."""
         group = _group(message)
-        same_parent = (self.messages[number] for number in self._children.get(message["parent"], []))
+        same_parent = (self.messages[number] for number in self._children.get(message.parent, []))
         return [message for message in same_parent if _group(message) == group]
 
     def turns(self) -> list[ChatTurn]:
         """Return the turns of the shown branch of a chat."""
         turns: list[ChatTurn] = []
         parent: int | None = None
-        responses: dict[str, ChatMessageInfo] = {}
+        responses: dict[str, MessageSummary] = {}
         while len(turns) <= len(self.messages):
             following = [message for message in self._find(parent, "user") if _continues(message, responses)]
             if not following:
@@ -74,19 +75,19 @@ class MessageTree:
             # of continuations of different responses, the newer group is shown
             newest = list(dict.fromkeys(_group(message) for message in following))[-1]
             user = self._shown([message for message in following if _group(message) == newest])
-            parent = user["id"]
+            parent = user.id
             names = self.responding(parent)
             responses = {name: self._shown(self._find(parent, "assistant", name)) for name in names}
             turns.append(ChatTurn(user, responses))
         return turns
 
-    def chain(self, checkpoint: str) -> list[ChatMessageInfo]:
+    def chain(self, checkpoint: str) -> list[MessageSummary]:
         """Return the shown attempts and hints of a checkpoint in an interactive task."""
-        chain: list[ChatMessageInfo] = []
+        chain: list[MessageSummary] = []
         last = self.prompt
         while last is not None and len(chain) <= len(self.messages):
-            role = "teacher" if last["role"] == "assistant" else "assistant"
-            found = self._find(last["id"], role, checkpoint)
+            role = "teacher" if last.role == "assistant" else "assistant"
+            found = self._find(last.id, role, checkpoint)
             last = self._shown(found) if found else None
             if last is not None:
                 chain.append(last)
@@ -94,14 +95,14 @@ class MessageTree:
 
     def attempted(self) -> list[str]:
         """Return the checkpoints that have attempts at an interactive task."""
-        return [] if self.prompt is None else self.responding(self.prompt["id"])
+        return [] if self.prompt is None else self.responding(self.prompt.id)
 
     def responding(self, parent: int) -> list[str]:
         """Return the checkpoints of the responses to a message, those of the chat first."""
-        found = dict.fromkeys(message["checkpoint"] for message in self._find(parent, "assistant"))
+        found = dict.fromkeys(message.checkpoint for message in self._find(parent, "assistant"))
         return [*(c for c in self.checkpoints if c in found), *(c for c in found if c not in self.checkpoints)]
 
-    def waiting(self) -> dict[str, ChatMessageInfo]:
+    def waiting(self) -> dict[str, MessageSummary]:
         """Return checkpoint → its last attempt, which waits for a hint."""
         last = {checkpoint: self.chain(checkpoint)[-1] for checkpoint in self.attempted()}
         return {checkpoint: message for checkpoint, message in last.items() if waits_for_hint(message)}
@@ -113,44 +114,39 @@ class MessageTree:
             return None, {}
         responses = turns[-1].responses.items()
         after = {
-            name: response["id"] for name, response in responses if name in self.checkpoints and can_continue(response)
+            name: response.id for name, response in responses if name in self.checkpoints and can_continue(response)
         }
-        return turns[-1].user["id"], after
+        return turns[-1].user.id, after
 
-    def _add(self, message: ChatMessageInfo) -> None:
-        if message["id"] not in self.messages:
-            self._children.setdefault(message["parent"], []).append(message["id"])
-        self.messages[message["id"]] = message
+    def _add(self, message: MessageSummary) -> None:
+        if message.id not in self.messages:
+            self._children.setdefault(message.parent, []).append(message.id)
+        self.messages[message.id] = message
 
-    def _find(self, parent: int | None, role: str, checkpoint: str | None = None) -> list[ChatMessageInfo]:
+    def _find(self, parent: int | None, role: str, checkpoint: str | None = None) -> list[MessageSummary]:
         found = (self.messages[number] for number in self._children.get(parent, []))
-        return [message for message in found if message["role"] == role and checkpoint in (None, message["checkpoint"])]
+        return [message for message in found if message.role == role and checkpoint in (None, message.checkpoint)]
 
-    def _shown(self, alternatives: list[ChatMessageInfo]) -> ChatMessageInfo:
+    def _shown(self, alternatives: list[MessageSummary]) -> MessageSummary:
         selected = self._selected.get(_group(alternatives[0]))
-        return next((alternative for alternative in alternatives if alternative["id"] == selected), alternatives[-1])
+        return next((alternative for alternative in alternatives if alternative.id == selected), alternatives[-1])
 
 
-def can_continue(message: ChatMessageInfo) -> bool:
-    """Return whether a chat can continue a response."""
-    return message["status"] in ("done", "stopped")
-
-
-def waits_for_hint(message: ChatMessageInfo) -> bool:
+def waits_for_hint(message: MessageSummary) -> bool:
     """Return whether a message is an incorrect attempt that can receive a hint."""
-    detail = message["detail"]
-    is_attempt = message["role"] == "assistant" and message["status"] != "streaming" and bool(detail.get("turn"))
+    detail = message.detail
+    is_attempt = message.role == "assistant" and message.status != "streaming" and bool(detail.get("turn"))
     return is_attempt and not detail.get("ended")
 
 
-def _group(message: ChatMessageInfo) -> Hashable:
-    if message["role"] == "assistant":
-        return "assistant", message["parent"], message["checkpoint"]
-    if message["role"] == "teacher":
-        return "teacher", message["parent"]
-    return "user", message["parent"], tuple(sorted(message["detail"].get("after", {}).items()))
+def _group(message: MessageSummary) -> Hashable:
+    if message.role == "assistant":
+        return "assistant", message.parent, message.checkpoint
+    if message.role == "teacher":
+        return "teacher", message.parent
+    return "user", message.parent, tuple(sorted(message.detail.get("after", {}).items()))
 
 
-def _continues(user: ChatMessageInfo, responses: dict[str, ChatMessageInfo]) -> bool:
-    after: dict[str, int] = user["detail"].get("after", {})
-    return all(name not in responses or responses[name]["id"] == number for name, number in after.items())
+def _continues(user: MessageSummary, responses: dict[str, MessageSummary]) -> bool:
+    after: dict[str, int] = user.detail.get("after", {})
+    return all(name not in responses or responses[name].id == number for name, number in after.items())

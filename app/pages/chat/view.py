@@ -8,10 +8,11 @@ from itertools import combinations
 from app.common.urls import page_url
 from app.components.elements.transcript import OUTCOMES, Source, finding_lines, hint_marks, inline, text_block
 from app.components.nodes import Element, Node, action, el, empty, time_ago
-from app.endpoints.chat import ChatMessageInfo
 from app.endpoints.transcript import DetectorFinding, Findings
 from app.pages.chat.tab import ChatTab
-from app.pages.chat.tree import ChatTurn, can_continue, waits_for_hint
+from app.pages.chat.tree import ChatTurn, waits_for_hint
+from jobs.chat.tree import can_continue
+from jobs.db.models import MessageSummary
 from rl2f_core.types import PERSON, JsonObject, LeakReport
 
 STOPS = {
@@ -37,31 +38,31 @@ BUTTON_STYLE = "rl-small rl-quiet"
 def chat_list(tab: ChatTab) -> Element:
     """Return the page of the list of chats."""
     page = tab.chats
-    here = tab.chat["id"] if tab.chat else None
+    here = tab.chat.id if tab.chat else None
     rows = [
         el(
             "a.ch-item",
-            el("span.rl-cut", chat["title"]),
-            el("small", "interactive task · " if chat["mode"] == "play" else None, time_ago(chat["changed"])),
-            href=page_url("chat", chat=chat["id"]),
-            aria_current="page" if chat["id"] == here else None,
-            data_key=f"chat{chat['id']}",
+            el("span.rl-cut", chat.title),
+            el("small", "interactive task · " if chat.mode == "play" else None, time_ago(chat.changed)),
+            href=page_url("chat", chat=chat.id),
+            aria_current="page" if chat.id == here else None,
+            data_key=f"chat{chat.id}",
             data_action="open",
-            data_chat=chat["id"],
+            data_chat=chat.id,
         )
-        for chat in page["chats"]
+        for chat in page.chats
     ]
     nothing = el("p.rl-muted.rl-small", "Nothing found." if tab.search else "No chats yet.")
     pager = None
-    if page["before"] or page["after"]:
-        total = el("span.rl-muted.rl-num", f"{page['total']:,}" if page["total"] is not None else "")
-        pager = el("div.rl-row", _step("◄", "newer", page["before"]), _step("►", "older", page["after"]), total)
+    if page.before or page.after:
+        total = el("span.rl-muted.rl-num", f"{page.total:,}" if page.total is not None else "")
+        pager = el("div.rl-row", _step("◄", "newer", page.before), _step("►", "older", page.after), total)
     return el("div.ch-list", rows or nothing, pager, role="navigation", aria_label="Chats")
 
 
 def fold(tab: ChatTab) -> Element:
     """Return the heading that folds the list of chats on a narrow screen."""
-    return el("details.ch-fold", el("summary", "Chats"), data_key=f"fold{tab.chat['id'] if tab.chat else None}")
+    return el("details.ch-fold", el("summary", "Chats"), data_key=f"fold{tab.chat.id if tab.chat else None}")
 
 
 def _step(sign: str, label: str, cursor: str | None) -> Element:
@@ -77,7 +78,7 @@ def head(tab: ChatTab) -> Element:
     if tab.chat is None:
         title = "Interactive task" if tab.is_task else "New chat"
         return el("header.ch-head", el("h1", title), el("span.rl-grow"), memory)
-    settings = tab.chat["settings"]
+    settings = tab.chat.settings
     sampling = settings["sampling"]
     play = tab.is_task
     facts = [
@@ -99,7 +100,7 @@ def head(tab: ChatTab) -> Element:
         "button.rl-danger",
         "Delete",
         data_action="delete",
-        data_confirm=f"Delete “{tab.chat['title']}” and all its branches? Recorded dialogues remain.",
+        data_confirm=f"Delete “{tab.chat.title}” and all its branches? Recorded dialogues remain.",
     )
     menu = el(
         "details.rl-menu",
@@ -114,7 +115,7 @@ def head(tab: ChatTab) -> Element:
     )
     return el(
         "header.ch-head",
-        el("h1", tab.chat["title"]),
+        el("h1", tab.chat.title),
         el("span.rl-muted.rl-small", " · ".join(fact for fact in facts if fact)),
         el("span.rl-grow"),
         memory,
@@ -124,12 +125,12 @@ def head(tab: ChatTab) -> Element:
 
 def _memory(tab: ChatTab) -> Element:
     memory = tab.memory
-    if not memory["running"]:
+    if not memory.running:
         title = "It is loaded with the next message, and unloaded when idle."
         return el("span.rl-chip", "○ model unloaded", title=title)
     unload = el("button.rl-icon", "⏏", title="Unload the model", aria_label="Unload the model", data_action="unload")
-    text = f"● {memory['model']} in memory" if memory["model"] else "● model process"
-    return el("span.rl-chip", text, unload if tab.is_writable else None, title=f"process {memory['pid']}")
+    text = f"● {memory.model} in memory" if memory.model else "● model process"
+    return el("span.rl-chip", text, unload if tab.is_writable else None, title=f"process {memory.pid}")
 
 
 def about(tab: ChatTab) -> list[Node]:
@@ -193,7 +194,7 @@ def _turn(tab: ChatTab, turn: ChatTurn) -> Element:
         _message(tab, turn.user),
         _columns([_message(tab, response) for response in turn.responses.values()]),
         _ratings(tab, turn.responses.values()) if tab.is_writable else None,
-        data_key=f"turn{turn.user['id']}",
+        data_key=f"turn{turn.user.id}",
     )
 
 
@@ -201,20 +202,20 @@ def _columns(columns: list[Element]) -> Element:
     return el("div.ch-columns", columns, style=f"--columns: {len(columns) or 1}")
 
 
-def _message(tab: ChatTab, message: ChatMessageInfo) -> Element:
-    role, detail = message["role"], message["detail"]
+def _message(tab: ChatTab, message: MessageSummary) -> Element:
+    role, detail = message.role, message.detail
     source = SOURCES.get(role, "task")
     author = _author(tab, message)
-    streaming = message["status"] == "streaming"
+    streaming = message.status == "streaming"
     is_prompt = role == "user" and tab.is_task
     body: list[Node] = []
     if streaming:
-        text = el("div.rl-model-text.tx-block.ch-streaming", message["content"], data_from="student")
+        text = el("div.rl-model-text.tx-block.ch-streaming", message.content, data_from="student")
         body = [el("div", text, aria_busy="true")]
     elif role == "teacher":
         body = _hint(message)
-    elif message["content"] or message["status"] != "failed":
-        body = [text_block(message["content"], source, author)]
+    elif message.content or message.status != "failed":
+        body = [text_block(message.content, source, author)]
     observation = ((detail.get("turn") or {}).get("verdict") or {}).get("observation")
     if observation is not None:
         body.append(text_block(observation, "task", "observation"))
@@ -232,23 +233,23 @@ def _message(tab: ChatTab, message: ChatMessageInfo) -> Element:
         body,
         _error(error) if error else None,
         el("div.ch-foot", foot),
-        data_key=f"m{message['id']}",
+        data_key=f"m{message.id}",
         data_role=role,
-        data_status=message["status"],
-        data_id=message["id"],
+        data_status=message.status,
+        data_id=message.id,
     )
 
 
-def _author(tab: ChatTab, message: ChatMessageInfo) -> str:
-    if message["role"] == "assistant":
-        return tab.checkpoint_name(message["checkpoint"])
-    if message["role"] == "teacher":
-        return "Scripted teacher" if message["detail"].get("by") == "scripted" else "You, as teacher"
+def _author(tab: ChatTab, message: MessageSummary) -> str:
+    if message.role == "assistant":
+        return tab.checkpoint_name(message.checkpoint)
+    if message.role == "teacher":
+        return "Scripted teacher" if message.detail.get("by") == "scripted" else "You, as teacher"
     return "Task" if tab.is_task else "You"
 
 
-def _verdict(message: ChatMessageInfo) -> Element | None:
-    found = (message["detail"].get("turn") or {}).get("verdict")
+def _verdict(message: MessageSummary) -> Element | None:
+    found = (message.detail.get("turn") or {}).get("verdict")
     if not found:
         return None
     sign, word, color = OUTCOMES["1" if found["correct"] else "?" if found["parsed"] is None else "0"]
@@ -261,12 +262,12 @@ def _verdict(message: ChatMessageInfo) -> Element | None:
     return el(f"span.ch-verdict.{color}", f"{sign} {word}", parsed)
 
 
-def _switch(tab: ChatTab, message: ChatMessageInfo) -> Element | None:
+def _switch(tab: ChatTab, message: MessageSummary) -> Element | None:
     """Return the position among the alternatives, such as ‹ 2/3 ›."""
-    siblings = [sibling["id"] for sibling in tab.tree.siblings(message)]
+    siblings = [sibling.id for sibling in tab.tree.siblings(message)]
     if len(siblings) < 2:
         return None
-    position = siblings.index(message["id"])
+    position = siblings.index(message.id)
 
     def step(sign: str, label: str, targets: list[int]) -> Element:
         target = targets[0] if targets else None
@@ -284,8 +285,8 @@ def _switch(tab: ChatTab, message: ChatMessageInfo) -> Element | None:
     )
 
 
-def _numbers(message: ChatMessageInfo) -> Element | None:
-    detail = message["detail"]
+def _numbers(message: MessageSummary) -> Element | None:
+    detail = message.detail
     tokens, first = detail.get("tokens"), detail.get("first")
     parts = ["edited"] if detail.get("edited") else []
     if tokens:
@@ -294,7 +295,7 @@ def _numbers(message: ChatMessageInfo) -> Element | None:
         parts.append(f"{(tokens - 1) / (detail['seconds'] - first):.1f} tok/s")
     if first is not None:
         parts.append(f"first {first:.2f} s")
-    if message["status"] == "stopped":
+    if message.status == "stopped":
         parts.append("stopped")
     elif detail.get("stop") == "length":
         parts.append("cut at the limit")
@@ -304,17 +305,17 @@ def _numbers(message: ChatMessageInfo) -> Element | None:
     return el("span.rl-muted.rl-num.ch-numbers", " · ".join(parts), title=title)
 
 
-def _tools(tab: ChatTab, message: ChatMessageInfo, is_prompt: bool) -> list[Node]:
-    if is_prompt or message["status"] == "streaming":
+def _tools(tab: ChatTab, message: MessageSummary, is_prompt: bool) -> list[Node]:
+    if is_prompt or message.status == "streaming":
         return []
-    number = message["id"]
+    number = message.id
     tools: list[Node] = []
-    if message["content"]:
-        tools.append(action("Copy", "copy", style=BUTTON_STYLE, text=message["content"]))
+    if message.content:
+        tools.append(action("Copy", "copy", style=BUTTON_STYLE, text=message.content))
     if tab.is_busy or not tab.is_writable:
         return tools
     tools.append(_tool("Edit", "edit", "Edit in a branch; the original remains", number))
-    if message["role"] == "assistant" and message["checkpoint"] != PERSON:
+    if message.role == "assistant" and message.checkpoint != PERSON:
         tools.append(_tool("Regenerate", "retry", "Sample an alternative with another seed", number))
     return tools
 
@@ -327,12 +328,12 @@ def _answer(tab: ChatTab) -> Element:
     if tab.answer is None:
         return action("Show gold answer (hidden from the student)", "answer", style=BUTTON_STYLE)
     hide = action("Hide", "hide", style=BUTTON_STYLE)
-    return el("p.ch-line", el("b", "Gold answer "), inline(tab.answer["answer"], 400), " ", hide)
+    return el("p.ch-line", el("b", "Gold answer "), inline(tab.answer.answer, 400), " ", hide)
 
 
-def _hint(message: ChatMessageInfo) -> list[Node]:
+def _hint(message: MessageSummary) -> list[Node]:
     """Return the text of a hint and what the leak detectors found; if the guard changed it, both texts."""
-    hint, error = message["detail"].get("hint") or {}, message["detail"].get("error")
+    hint, error = message.detail.get("hint") or {}, message.detail.get("error")
     stored = hint.get("leak") or {}
     known = {name: stored[name] for name in LeakReport.model_fields if name in stored}
     leak = LeakReport.model_validate({"leaked": False, **known})
@@ -344,30 +345,30 @@ def _hint(message: ChatMessageInfo) -> list[Node]:
     ]
     feedback, marks = hint.get("feedback"), hint_marks(findings)
     if feedback is None:
-        return [text_block(message["content"], "teacher", "hint", marks), *lines]
+        return [text_block(message.content, "teacher", "hint", marks), *lines]
     return [
         el("p.rl-muted.rl-small.ch-line", "feedback"),
         text_block(feedback, "teacher", "feedback", marks),
         el("p.rl-muted.rl-small.ch-line", "hint that the student reads"),
-        text_block(message["content"], "teacher", "hint"),
+        text_block(message.content, "teacher", "hint"),
         *lines,
     ]
 
 
-def _ratings(tab: ChatTab, responses: Iterable[ChatMessageInfo]) -> Element | None:
+def _ratings(tab: ChatTab, responses: Iterable[MessageSummary]) -> Element | None:
     """Return which of two responses is better, for every pair: ← better, tie, better →."""
     usable = [response for response in responses if can_continue(response)]
     pairs = [_pair(tab, a, b) for a, b in combinations(usable, 2)]
     if len(pairs) < 2:
         return pairs[0] if pairs else None
-    shown = {str(response["id"]) for response in usable}
-    given = sum(len(shown & set(response["detail"].get("preferences") or {})) for response in usable) // 2
+    shown = {str(response.id) for response in usable}
+    given = sum(len(shown & set(response.detail.get("preferences") or {})) for response in usable) // 2
     summary = el("summary", f"Rate the responses ({given} of {len(pairs)} pairs rated)")
-    return el("details.ch-pairs", summary, pairs, data_key=f"pairs{usable[0]['parent']}")
+    return el("details.ch-pairs", summary, pairs, data_key=f"pairs{usable[0].parent}")
 
 
-def _pair(tab: ChatTab, a: ChatMessageInfo, b: ChatMessageInfo) -> Element:
-    rating = (a["detail"].get("preferences") or {}).get(str(b["id"]))
+def _pair(tab: ChatTab, a: MessageSummary, b: MessageSummary) -> Element:
+    rating = (a.detail.get("preferences") or {}).get(str(b.id))
 
     def button(choice: str, text: str, label: str) -> Element:
         return el(
@@ -376,21 +377,21 @@ def _pair(tab: ChatTab, a: ChatMessageInfo, b: ChatMessageInfo) -> Element:
             aria_label=label,
             aria_pressed="true" if rating == choice else "false",
             data_action="rate",
-            data_response=a["id"],
-            data_other=b["id"],
+            data_response=a.id,
+            data_other=b.id,
             data_choice="" if rating == choice else choice,
         )
 
-    def name(message: ChatMessageInfo) -> Element:
-        text = tab.checkpoint_name(message["checkpoint"])
+    def name(message: MessageSummary) -> Element:
+        text = tab.checkpoint_name(message.checkpoint)
         return el("span.rl-cut", text, title=text)
 
     return el(
         "div.ch-pair",
         name(a),
-        button("better", "← better", f"{a['checkpoint']} is better"),
+        button("better", "← better", f"{a.checkpoint} is better"),
         button("tie", "tie", "a tie"),
-        button("worse", "better →", f"{b['checkpoint']} is better"),
+        button("worse", "better →", f"{b.checkpoint} is better"),
         name(b),
         role="group",
         aria_label="Which response is better?",
@@ -404,16 +405,16 @@ def _task(tab: ChatTab) -> Element:
     columns = []
     for checkpoint in tab.tree.attempted():
         chain = tab.tree.chain(checkpoint)
-        messages = [_message(tab, message) for message in chain if message["content"] or message["role"] != "teacher"]
+        messages = [_message(tab, message) for message in chain if message.content or message.role != "teacher"]
         columns.append(el("div.ch-column", messages, _progress(tab, chain), data_key=checkpoint))
     return el("section.ch-turn", _message(tab, prompt), _columns(columns), data_key="task")
 
 
-def _progress(tab: ChatTab, chain: list[ChatMessageInfo]) -> Element | None:
+def _progress(tab: ChatTab, chain: list[MessageSummary]) -> Element | None:
     """Return how a dialogue ended, or that its last attempt waits for a hint."""
     last = chain[-1]
-    detail = last["detail"]
-    attempts = sum(message["role"] == "assistant" for message in chain)
+    detail = last.detail
+    attempts = sum(message.role == "assistant" for message in chain)
     if ended := detail.get("ended"):
         text, color = STOPS.get(ended, (ended, "rl-muted"))
         text = f"{text} at attempt {attempts}" if ended == "solved" else text
@@ -426,7 +427,7 @@ def _progress(tab: ChatTab, chain: list[ChatMessageInfo]) -> Element | None:
         return el("div.ch-end", el("b", text, class_=color), link, why)
     if not waits_for_hint(last) or not tab.is_writable:
         return None
-    checkpoint = last["checkpoint"]
+    checkpoint = last.checkpoint
     state = el("span.rl-muted", "waits for a hint")
     if checkpoint == PERSON:
         state = el("span.rl-muted", "choose an action")
@@ -439,6 +440,6 @@ def _progress(tab: ChatTab, chain: list[ChatMessageInfo]) -> Element | None:
             data_checkpoint=checkpoint,
         )
         state = el("label.ch-check", box, "receives the hint")
-    count = el("span.rl-muted", f"attempt {attempts} of {tab.chat['settings']['max_turns']}" if tab.chat else "")
-    end = _tool("End here", "end", "Record the dialogue as it is", last["id"])
+    count = el("span.rl-muted", f"attempt {attempts} of {tab.chat.settings['max_turns']}" if tab.chat else "")
+    end = _tool("End here", "end", "Record the dialogue as it is", last.id)
     return el("div.ch-end", state, count, None if tab.is_busy else end)

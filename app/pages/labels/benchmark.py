@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.common.quantities import fraction
 from app.components.elements.transcript import inline, text_block
 from app.components.nodes import Element, Node, el
 from app.endpoints.leaks.detectors import Recommendation
-from app.pages.labels.report import estimate, fraction, interval_cell, number_cell, table
+from app.pages.labels.report import estimate, interval_cell, number_cell, table
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.leaks.benchmark.comparison import CascadeResult
 from rl2f_core.leaks.benchmark.score import Score

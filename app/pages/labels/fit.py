@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from app.common.quantities import fraction
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, el
 from app.endpoints.leaks.fitting import FitOverview, FittedDetector, LabeledRun
 from app.endpoints.studio import Studio
 from app.pages.labels.desk import LabelForm
-from app.pages.labels.report import fraction, interval_cell, number_cell, plural, table
+from app.pages.labels.report import interval_cell, number_cell, plural, table
 from rl2f_core.errors import RL2FError
 from rl2f_core.leaks.mentions.model import SourceQuality
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.common.quantities import ends, fraction
 from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
 from app.components.elements.transcript import LABEL_TEXTS, inline
@@ -45,21 +46,6 @@ FIRST_RECALL = "Label 100 unflagged hints of a random sample for a first recall.
 def plural(count: int, noun: str) -> str:
     """Return e.g. `1 hint` or `1,200 hints`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def fraction(value: float | None) -> str:
-    """Return e.g. `.94`, `1.00`, `.003` or `–`."""
-    if value is None:
-        return "–"
-    text = f"{abs(value):.3f}" if 0 < abs(value) < 0.005 else f"{abs(value):.2f}"
-    return f"{'−' if value < 0 and float(text) else ''}{text.removeprefix('0')}"
-
-
-def ends(interval: Interval) -> str:
-    """Return e.g. `[.90, .98]`; empty if the interval is unknown."""
-    if interval.value is None or interval.low is None:
-        return ""
-    return f"[{fraction(interval.low)}, {fraction(interval.high)}]"
 
 
 def estimate(interval: Interval) -> list[Node]:

@@ -192,7 +192,7 @@ class RunPage:
         active = run.status in ACTIVE
         known = before.source if before.run and before.tab == tab else None
         source, updates = self.contents[tab](details, query, known)
-        is_serving = bool(self.studio.chat.chat_memory()["served"])
+        is_serving = bool(self.studio.chat.chat_memory().served)
         updates[self.shown] = Shown(run_id, tab, run.version, active, is_serving, source)
         updates[self.head] = view.heading(details, tab, self.read_only)
         if not before.run:

@@ -232,15 +232,15 @@ def checkpoint_table(
 
 def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> Element | None:
     """Return what OpenAI clients of the served checkpoints need, and requests and memory; None if nothing is served."""
-    if not memory["served"]:
+    if not memory.served:
         return None
-    texts = {"models": ", ".join(memory["served"]), "address": memory["url"] or "", "API key": api_key or ""}
+    texts = {"models": ", ".join(memory.served), "address": memory.url or "", "API key": api_key or ""}
     copy = {text: action("Copy", "copy", style="rl-small", text=text) for text in texts.values()}
     rows = [
         el("tr", el("th", name, scope="row"), el("td.rl-mono", text), el("td", copy[text]))
         for name, text in texts.items()
     ]
-    use = f"{memory['requests']} requests · {(memory['bytes'] or 0) / 1e6:,.0f} MB of memory"
+    use = f"{memory.requests} requests · {(memory.bytes or 0) / 1e6:,.0f} MB of memory"
     stop = None if read_only else action("Stop serving", "stop_serving", style="rl-small")
     return el(
         "section.rl-stack",

@@ -20,7 +20,7 @@ from rl2f_core.config.leaks import describe_detector
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.run.events import DialogueEvent, read_dialogues
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
@@ -169,9 +169,7 @@ class FolderSource(Source):
     def _events(self, filter: ExportFilter) -> Iterator[DialogueEvent]:
         if not self.run_dir.events_path.exists():
             return
-        for event in read_events(self.run_dir.events_path):
-            if isinstance(event, DialogueEvent) and filter.matches(event):
-                yield event
+        yield from (event for event in read_dialogues(self.run_dir.events_path) if filter.matches(event))
 
 
 class WorkspaceSource(Source):

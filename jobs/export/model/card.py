@@ -10,15 +10,14 @@ from typing import get_args
 
 import yaml
 from jinja2 import Environment, StrictUndefined
-from pydantic import ValidationError
 
 from jobs.export.datasets.card import plain
 from jobs.export.model.formats import quantization
 from rl2f_core.config.evaluation import Condition
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.run import RunConfig
-from rl2f_core.errors import DataError
 from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -129,14 +128,10 @@ def portable(config: RunConfig) -> RunConfig:
 # -- results and limits ----------------------------------------------------------------------------------------------
 def _report(export: ModelExport) -> EvaluationReport | None:
     """Return the results of the checkpoint and of the base model; None if the run has not evaluated the checkpoint."""
-    path = export.run.evaluation / "report.json"
-    if not path.is_file():
+    report = read_report(export.run.path)
+    if report is None or export.checkpoint not in report.checkpoints:
         return None
-    try:
-        report = EvaluationReport.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
-        raise DataError("The run's evaluation report cannot be read.", value=str(path)) from error
-    return _only(report, {"base", export.checkpoint}) if export.checkpoint in report.checkpoints else None
+    return _only(report, {"base", export.checkpoint})
 
 
 def _only(report: EvaluationReport, checkpoints: set[str]) -> EvaluationReport:

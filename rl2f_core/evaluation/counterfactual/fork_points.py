@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rl2f_core.dialogue.teachers.base import RecordedHint
@@ -12,7 +12,7 @@ from rl2f_core.dialogue.teachers.shuffled import RecordedHints
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, read_events
+from rl2f_core.run.events import DialogueEvent, read_dialogues
 from rl2f_core.types import DEMONSTRATION, Dialogue, Hint, Task, Turn
 
 
@@ -60,7 +60,7 @@ def fork_point_at(event: DialogueEvent, turn: int) -> ForkPoint:
 def find_dialogue(run_dir: RunDir, event: str) -> DialogueEvent:
     """Return the dialogue with an event id. Raises `DataError` if the run has none."""
     needle = json.dumps(event, ensure_ascii=False).encode()
-    for candidate in _dialogues(run_dir, needle):
+    for candidate in read_dialogues(run_dir.events_path, having=needle):
         if candidate.id == event:
             return candidate
     raise DataError(
@@ -79,7 +79,7 @@ def hinted_turns(run_dir: RunDir, phase: str, checkpoint: str | None = None) -> 
     needle = f'"phase":"{phase}"'.encode()
     points: list[ForkPoint] = []
     seen: set[str] = set()
-    for event in _dialogues(run_dir, needle):
+    for event in read_dialogues(run_dir.events_path, having=needle):
         if (
             event.phase != phase
             or event.condition not in (None, "hints")
@@ -120,9 +120,3 @@ def sample_fork_points(origins: Iterable[ForkPoint], count: int, seed: int) -> l
         return listed
     chosen = random.Random(f"hints/{seed}").sample(range(len(listed)), count)
     return [listed[i] for i in sorted(chosen)]
-
-
-def _dialogues(run_dir: RunDir, having: bytes) -> Iterator[DialogueEvent]:
-    """Yield the dialogue events whose line contains `having`."""
-    events = read_events(run_dir.events_path, having=having)
-    return (event for event in events if isinstance(event, DialogueEvent))

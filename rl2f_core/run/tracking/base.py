@@ -156,13 +156,12 @@ class Tracker(Observer):
         return as_messages(self._environment.prompt(event.task.public), event.dialogue)
 
     def _log_report(self) -> None:
-        from rl2f_core.evaluation.report import EvaluationReport, tables
+        from rl2f_core.evaluation.report import tables
+        from rl2f_core.evaluation.report_file import read_report
 
-        path = self.run_dir.evaluation / "report.json"
-        if path.is_file():
-            report = EvaluationReport.model_validate_json(path.read_bytes())
-            for name, columns, rows in tables(report):
-                self.log_table(name, columns, rows, self._offsets[""])
+        report = read_report(self.run_dir.path)
+        for name, columns, rows in tables(report) if report is not None else ():
+            self.log_table(name, columns, rows, self._offsets[""])
 
 
 def as_messages(prompt: str, dialogue: Dialogue) -> Messages:

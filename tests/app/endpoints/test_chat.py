@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from chat_helpers import RUN_YAML, SAMPLING, add_run, wait_until
+from json_endpoints import JsonEndpoints
 
 from app.common.context import Context
-from app.endpoints.chat import ChatEndpoints, TurnUpdate
+from app.endpoints.chat import ChatEndpoints
 from app.endpoints.endpoint import ArgumentError
 from jobs.chat.checkpoints import ChatSettings
 from jobs.chat.service import ChatService
@@ -28,6 +29,7 @@ from rl2f_core.run.events import DialogueEvent, read_events
 SHORT = {**SAMPLING, "max_new_tokens": 6}
 LONG = {**SAMPLING, "max_new_tokens": 1500, "temperature": 5.0}
 Start = Callable[..., int]
+Update = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +44,10 @@ def context(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> 
 
 
 @pytest.fixture(scope="module")
-def endpoints(context: Context, model_process: ModelProcess) -> ChatEndpoints:
+def endpoints(context: Context, model_process: ModelProcess) -> Any:
     service = ChatService(context.db, context.workspace)
     service.process = model_process
-    return ChatEndpoints(context, service)
+    return JsonEndpoints(ChatEndpoints(context, service))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def run(context: Context, tiny: Path) -> int:
 
 
 @pytest.fixture
-def start(endpoints: ChatEndpoints, tiny: Path, run: int) -> Start:
+def start(endpoints: Any, tiny: Path, run: int) -> Start:
     """`start("base")`: the id of a new chat; the default checkpoints are the base and one of the run."""
 
     def make(*checkpoints: str, **more: Any) -> int:
@@ -65,7 +67,7 @@ def start(endpoints: ChatEndpoints, tiny: Path, run: int) -> Start:
 
 
 @pytest.fixture
-def start_task(endpoints: ChatEndpoints, tiny: Path, run: int) -> Start:
+def start_task(endpoints: Any, tiny: Path, run: int) -> Start:
     """`start_task(index=3)`: the id of a new interactive task of the base model."""
 
     def make(**more: Any) -> int:
@@ -75,7 +77,7 @@ def start_task(endpoints: ChatEndpoints, tiny: Path, run: int) -> Start:
     return make
 
 
-def last(updates: Iterator[TurnUpdate]) -> TurnUpdate:
+def last(updates: Iterator[Update]) -> Update:
     """Return the last update of a turn."""
     *earlier, update = updates
     assert update["ended"] and not any(each["ended"] for each in earlier)
@@ -83,7 +85,7 @@ def last(updates: Iterator[TurnUpdate]) -> TurnUpdate:
 
 
 # -- responses ---------------------------------------------------------------------------------------------------------
-def test_models_checkpoints_and_limits_are_listed(endpoints: ChatEndpoints, run: int, tiny: Path) -> None:
+def test_models_checkpoints_and_limits_are_listed(endpoints: Any, run: int, tiny: Path) -> None:
     found = endpoints.list_chat_models()
     assert str(tiny) in found["models"]
     assert [(r["run"], r["model"], r["checkpoints"]) for r in found["runs"]] == [(run, str(tiny), ["rl@3"])]
@@ -93,9 +95,7 @@ def test_models_checkpoints_and_limits_are_listed(endpoints: ChatEndpoints, run:
 
 
 @pytest.mark.slow
-def test_all_checkpoints_reply_and_each_update_has_the_text_so_far(
-    endpoints: ChatEndpoints, start: Start, run: int
-) -> None:
+def test_all_checkpoints_reply_and_each_update_has_the_text_so_far(endpoints: Any, start: Start, run: int) -> None:
     chat = start(sampling={**SAMPLING, "max_new_tokens": 60, "temperature": 3.0})
     updates = list(endpoints.send_message(chat, "Hi."))
     state = endpoints.get_chat(chat)
@@ -114,7 +114,7 @@ def test_all_checkpoints_reply_and_each_update_has_the_text_so_far(
     assert [row["checkpoint"] for row in exported] == ["base", f"{run}:rl@3"]
 
 
-def test_a_chat_continues_the_chosen_reply_after_a_retry(endpoints: ChatEndpoints, start: Start) -> None:
+def test_a_chat_continues_the_chosen_reply_after_a_retry(endpoints: Any, start: Start) -> None:
     chat = start("base")
     user, response = last(endpoints.send_message(chat, "One."))["messages"]
     (again,) = last(endpoints.retry_response(chat, response["id"]))["messages"]
@@ -123,7 +123,7 @@ def test_a_chat_continues_the_chosen_reply_after_a_retry(endpoints: ChatEndpoint
     assert sent["parent"] == user["id"] and sent["detail"]["after"] == {"base": response["id"]}
 
 
-def test_an_edited_message_is_a_branch_and_an_edited_reply_is_stored(endpoints: ChatEndpoints, start: Start) -> None:
+def test_an_edited_message_is_a_branch_and_an_edited_reply_is_stored(endpoints: Any, start: Start) -> None:
     chat = start("base")
     user, response = last(endpoints.send_message(chat, "First words."))["messages"]
     branch, answer = last(endpoints.edit_message(chat, user["id"], "Other words."))["messages"]
@@ -133,7 +133,7 @@ def test_an_edited_message_is_a_branch_and_an_edited_reply_is_stored(endpoints: 
     assert len(endpoints.get_chat(chat)["messages"]) == 5
 
 
-def test_stop_ends_the_replies_and_keeps_their_text(endpoints: ChatEndpoints, start: Start) -> None:
+def test_stop_ends_the_replies_and_keeps_their_text(endpoints: Any, start: Start) -> None:
     chat = start("base", sampling=LONG)
     updates = endpoints.send_message(chat, "Go on.")
     next(update for update in updates if update["messages"][-1]["content"])
@@ -145,10 +145,10 @@ def test_stop_ends_the_replies_and_keeps_their_text(endpoints: ChatEndpoints, st
     assert response["status"] == "stopped" and response["content"] and response["detail"]["tokens"] < 1500
 
 
-def test_replies_continue_without_a_follower_and_can_be_followed_later(endpoints: ChatEndpoints, start: Start) -> None:
+def test_replies_continue_without_a_follower_and_can_be_followed_later(endpoints: Any, start: Start) -> None:
     chat = start("base", sampling={**LONG, "max_new_tokens": 300})
     next(endpoints.send_message(chat, "Go on."))  # closes the generator
-    found: list[TurnUpdate] = []
+    found: list[Update] = []
     followers = [threading.Thread(target=lambda: found.append(last(endpoints.follow_chat(chat)))) for _ in range(2)]
     for follower in followers:
         follower.start()
@@ -159,7 +159,7 @@ def test_replies_continue_without_a_follower_and_can_be_followed_later(endpoints
 
 
 @pytest.mark.slow
-def test_an_unloaded_model_is_an_error_and_the_next_message_works(endpoints: ChatEndpoints, start: Start) -> None:
+def test_an_unloaded_model_is_an_error_and_the_next_message_works(endpoints: Any, start: Start) -> None:
     chat = start("base", sampling=LONG)
     updates = endpoints.send_message(chat, "Go on.")
     next(update for update in updates if update["messages"][-1]["content"])
@@ -175,7 +175,7 @@ def test_an_unloaded_model_is_an_error_and_the_next_message_works(endpoints: Cha
 
 
 def test_a_served_checkpoint_gives_openai_clients_the_response_of_the_chat(
-    endpoints: ChatEndpoints, start: Start, run: int, tiny: Path
+    endpoints: Any, start: Start, run: int, tiny: Path
 ) -> None:
     import openai
 
@@ -203,7 +203,7 @@ def test_a_served_checkpoint_gives_openai_clients_the_response_of_the_chat(
 
 # -- interactive tasks -------------------------------------------------------------------------------------------------
 def test_privileged_data_of_a_task_are_returned_only_as_its_answer(
-    endpoints: ChatEndpoints, start: Start, start_task: Start
+    endpoints: Any, start: Start, start_task: Start
 ) -> None:
     chat = start_task(index=5)
     state = endpoints.get_chat(chat)
@@ -218,7 +218,7 @@ def test_privileged_data_of_a_task_are_returned_only_as_its_answer(
 
 
 @pytest.mark.slow
-def test_a_task_is_solved_or_ended_with_hints_and_recorded(endpoints: ChatEndpoints, start_task: Start) -> None:
+def test_a_task_is_solved_or_ended_with_hints_and_recorded(endpoints: Any, start_task: Start) -> None:
     chat = start_task()
     (attempt,) = last(endpoints.continue_task_chat(chat))["messages"]
     assert "verdict" in attempt["detail"]["turn"]
@@ -231,7 +231,7 @@ def test_a_task_is_solved_or_ended_with_hints_and_recorded(endpoints: ChatEndpoi
         endpoints.end_task_chat(chat, attempt["id"])
 
 
-def test_a_leak_in_a_persons_hint_is_found(endpoints: ChatEndpoints, start_task: Start) -> None:
+def test_a_leak_in_a_persons_hint_is_found(endpoints: Any, start_task: Start) -> None:
     chat = start_task()
     answer = endpoints.get_task_answer(chat)["answer"]
     (attempt,) = last(endpoints.continue_task_chat(chat))["messages"]
@@ -248,7 +248,7 @@ def test_a_leak_in_a_persons_hint_is_found(endpoints: ChatEndpoints, start_task:
 
 
 # -- refused requests --------------------------------------------------------------------------------------------------
-def test_a_long_message_is_refused_and_not_stored(endpoints: ChatEndpoints, start: Start) -> None:
+def test_a_long_message_is_refused_and_not_stored(endpoints: Any, start: Start) -> None:
     chat = start()
     for length in ("30,000", "5,000,000"):
         with pytest.raises(DataError, match=f"{length} characters, and at most 20,000 are taken"):
@@ -256,7 +256,7 @@ def test_a_long_message_is_refused_and_not_stored(endpoints: ChatEndpoints, star
     assert endpoints.get_chat(chat)["messages"] == []
 
 
-def test_an_unknown_chat_is_an_error(endpoints: ChatEndpoints) -> None:
+def test_an_unknown_chat_is_an_error(endpoints: Any) -> None:
     calls: list[Callable[[int], object]] = [
         endpoints.get_chat, endpoints.export_chat, endpoints.get_task_answer, endpoints.delete_chat,
         lambda chat: next(endpoints.send_message(chat, "Hi.")),
@@ -288,9 +288,7 @@ def test_an_unknown_chat_is_an_error(endpoints: ChatEndpoints) -> None:
         {"sampling": {"adapter": "/tmp"}},
     ],
 )
-def test_no_setting_is_a_path_or_out_of_bounds(
-    endpoints: ChatEndpoints, tiny: Path, run: int, settings: dict[str, Any]
-) -> None:
+def test_no_setting_is_a_path_or_out_of_bounds(endpoints: Any, tiny: Path, run: int, settings: dict[str, Any]) -> None:
     before = endpoints.list_chats()["total"]
     arguments = json.loads(json.dumps({"model": str(tiny), **settings}).replace("RUN", str(run)))
     with pytest.raises(RL2FError):
@@ -304,7 +302,7 @@ def test_a_read_only_server_shows_chats_and_continues_none(workspace: Workspace,
     kept = chats.create(db, "mine", "chat", ChatSettings(model=str(tiny)).model_dump(mode="json")).id or 0
     reader = Database(workspace.database_url(), read_only=True)
     endpoints = ChatEndpoints(Context(workspace, reader, Queue(db, workspace), read_only=True))
-    assert endpoints.get_chat(kept)["chat"]["title"] == "mine"
+    assert endpoints.get_chat(kept).chat.title == "mine"
     writes: list[Callable[[], object]] = [
         lambda: endpoints.start_chat(str(tiny)),
         lambda: endpoints.start_task_chat("preset:quickstart", str(tiny)),
@@ -324,7 +322,7 @@ def test_a_read_only_server_shows_chats_and_continues_none(workspace: Workspace,
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------
-def test_a_chat_is_renamed_found_and_deleted(endpoints: ChatEndpoints, start: Start) -> None:
+def test_a_chat_is_renamed_found_and_deleted(endpoints: Any, start: Start) -> None:
     chat, other = start(), start()
     assert endpoints.change_chat(chat, "A needle in the hay")["title"] == "A needle in the hay"
     with pytest.raises(DataError, match="cannot be empty"):
@@ -343,7 +341,7 @@ def test_a_chat_is_renamed_found_and_deleted(endpoints: ChatEndpoints, start: St
         endpoints.delete_chat(chat)
 
 
-def test_a_deleted_chat_stops_its_replies(endpoints: ChatEndpoints, start: Start) -> None:
+def test_a_deleted_chat_stops_its_replies(endpoints: Any, start: Start) -> None:
     chat = start("base", sampling=LONG)
     updates = endpoints.send_message(chat, "Go on.")
     next(update for update in updates if update["messages"][-1]["content"])
@@ -352,7 +350,7 @@ def test_a_deleted_chat_stops_its_replies(endpoints: ChatEndpoints, start: Start
     wait_until(lambda: not endpoints.chat_memory()["busy"], 60)
 
 
-def test_two_replies_to_one_message_are_rated(endpoints: ChatEndpoints, start: Start) -> None:
+def test_two_replies_to_one_message_are_rated(endpoints: Any, start: Start) -> None:
     chat = start()
     user, base, tuned = last(endpoints.send_message(chat, "Judge this."))["messages"]
     rated = endpoints.rate_response(chat, base["id"], tuned["id"], "better")
@@ -379,7 +377,7 @@ def test_the_idle_time_is_an_option_of_the_server() -> None:
 
 # -- a person plays ------------------------------------------------------------------------------------------------
 def test_a_person_plays_a_stateful_task_to_the_end_without_a_model(
-    endpoints: ChatEndpoints, context: Context, tiny: Path, run: int
+    endpoints: Any, context: Context, tiny: Path, run: int
 ) -> None:
     settings = {"index": 1, "split": "test", "device": "cpu"}
     chat = endpoints.start_task_chat("preset:household", str(tiny), **settings)["id"]
@@ -409,7 +407,7 @@ def test_a_person_plays_a_stateful_task_to_the_end_without_a_model(
         endpoints.take_task_action(chat, plan[0], after)
 
 
-def test_only_a_stateful_task_has_actions(endpoints: ChatEndpoints, start: Start, start_task: Start) -> None:
+def test_only_a_stateful_task_has_actions(endpoints: Any, start: Start, start_task: Start) -> None:
     task = start_task()
     assert endpoints.list_task_actions(task) is None
     with pytest.raises(RunError, match="has no actions"):
@@ -418,7 +416,7 @@ def test_only_a_stateful_task_has_actions(endpoints: ChatEndpoints, start: Start
         endpoints.list_task_actions(start("base"))
 
 
-def test_a_person_cannot_act_after_an_attempt_of_a_checkpoint(endpoints: ChatEndpoints, tiny: Path) -> None:
+def test_a_person_cannot_act_after_an_attempt_of_a_checkpoint(endpoints: Any, tiny: Path) -> None:
     chat = endpoints.start_task_chat("preset:taxi", str(tiny), index=0, device="cpu")["id"]
     (first,) = endpoints.take_task_action(chat, "pickup")
     with pytest.raises(DataError, match="no such attempt"):

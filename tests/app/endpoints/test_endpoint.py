@@ -76,12 +76,6 @@ def test_an_invalid_argument_of_a_stream_is_an_argument_error() -> None:
 
 
 # -- schemas of all endpoints ----------------------------------------------------------------------------------------
-OTHERS = ("chat", "dialogues")
-"""Groups whose results are described later."""
-LABELS = ("hint_to_label", "label_hint", "list_labels", "undo_label")
-"""Endpoints that return parts of dialogues."""
-
-
 def properties(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and schema of every property of a schema and of the models in it."""
     for model in (schema, *schema.get("$defs", {}).values()):
@@ -89,15 +83,14 @@ def properties(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_every_property_has_a_description_and_no_schema_names_a_python_path(context: Context) -> None:
-    for group, endpoints in Studio(context).groups().items():
-        for name, _, function in endpoints_of(endpoints):
-            operation = operation_of(function)
-            for schema in (operation.input_schema(), operation.output_schema()):
-                described = [key for key, each in properties(schema) if not each.get("description")]
-                assert group in OTHERS or name in LABELS or not described, (name, described)
-                paths = re.findall(r"\b(?:rl2f_core|jobs|app)[._]\w+", json.dumps(schema))
-                assert group in OTHERS or not paths, (name, paths)
-                json_schema_to_python_type(result_schema(operation))  # as Gradio's client does
+    for name, _, function in Studio(context).endpoints():
+        operation = operation_of(function)
+        for schema in (operation.input_schema(), operation.output_schema()):
+            described = [key for key, each in properties(schema) if not each.get("description")]
+            assert not described, (name, described)
+            paths = re.findall(r"\b(?:rl2f_core|jobs|app)[._]\w+", json.dumps(schema))
+            assert not paths, (name, paths)
+            json_schema_to_python_type(result_schema(operation))  # as Gradio's client does
 
 
 def test_one_name_stands_for_a_run_and_the_old_one_is_accepted(context: Context) -> None:

@@ -11,6 +11,7 @@ import replay_data
 from event_data import dialogue, metric, stored_run, turn
 from export_builders import ENVIRONMENT, answer, event, rows_of, write_run, wrong
 from export_builders import turn as exported
+from json_endpoints import JsonEndpoints
 
 from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
@@ -126,7 +127,7 @@ def test_the_prompt_of_a_model_teacher_is_rebuilt_from_the_stored_dialogue(
     turns = [replay_data.turn(k, "B B B B", "B B B B", hint, finish_reason=finish) for k, hint in enumerate(hints)]
     stored = replay_data.event("model", turns)
     run = replay_data.add_run(db, workspace, "model", [stored], teacher=config.model_dump())
-    endpoints, key = DialogueEndpoints(context), (run.id or 0, stored.id)
+    endpoints, key = JsonEndpoints(DialogueEndpoints(context)), (run.id or 0, stored.id)
     prompt = endpoints.teacher_prompt(*key, 1)
     assert [message["role"] for message in prompt["messages"]] == ["system", "user"]
     read: list[object] = []

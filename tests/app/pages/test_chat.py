@@ -10,28 +10,30 @@ from typing import Any, cast
 
 import pytest
 
-from app.endpoints.chat import ChatEndpoints, ChatInfo, ChatMessageInfo, ChatRun, TurnUpdate
+from app.endpoints.chat import ChatEndpoints, ChatInfo, ChatMemory, ChatPage, ChatState
 from app.pages.chat import view
 from app.pages.chat.settings import check_message, draft, offered_checkpoints, parse_index
-from app.pages.chat.tab import NO_CHATS, NO_MEMORY, ChatTab
+from app.pages.chat.tab import ChatTab
 from app.pages.chat.tree import MessageTree
+from jobs.chat.checkpoints import ChatRun
+from jobs.chat.turn import TurnUpdate
+from jobs.db.models import MessageSummary
 from rl2f_core.errors import ConfigError, DataError
 
-RUNS: list[ChatRun] = [
-    {"run": 7, "name": "seven", "model": "small", "environment": "guess", "checkpoints": ["warm@2", "rl@3"]},
-    {"run": 5, "name": "five", "model": "other", "environment": "maze", "checkpoints": ["rl@9"]},
+RUNS = [
+    ChatRun(run=7, name="seven", model="small", environment="guess", checkpoints=["warm@2", "rl@3"]),
+    ChatRun(run=5, name="five", model="other", environment="maze", checkpoints=["rl@9"]),
 ]
 MODELS = ["other", "small"]
 BOTH = ["base", "7:rl@3"]
 
 
-def message(number: int, role: str, parent: int | None = None, checkpoint: str = "", **more: Any) -> ChatMessageInfo:
-    detail = more.pop("detail", {})
+def message(number: int, role: str, parent: int | None = None, checkpoint: str = "", **more: Any) -> MessageSummary:
     base: Any = {"id": number, "chat_id": 1, "role": role, "parent": parent, "checkpoint": checkpoint, "time": 0.0}
-    return {**base, "content": f"text {number}", "status": "done", "detail": detail, **more}
+    return MessageSummary(**{**base, "content": f"text {number}", **more})
 
 
-def conversation() -> list[ChatMessageInfo]:
+def conversation() -> list[MessageSummary]:
     """Return a question with two responses of the base and one of a checkpoint, and a second question."""
     return [
         message(1, "user"),
@@ -43,7 +45,7 @@ def conversation() -> list[ChatMessageInfo]:
     ]
 
 
-def task(*, ended: str | None = None) -> list[ChatMessageInfo]:
+def task(*, ended: str | None = None) -> list[MessageSummary]:
     """Return a task with an incorrect attempt, a leaking hint and a second attempt."""
     leak = {"leaked": True, "detector": "exact", "evidence": "it names 3", "answer_fraction": 1.0, "action": "flag"}
     hint = {"text": "text 3", "leak": {**leak, "span": [0, 4]}}
@@ -57,21 +59,12 @@ def task(*, ended: str | None = None) -> list[ChatMessageInfo]:
     ]
 
 
-def tab(messages: list[ChatMessageInfo], mode: str = "chat", **settings: Any) -> ChatTab:
-    chat: ChatInfo = {
-        **{
-            "id": 1,
-            "title": "A title",
-            "mode": mode,
-            "created": 0.0,
-            "changed": 0.0,
-            "environment": None,
-            "task": None,
-        },
-        "settings": {"model": "small", "checkpoints": BOTH, "max_turns": 3, "source": "run:7", **settings},
-    }  # type: ignore[typeddict-item]
+def tab(messages: list[MessageSummary], mode: str = "chat", **settings: Any) -> ChatTab:
+    fields: Any = {"id": 1, "title": "A title", "mode": mode, "created": 0.0, "changed": 0.0}
+    given = {"model": "small", "checkpoints": BOTH, "max_turns": 3, "source": "run:7", **settings}
+    chat = ChatInfo(**fields, settings=given, environment=None, task=None)
     made = ChatTab(runs=RUNS)
-    made.open({"chat": chat, "messages": messages, "streaming": False})
+    made.open(ChatState(chat=chat, messages=messages, streaming=False))
     return made
 
 
@@ -83,27 +76,27 @@ def text(node: object) -> str:
 def test_the_newest_branch_is_shown_and_continued() -> None:
     tree = MessageTree(conversation(), BOTH)
     tree.select(6)
-    assert [turn.user["id"] for turn in tree.turns()] == [1, 5]
-    assert {name: each["id"] for name, each in tree.turns()[0].responses.items()} == {"base": 2, "7:rl@3": 3}
+    assert [turn.user.id for turn in tree.turns()] == [1, 5]
+    assert {name: each.id for name, each in tree.turns()[0].responses.items()} == {"base": 2, "7:rl@3": 3}
     assert tree.continued() == (5, {"base": 6})
 
 
 def test_another_alternative_hides_the_turns_that_continue_the_first_one() -> None:
     tree = MessageTree(conversation(), BOTH)
     tree.select(4)
-    assert [turn.user["id"] for turn in tree.turns()] == [1]
+    assert [turn.user.id for turn in tree.turns()] == [1]
     assert tree.continued() == (1, {"base": 4, "7:rl@3": 3})
-    assert [each["id"] for each in tree.siblings(tree.messages[4])] == [2, 4]
+    assert [each.id for each in tree.siblings(tree.messages[4])] == [2, 4]
 
 
 def test_a_new_message_is_shown_and_a_changed_one_stays_where_it_is() -> None:
     tree = MessageTree(conversation(), BOTH)
     tree.select(2)
     tree.put(message(7, "assistant", 1, "base", status="streaming", content=""))
-    assert tree.turns()[0].responses["base"]["id"] == 7
+    assert tree.turns()[0].responses["base"].id == 7
     tree.select(2)
     tree.put(message(7, "assistant", 1, "base"))
-    assert tree.turns()[0].responses["base"]["id"] == 2
+    assert tree.turns()[0].responses["base"].id == 2
 
 
 def test_a_failed_response_is_not_continued() -> None:
@@ -126,20 +119,22 @@ class StoredChat:
     """Endpoints of the chat that a tab shows."""
 
     def __init__(self, open_tab: ChatTab) -> None:
-        self.state = {"chat": open_tab.chat, "messages": list(open_tab.tree.messages.values()), "streaming": True}
+        assert open_tab.chat is not None
+        messages = list(open_tab.tree.messages.values())
+        self.state = ChatState(chat=open_tab.chat, messages=messages, streaming=True)
 
-    def get_chat(self, number: int) -> dict[str, Any]:
+    def get_chat(self, number: int) -> ChatState:
         return self.state
 
     def list_chats(self, search: str, cursor: str | None) -> object:
-        return NO_CHATS
+        return ChatPage()
 
     def chat_memory(self) -> object:
-        return NO_MEMORY
+        return ChatMemory()
 
 
-def update(*messages: ChatMessageInfo, ended: bool = False) -> TurnUpdate:
-    return {"status": "", "messages": list(messages), "error": None, "ended": ended}
+def update(*messages: MessageSummary, ended: bool = False) -> TurnUpdate:
+    return TurnUpdate(status="", messages=list(messages), error=None, ended=ended)
 
 
 def wait_for_update(open_tab: ChatTab) -> None:
@@ -157,15 +152,15 @@ def test_a_turn_is_followed_until_it_ends() -> None:
     updates: queue.Queue[TurnUpdate] = queue.Queue()
     updates.put(update(streaming))
     open_tab.follow(chat, iter(updates.get, None))
-    assert open_tab.is_busy and open_tab.tree.messages[2]["content"] == "so"
-    updates.put(update({**streaming, "content": "so far"}))
+    assert open_tab.is_busy and open_tab.tree.messages[2].content == "so"
+    updates.put(update(streaming.model_copy(update={"content": "so far"})))
     wait_for_update(open_tab)
     assert not open_tab.read_turn(chat)  # only text has changed
-    assert open_tab.is_busy and open_tab.tree.messages[2]["content"] == "so far"
-    updates.put(update({**streaming, "content": "so far.", "status": "done"}, ended=True))
+    assert open_tab.is_busy and open_tab.tree.messages[2].content == "so far"
+    updates.put(update(streaming.model_copy(update={"content": "so far.", "status": "done"}), ended=True))
     wait_for_update(open_tab)
     assert open_tab.read_turn(chat)
-    assert not open_tab.is_busy and open_tab.tree.messages[2]["status"] == "done" and open_tab.error is None
+    assert not open_tab.is_busy and open_tab.tree.messages[2].status == "done" and open_tab.error is None
 
 
 @pytest.mark.parametrize("started", [False, True])
@@ -253,7 +248,7 @@ def test_a_leaking_hint_is_marked_and_explained() -> None:
 
 def test_an_ended_dialogue_links_to_its_recording() -> None:
     messages = task(ended="exhausted")
-    messages[-1]["detail"]["recorded"] = {"run": 3, "event": "e1"}
+    messages[-1].detail["recorded"] = {"run": 3, "event": "e1"}
     shown = text(view.current(tab(messages, "play")))
     assert "no attempts left" in shown and "/dialogues?run=3&dialogue=e1&turn=0" in shown and "End here" not in shown
 
@@ -270,7 +265,7 @@ def test_a_streaming_response_has_no_buttons() -> None:
 
 
 # -- a person plays ------------------------------------------------------------------------------------------------
-def episode(*, ended: str | None = None) -> list[ChatMessageInfo]:
+def episode(*, ended: str | None = None) -> list[MessageSummary]:
     """Return a task with two actions of a person, an empty hint between them, and a checkpoint's first action."""
 
     def step(observation: str, **verdict: Any) -> Any:
@@ -295,7 +290,7 @@ class Actions(StoredChat):
     def list_task_actions(self, number: int, after: int | None) -> list[str]:
         return [f"go on from {after}", "stop"]
 
-    def take_task_action(self, number: int, action: str, after: int | None) -> list[ChatMessageInfo]:
+    def take_task_action(self, number: int, action: str, after: int | None) -> list[MessageSummary]:
         self.taken = (*self.taken, (action, after))
         return [
             message(9, "assistant", 4, "person", detail={"turn": {"verdict": {"correct": True}}, "ended": "solved"})

@@ -11,13 +11,14 @@ from replay_data import add_run, training_events
 
 from app.common.benchmark_scores import figures
 from app.common.context import Context
+from app.common.quantities import ends, fraction
 from app.endpoints.leaks.detectors import Recommendation, ReportScope
 from app.endpoints.studio import Studio
 from app.pages._query import QueryFields
 from app.pages.labels.benchmark import benchmark_view
 from app.pages.labels.desk import CHOOSE, Desk, Draft, LabelForm, Labeling
 from app.pages.labels.page import _Page
-from app.pages.labels.report import ends, fraction, labels_to_add, plural, report_view
+from app.pages.labels.report import labels_to_add, plural, report_view
 from app.pages.labels.stage import hint_key, queue_view
 from jobs.db.engine import Database
 from jobs.labels.hint_counts import InformationRow

@@ -28,7 +28,6 @@ from app.plots.evaluation import (
     from_report,
     incompatible_keys,
     read_levels,
-    read_report,
     table,
 )
 from app.plots.summary_cards import cards
@@ -39,6 +38,7 @@ from jobs.workspace import Workspace
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.levels.report import LevelInfo, build_levels
 from rl2f_core.evaluation.report import EvaluatedTasks
+from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.types import ConstantBaseline, Dialogue, StopReason, Turn, Verdict
 
 

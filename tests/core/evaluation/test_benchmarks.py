@@ -12,7 +12,7 @@ from run_helpers import config_of, go
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.plots.evaluation import as_json, from_report, read_report
+from app.plots.evaluation import as_json, from_report
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
@@ -20,6 +20,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.chart_data import benchmark_chart, benchmark_plot
 from rl2f_core.evaluation.figure_files import to_png
 from rl2f_core.evaluation.plotting import figure, resolve_colors, shade
+from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.kinds.eval import eval_config, find_environment

@@ -86,8 +86,8 @@ def talk(tmp_path_factory: pytest.TempPathFactory, tiny: Path, model_process: Mo
 
 def text_of(turn: Turn) -> str:
     """The text of the last message so far."""
-    messages = turn.state()["messages"]
-    return str(messages[-1]["content"]) if messages[-1]["role"] == "assistant" else ""
+    last = turn.state().messages[-1]
+    return last.content if last.role == "assistant" else ""
 
 
 def number(message: ChatMessage) -> int:
@@ -177,10 +177,10 @@ def test_a_late_subscriber_receives_the_whole_text(talk: Talk) -> None:
     wait_until(lambda: len(text_of(turn)) > 20)
     now = turn.state()
     answer = talk.wait(chat)[-1]
-    wait_until(lambda: turn.state()["ended"])
-    assert not now["ended"] and answer.content.startswith(now["messages"][-1]["content"])
-    assert turn.state()["messages"] == [tree.to_json(message) for message in chats.messages(talk.db, chat)]
-    assert [message["id"] for message in now["messages"]] == [answer.parent, answer.id]
+    wait_until(lambda: turn.state().ended)
+    assert not now.ended and answer.content.startswith(now.messages[-1].content)
+    assert turn.state().messages == [tree.without_tokens(message) for message in chats.messages(talk.db, chat)]
+    assert [message.id for message in now.messages] == [answer.parent, answer.id]
 
 
 @pytest.mark.slow

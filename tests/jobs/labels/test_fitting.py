@@ -96,7 +96,7 @@ def test_the_report_compares_cross_validated_with_default_weights_on_the_same_dr
 
 def test_the_draws_represent_all_hints_of_their_strata(truth: Truth, db: Database, workspace: Workspace) -> None:
     strata = blind_draws(db, number(truth), labeled_examples(workspace, db, [number(truth)]))
-    estimates = report_queries.read(db, Scope(number(truth))).total.estimates
+    estimates = report_queries.read(db, Scope(run=number(truth))).total.estimates
     sizes, draws = zip(*strata, strict=True)
     assert sizes == (estimates.size - estimates.flagged, estimates.flagged)
     assert [len(hints) for hints in draws] == [estimates.n_unflagged, estimates.n_flagged]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from planted_data import planted_events
@@ -63,7 +63,7 @@ def test_no_other_number_of_the_report_counts_planted_hints(db: Database, worksp
 
 
 def test_planted_hints_are_in_no_queue_of_labels(db: Database, workspace: Workspace, run: int) -> None:
-    for selection in annotation_queue.SELECTIONS:
+    for selection in get_args(QueueFilter.model_fields["selection"].annotation):
         keys = {item.key.event for item in annotation_queue.queue(db, "anna", QueueFilter(selection=selection), 50)}
         assert bool(keys) == (selection != "informative")  # no trained detector has scored the hints
         assert not keys & {f"dialogue:train:d/{i}" for i in range(4)}

@@ -74,7 +74,7 @@ def test_a_mixed_draw_holds_flagged_and_unflagged_hints_in_random_order_and_says
 
 
 def test_a_label_says_that_it_was_drawn_only_where_the_sample_holds_its_hint(db: Database, truth: Truth) -> None:
-    audit = QueueFilter(selection="random_unflagged", run=truth.run.id, size=20)
+    audit = QueueFilter(selection="random_unflagged", run=truth.run.id, size=20, include_controls=True)
     sample = [item.key for item in annotation_queue.queue(db, "", audit, 50)]
     other = next(
         i.key
