@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.common.context import Context
 from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import RunId, ShortText, from_row
 from jobs.chat.chat_export import lines
@@ -142,19 +141,11 @@ class ChatEndpoints(Endpoints):
 
     A chat samples one turn at a time. The responses of a turn continue if nobody follows them; `follow_chat` attaches
     to them from any position.
-
-    Args:
-        context: The workspace and its services.
-        service: Chats of this workspace; by default a new service with its own model process.
     """
 
-    def __init__(self, context: Context, service: ChatService | None = None) -> None:
-        super().__init__(context)
-        self._service = service or ChatService(context.db, context.workspace, context.chat_limits)
-
-    def close(self) -> None:
-        """End the model process."""
-        self._service.close()
+    @property
+    def _service(self) -> ChatService:
+        return self._context.chat_service
 
     # -- chats -----------------------------------------------------------------------------------------------------
     @endpoint("read")

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 
 from app.common.context import Context
 from app.common.known_values import check_known
-from app.endpoints.endpoint import Endpoints, endpoint
-from app.endpoints.run import Smoothing
+from app.endpoints.endpoint import endpoint
+from app.endpoints.run import RunDataEndpoints, Smoothing
 from app.endpoints.types import OldName, RunId, ShortText, from_row
 from app.plots import comparison, evaluation, run_charts
 from app.plots.comparison import CheckpointOutcomes, ComparedRun
@@ -121,17 +121,11 @@ class ResolvedConfig(NamedTuple):
     """False if this version cannot read the configuration, so that defaults are missing."""
 
 
-class CompareEndpoints(Endpoints):
-    """Endpoints of the page *Compare*.
-
-    Args:
-        context: The workspace and its services.
-        data: Cached data of runs, to share it with other endpoints.
-    """
+class CompareEndpoints(RunDataEndpoints):
+    """Endpoints of the page *Compare*."""
 
     def __init__(self, context: Context, data: RunData | None = None) -> None:
-        super().__init__(context)
-        self._data = data or RunData(context)
+        super().__init__(context, data)
         self._differences = VersionedCache[comparison.CheckpointDifference](DIFFERENCE_CACHE_SIZE)
         self._resolved = VersionedCache[ResolvedConfig]()
 

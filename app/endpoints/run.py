@@ -168,8 +168,8 @@ class RewardHistogram(FrozenModel):
     """Bins with dialogues, in order."""
 
 
-class RunEndpoints(Endpoints):
-    """Endpoints of the page *Run*.
+class RunDataEndpoints(Endpoints):
+    """Endpoints that read cached data of runs.
 
     Args:
         context: The workspace and its services.
@@ -179,6 +179,10 @@ class RunEndpoints(Endpoints):
     def __init__(self, context: Context, data: RunData | None = None) -> None:
         super().__init__(context)
         self._data = data or RunData(context)
+
+
+class RunEndpoints(RunDataEndpoints):
+    """Endpoints of the page *Run*."""
 
     # -- state and actions -------------------------------------------------------------------------------------
     @endpoint("read")

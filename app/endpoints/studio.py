@@ -43,7 +43,7 @@ class Studio:
         self.detectors = DetectorEndpoints(context)
         self.fitting = FittingEndpoints(context)
         self.fork = ForkEndpoints(context)
-        self.chat = ChatEndpoints(context, context.chat_service)
+        self.chat = ChatEndpoints(context)
         self.launch = LaunchEndpoints(context)
         self.own_data = OwnDataEndpoints(context)
         self.exports = ExportEndpoints(context)

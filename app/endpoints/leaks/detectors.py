@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.common import benchmark_scores
 from app.common.known_values import check_environment, check_known
-from app.endpoints.dialogues import Text
+from app.endpoints.dialogues import EventId, Text
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.detector_cards import DetectorCard, configured_detectors, detector_cards
-from app.endpoints.leaks.labels import Annotator, HintRef, Source
-from app.endpoints.types import RunId, from_row
+from app.endpoints.leaks.labels import Annotator, Source
+from app.endpoints.types import RunId
 from jobs.db.models import TestSetAccess
 from jobs.db.queries import runs
 from jobs.labels import hint_counts, report_queries
-from jobs.labels.detector_report import DetectorReport, MetricsRow
+from jobs.labels.detector_report import DetectorReport, Disagreement, MetricsRow
 from jobs.labels.estimation import SUFFICIENT_LABELS, labels_needed
 from jobs.labels.hint_counts import RUN, HintScope, Scope
 from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
@@ -41,19 +41,11 @@ class ReportScope(HintScope):
     """Grouping of the rows."""
 
 
-class DisagreementRow(HintRef):
+class DisagreementRow(Disagreement):
     """A hint on which annotators differ, or their majority and the detector."""
 
-    labels: dict[str, str]
-    """Label by annotator."""
-    flagged: bool | None
-    """None if the source did not check the hint."""
-    detector: str | None
-    """The detector that flagged it."""
-    among_annotators: bool
-    """Annotators differ."""
-    with_detector: bool
-    """The majority and the detector differ."""
+    model_config = ConfigDict(serialize_by_alias=True)
+    event: EventId = Field(serialization_alias="event_id")
 
 
 class LabelsNeeded(FrozenModel):
@@ -200,10 +192,7 @@ class DetectorEndpoints(Endpoints):
         return ReportResult(
             is_test_set=is_test_set,
             report=report.model_copy(update={"disagreements": []}),
-            disagreements=[
-                from_row(DisagreementRow, each, run=each.run, event_id=each.event)
-                for each in report.disagreements[-MAX_DISAGREEMENTS:][::-1]
-            ],
+            disagreements=[DisagreementRow(**dict(each)) for each in report.disagreements[-MAX_DISAGREEMENTS:][::-1]],
             disagreement_count=len(report.disagreements),
             labels_needed=LabelsNeeded(
                 precision=labels_needed(total.precision, total.n_flagged),

@@ -376,7 +376,7 @@ def _disagreements(result: ReportResult) -> Element:
 
 
 def _disagreement(row: DisagreementRow) -> Element:
-    run, event_id, turn, flagged = row.run, row.event_id, row.turn, row.flagged
+    run, event_id, turn, flagged = row.run, row.event, row.turn, row.flagged
     name = event_id.split(":", 2)[-1]
     detector = None
     if flagged is not None:

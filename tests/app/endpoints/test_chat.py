@@ -47,7 +47,8 @@ def context(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> 
 def endpoints(context: Context, model_process: ModelProcess) -> Any:
     service = ChatService(context.db, context.workspace)
     service.process = model_process
-    return JsonEndpoints(ChatEndpoints(context, service))
+    context.chat_service = service
+    return JsonEndpoints(ChatEndpoints(context))
 
 
 @pytest.fixture(scope="module")
