@@ -27,8 +27,8 @@ from jobs.db.queries import dialogues
 from jobs.db.queries import runs as queries
 from jobs.db.queries.runs import RunFilter
 from jobs.export import catalog
+from jobs.export.datasets.dataset_types import FORMATS
 from jobs.export.datasets.exporter import refuse_excluded
-from jobs.export.datasets.formats import FORMATS
 from jobs.export.datasets.resolve_sources import workspace_sources
 from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.export.model.formats import check_format

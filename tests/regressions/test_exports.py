@@ -25,8 +25,8 @@ from app.pages.exports.page import DEFAULTS, command_line, export_settings
 from app.pages.exports.view import count_text
 from jobs.db.engine import Database
 from jobs.db.queries import runs
+from jobs.export.datasets.dataset_types import FORMATS
 from jobs.export.datasets.exporter import export, summary
-from jobs.export.datasets.formats import FORMATS
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource, WorkspaceSource
 from jobs.imports.importer import import_file

@@ -21,8 +21,8 @@ from app.experiment import Experiment
 from jobs.db.engine import Database
 from jobs.db.queries import dialogues, outcomes
 from jobs.db.queries.dialogues import DialogueFilter
+from jobs.export.datasets.dataset_types import messages
 from jobs.export.datasets.export_records import TaskRenderer, from_event
-from jobs.export.datasets.row_builders import messages
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from jinja2 import Environment, StrictUndefined
 
-from jobs.export.datasets.formats import FORMATS
+from jobs.export.datasets.dataset_types import FORMATS
 from jobs.export.datasets.settings import EXCLUSIONS
 from rl2f_core.types import JsonObject
 

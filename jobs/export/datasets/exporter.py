@@ -11,19 +11,17 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from jobs.export.datasets.card import card
 from jobs.export.datasets.controls import CONTROL_TEACHERS, is_control
+from jobs.export.datasets.dataset_types import FORMATS, Decisions, FormatName
 from jobs.export.datasets.export_records import ExportRecord, written
-from jobs.export.datasets.formats import FORMATS, FormatName
 from jobs.export.datasets.label_choice import LEAK, decide
 from jobs.export.datasets.pairs import PairFinder, scratch_is_full
-from jobs.export.datasets.row_builders import Decisions, messages, prompt_completion, stepwise, unpaired
 from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.export.datasets.sources import Source
 from jobs.export.datasets.writers import FormatWriter
@@ -38,22 +36,6 @@ from rl2f_core.types import SPLITS, JsonObject
 SCHEMA_VERSION = 3
 """Version of manifest and columns; increased by every visible change."""
 PAIR_BATCH = 500
-
-
-class RowBuilder(Protocol):
-    """Build the rows of one dialogue."""
-
-    def __call__(self, record: ExportRecord, decisions: Decisions, privileged: bool) -> Iterator[JsonObject]:
-        """Yield the rows."""
-
-
-ROW_BUILDERS: dict[FormatName, RowBuilder] = {
-    "stepwise_supervision": stepwise,
-    "unpaired_preference": unpaired,
-    "messages": messages,
-    "prompt_completion": prompt_completion,
-}
-"""The types whose rows depend on one dialogue."""
 
 
 @dataclass
@@ -249,8 +231,8 @@ class _Export:
             ]
             counts.add(record, decisions)
             for format in settings.formats:
-                if format in ROW_BUILDERS:
-                    rows[format] += ROW_BUILDERS[format](record, decisions, settings.privileged)
+                if build := FORMATS[format].build:
+                    rows[format] += build(record, decisions, settings.privileged)
             if self.finder is not None:
                 self.finder.add(record, decisions)
         for format, new in rows.items():
@@ -302,6 +284,8 @@ def _why_empty(format: FormatName, counts: LabelCounts) -> str:
         return "No attempt before a leak is correct."
     if not counts.decided:
         return f"None of the {counts.labels.total()} hints has a label."
+    if format != "preference":
+        return f"No turn of {counts.dialogues} dialogues is a row of this type."
     leaks = sum(count for (_, word), count in counts.labels.items() if word == LEAK)
     return (
         "No task has both a leaking hint and a teacher's own hint without a leak "

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from jobs.export.datasets.dataset_types import HINT_COLUMNS, attempt_text, bare_prompt, origin, reply, teacher_prompt
 from jobs.export.datasets.export_records import ExportRecord
-from jobs.export.datasets.formats import HINT_COLUMNS
-from jobs.export.datasets.row_builders import Decisions, attempt_text, bare_prompt, origin, reply, teacher_prompt
+from jobs.export.datasets.formats import Decisions
 from rl2f_core.types import JsonObject
 
 Match = Literal["history", "attempt", "task"]

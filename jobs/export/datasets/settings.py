@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from jobs.export.datasets.formats import FileType, FormatName
+from jobs.export.datasets.dataset_types import FormatName
+from jobs.export.datasets.formats import FileType
 from jobs.export.datasets.pairs import Match
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError

@@ -11,12 +11,11 @@ from export_builders import ENVIRONMENT, answer, event, rows_of, turn, write_run
 from replay_data import taxi_events
 
 from jobs.db.models import LeakLabel
+from jobs.export.datasets.dataset_types import FORMATS, messages, stepwise, teacher_prompt, unpaired
 from jobs.export.datasets.export_records import ExportRecord, TaskRenderer, from_event, written
 from jobs.export.datasets.exporter import export
-from jobs.export.datasets.formats import FORMATS
 from jobs.export.datasets.label_choice import decide
 from jobs.export.datasets.pairs import PairFinder
-from jobs.export.datasets.row_builders import messages, stepwise, teacher_prompt, unpaired
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource
 from rl2f_core.run.events import DialogueEvent

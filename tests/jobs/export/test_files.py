@@ -16,8 +16,8 @@ import pytest
 import yaml
 from export_builders import ENVIRONMENT, event, leaky_events, rows_of, turn, write_run, wrong
 
+from jobs.export.datasets.dataset_types import FORMATS
 from jobs.export.datasets.exporter import SCHEMA_VERSION, export, summary
-from jobs.export.datasets.formats import FORMATS
 from jobs.export.datasets.settings import ExportFilter, ExportSettings
 from jobs.export.datasets.sources import BATCH, FolderSource
 from rl2f_core.config.loading import parse_config

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from export_builders import ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
 
+from jobs.export.datasets.dataset_types import FORMATS
 from jobs.export.datasets.exporter import export
-from jobs.export.datasets.formats import FORMATS
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource
 from rl2f_core.common.paths import EXAMPLE_RUNS

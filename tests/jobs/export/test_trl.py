@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from export_builders import leaky_events, rows_of, write_run
 
+from jobs.export.datasets.dataset_types import FORMATS
 from jobs.export.datasets.exporter import export
-from jobs.export.datasets.formats import FORMATS
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource
 

@@ -18,8 +18,8 @@ from export_builders import ENVIRONMENT, event, leaky_events, rows_of, turn, wri
 from jobs.db.engine import Database
 from jobs.db.queries import runs
 from jobs.export import catalog
+from jobs.export.datasets.dataset_types import FORMATS
 from jobs.export.datasets.exporter import export
-from jobs.export.datasets.formats import FORMATS
 from jobs.export.datasets.resolve_sources import open_workspace, workspace_sources
 from jobs.export.datasets.settings import ExportFilter, ExportSettings
 from jobs.export.datasets.sources import FolderSource, WorkspaceSource
