@@ -1,14 +1,8 @@
-"""The workspace that `pages` opens in both versions; also a script, so that the old checkout's code can build it.
-
-A newer server migrates a workspace of an older version, but not the other way round. `pages` therefore runs this file
-with the packages of the old checkout: `PYTHONPATH=OLD python page_workspace.py FOLDER --size small`.
-"""
+"""The workspace that `pages` opens."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +79,7 @@ def add_export(folder: Path, number: int) -> None:
 
 
 def add_note(root: Path, run: int, text: str) -> float:
-    """Add a note to a run as another process would; return the time after the commit."""
+    """Add a note to a run through a connection of its own, like another process; return the time after the commit."""
     from jobs.db.engine import Database
     from jobs.db.queries import notes
     from jobs.workspace import Workspace
@@ -95,21 +89,3 @@ def add_note(root: Path, run: int, text: str) -> float:
     end = time.time()
     db.close()
     return end
-
-
-def main() -> None:
-    """Build the workspace, or add a note to one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--size", choices=SIZES)
-    parser.add_argument("--note", nargs=2, metavar=("RUN", "TEXT"))
-    args = parser.parse_args()
-    if args.size:
-        build(args.folder, args.size)
-    if args.note:
-        print(add_note(args.folder, int(args.note[0]), args.note[1]))
-
-
-if __name__ == "__main__":
-    sys.path.pop(0)  # the folder of this file; `tests.benchmarks` comes from PYTHONPATH
-    main()

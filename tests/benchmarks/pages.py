@@ -1,7 +1,7 @@
-"""`python -m tests.benchmarks.pages --old FOLDER`: the pages of an old checkout against the new ones.
+"""`python -m tests.benchmarks.pages`: how fast the pages load and answer in a browser, against absolute limits.
 
-Both servers run at once, each over its own copy of one generated workspace. One Chromium opens old and new pages in
-turn. The first repeat fills caches and is not counted. Times are medians in milliseconds, measured in the browser.
+The server runs over a copy of a generated workspace. The first repeat fills caches and is not counted. Times are
+medians in milliseconds, measured in the browser.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,57 +21,44 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rl2f_core.common.paths import ROOT
-
 from . import page_workspace, studio_server
-from .native_pages import NewPages
-from .page_drivers import CLOCK, STEPS, Facts, Kind, OldPages, StepError
+from .page_driver import CLOCK, STEPS, Facts, Kind, PageDriver, StepError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, ViewportSize
 
-FLOOR = 100.0
-"""Milliseconds that every interaction may take."""
-LIMITS: dict[Kind, float] = {"type": 250.0, "yaml": 300.0}
-"""Milliseconds of an interaction that has a limit of its own."""
-CAPS: dict[Kind, float] = {"list": 300.0, "next": 100.0}
-"""Milliseconds that may not be exceeded in a large workspace."""
-LOAD, LOAD_EXTRA = 800.0, 200.0
-"""Most milliseconds of a warm load, and of its difference to the old page."""
-LIVE = 2500.0
-"""Milliseconds after which a change by another process is shown: a poll interval of 2 s and half a second."""
-IDLE, IDLE_SECONDS = 3.0, 10.0
-"""Most percent of a core of an idle server, and the measured seconds."""
-SIDES = ("old", "new")
+LIMITS: dict[Kind, float] = {
+    "load": 800.0, "action": 100.0, "list": 200.0, "next": 100.0, "type": 250.0, "yaml": 300.0, "live": 2500.0,
+}  # fmt: skip
+"""Maximum median in milliseconds of each kind of step. A change by another process is polled every 2 s."""
+MAX_IDLE_PERCENT, IDLE_SECONDS = 3.0, 10.0
+"""Maximum percentage of a core that an idle server uses, and the measured seconds."""
 NARROW: ViewportSize = {"width": 390, "height": 844}
 WIDE: ViewportSize = {"width": 1440, "height": 900}
 
 
 @dataclasses.dataclass
 class Row:
-    """One line of the table: a figure of both versions with its gate."""
+    """One line of the table: a figure with its limit."""
 
     page: str
     name: str
-    old: float
-    new: float
-    gate: float
+    value: float
+    limit: float
     unit: str = "ms"
-    samples: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    samples: list[float] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     """Errors of steps, messages of the console, elements that are too wide."""
 
     @property
     def passed(self) -> bool:
-        """Whether the new version is within the gate; a step that failed is infinite."""
-        return self.new <= self.gate
+        """Whether the figure is within its limit; a step that failed is infinite."""
+        return self.value <= self.limit
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pages", description=__doc__)
-    parser.add_argument("--old", type=Path, required=True, help="checkout with the old interface")
-    parser.add_argument("--new", type=Path, default=ROOT, help="checkout with the new interface (default: this one)")
     parser.add_argument("--size", choices=page_workspace.SIZES, default="small")
     parser.add_argument("--pages", help=f"comma-separated, of {','.join(STEPS)} (default: all)")
     parser.add_argument("--repeats", type=int, default=5)
@@ -87,25 +73,15 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def gate(kind: Kind, old: float, large: bool) -> float:
-    """Return the most milliseconds that the new page may take where the old one takes `old`."""
-    if kind == "load":
-        return min(LOAD, old + LOAD_EXTRA)
-    if kind in LIMITS:
-        return LIMITS[kind]
-    limit = max(1.25 * old, LIVE if kind == "live" else FLOOR)
-    return min(limit, CAPS[kind]) if large and kind in CAPS else limit
-
-
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text: old, new, gate and whether the gate is passed."""
-    lines = [f"{'page':10} {'measure':34} {'old':>8} {'new':>8} {'gate':>8}       pass"]
+    """Return the rows as text: figure, limit and whether it is kept."""
+    lines = [f"{'page':10} {'measure':34} {'value':>8} {'limit':>8}       pass"]
     for row in rows:
-        figures = " ".join(f"{_figure(value):>8}" for value in (row.old, row.new, row.gate))
+        figures = " ".join(f"{_figure(value):>8}" for value in (row.value, row.limit))
         lines.append(f"{row.page:10} {row.name:34} {figures} {row.unit:5} {'✓' if row.passed else '✗'}")
         lines += [f"{'':10}   {note}" for note in row.notes]
     failed = sum(not row.passed for row in rows)
-    return "\n".join([*lines, f"{len(rows) - failed} of {len(rows)} gates passed"])
+    return "\n".join([*lines, f"{len(rows) - failed} of {len(rows)} measures are within their limits"])
 
 
 def _figure(value: float) -> str:
@@ -117,42 +93,28 @@ def as_json(rows: Sequence[Row], facts: Mapping[str, object]) -> str:
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: plain(each) for name, each in value.items()}
+            return {name: plain(item) for name, item in value.items()}
         if isinstance(value, list):
-            return [plain(each) for each in value]
+            return [plain(item) for item in value]
         return None if isinstance(value, float) and math.isinf(value) else value
 
     listed = [{**dataclasses.asdict(row), "passed": row.passed} for row in rows]
     return json.dumps({**facts, "rows": plain(listed)}, indent=2, allow_nan=False)
 
 
-def environment(checkout: Path) -> dict[str, str]:
-    """Return the environment of a process that runs a checkout's code."""
-    return {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-
-
-def script(checkout: Path, *args: str) -> str:
-    """Run `page_workspace` with a checkout's packages; return what it prints."""
-    command = [sys.executable, str(Path(page_workspace.__file__)), *args]
-    done = subprocess.run(
-        command, cwd=checkout, env=environment(checkout), stdout=subprocess.PIPE, text=True, check=True
-    )
-    return done.stdout
-
-
-def generated(folder: Path, size: str, old: Path) -> Path:
-    """Return the workspace in `folder`, generated by the old checkout if there is none."""
+def generated(folder: Path, size: str) -> Path:
+    """Return the workspace in `folder`, generated if there is none."""
     done = folder / page_workspace.DONE
     if not done.is_file():
         print(f"Generating a {size} workspace …", flush=True)
-        script(old, str(folder), "--size", size)
+        page_workspace.build(folder, size)
     if (found := json.loads(done.read_text())["size"]) != size:
         raise SystemExit(f"The workspace {folder} is {found}, not {size}. Fix: name another folder.")
     return folder
 
 
 def read_facts(root: Path, size: str) -> Facts:
-    """Read what the drivers need to know of the generated workspace."""
+    """Read what the driver needs to know of the generated workspace."""
     import sqlite3
 
     with contextlib.closing(sqlite3.connect(root / "rl2f.sqlite")) as db:
@@ -161,100 +123,77 @@ def read_facts(root: Path, size: str) -> Facts:
     return Facts(page_workspace.LARGEST, event, page_workspace.SIZES[size][0])
 
 
-@contextlib.contextmanager
-def servers(source: Path, checkouts: Mapping[str, Path]) -> Iterator[dict[str, tuple[studio_server.Server, Path]]]:
-    """Start a server of each checkout over a copy of the workspace; yield server and copy of each side."""
-    with tempfile.TemporaryDirectory(dir=source.parent) as folder, contextlib.ExitStack() as stack:
-        made = {}
-        for side, checkout in checkouts.items():
-            copy = Path(folder) / side
-            shutil.copytree(source, copy)
-            made[side] = (stack.enter_context(studio_server.serving(copy, checkout)), copy)
-        yield made
-
-
 class Bench:
-    """The drivers of both versions in one browser.
+    """Measures pages in a browser.
 
     Args:
-        drivers: Side → driver.
-        messages: Side → errors in the console since they were last read.
+        driver: Operates the pages.
+        messages: Errors in the console since they were last read.
     """
 
-    def __init__(self, drivers: Mapping[str, OldPages], messages: Mapping[str, list[str]]) -> None:
-        self.drivers, self.messages = drivers, messages
+    def __init__(self, driver: PageDriver, messages: list[str]) -> None:
+        self.driver, self.messages = driver, messages
 
-    def page(self, page: str, repeats: int, large: bool) -> list[Row]:
+    def page(self, page: str, repeats: int) -> list[Row]:
         """Measure a page: its steps, errors in the console, and overflow in a narrow window."""
-        steps = STEPS[page]
-        times: dict[str, dict[str, list[float]]] = {step.name: {side: [] for side in SIDES} for step in steps}
-        notes: dict[str, dict[str, None]] = {step.name: {} for step in steps}
+        rows = [Row(page, step.name, math.inf, LIMITS[step.kind]) for step in STEPS[page]]
         for repeat in range(repeats + 1):
-            for side in SIDES if repeat % 2 else reversed(SIDES):
-                for name, value, error in self._round(page, side):
-                    if error:
-                        notes[name][f"{side}: {error}"] = None
-                    if repeat:
-                        times[name][side].append(value)
-        rows = []
-        for step in steps:
-            old, new = (median(times[step.name][side]) for side in SIDES)
-            limit = gate(step.kind, old, large)
-            rows.append(Row(page, step.name, old, new, limit, samples=times[step.name], notes=list(notes[step.name])))
-        wide = {side: self._overflow(page, side) for side in SIDES}
-        rows.append(_counted(page, "errors in the console", {side: list(self.messages[side]) for side in SIDES}))
-        rows.append(_counted(page, "elements beyond 390 px", wide))
-        for side in SIDES:
-            self.messages[side].clear()
+            for row, (value, error) in zip(rows, self._round(page), strict=True):
+                if error and error not in row.notes:
+                    row.notes.append(error)
+                if repeat:
+                    row.samples.append(value)
+        for row in rows:
+            row.value = median(row.samples)
+        wide = self._overflow(page)
+        rows += [_counted(page, "errors in the console", self.messages), _counted(page, "elements beyond 390 px", wide)]
+        self.messages.clear()
         return rows
 
-    def _round(self, page: str, side: str) -> Iterator[tuple[str, float, str]]:
-        """Run the steps of a page once; yield name, milliseconds and error of each."""
+    def _round(self, page: str) -> Iterator[tuple[float, str]]:
+        """Run the steps of a page once; yield milliseconds and error of each."""
         from playwright.sync_api import Error
 
-        driver, loaded = self.drivers[side], True
+        loaded = True
         for step in STEPS[page]:
             if not loaded:
-                yield step.name, math.inf, "the page did not load"
+                yield math.inf, "the page did not load"
                 continue
             try:
-                yield step.name, getattr(driver, step.method)(), ""
+                yield getattr(self.driver, step.method)(), ""
             except (StepError, Error) as error:
                 loaded = step.kind != "load"
-                yield step.name, math.inf, str(error).partition("\n")[0][:160]
-        self._leave(driver)
+                yield math.inf, str(error).partition("\n")[0][:160]
+        self._leave()
 
-    def _overflow(self, page: str, side: str) -> list[str]:
+    def _overflow(self, page: str) -> list[str]:
         """Return the elements that are wider than a window of 390 pixels."""
         from tests.browser.conftest import WIDE as too_wide
 
-        driver = self.drivers[side]
-        driver.tab.set_viewport_size(NARROW)
-        driver.tab.goto(driver.url + driver.paths[page])
-        driver.tab.wait_for_timeout(1500)
-        found = list(driver.tab.evaluate(too_wide))
-        driver.tab.set_viewport_size(WIDE)
-        self._leave(driver)
+        tab = self.driver.tab
+        tab.set_viewport_size(NARROW)
+        tab.goto(self.driver.url + self.driver.paths[page])
+        tab.wait_for_timeout(1500)
+        found = list(tab.evaluate(too_wide))
+        tab.set_viewport_size(WIDE)
+        self._leave()
         return found
 
-    @staticmethod
-    def _leave(driver: OldPages) -> None:
+    def _leave(self) -> None:
         """Forget drafts and stop the page's polling."""
-        driver.tab.wait_for_timeout(500)  # requests on their way; an interrupted one is an error in the console
-        driver.tab.evaluate("() => { localStorage.clear(); sessionStorage.clear(); window.name = ''; }")
-        driver.tab.goto("about:blank")
+        tab = self.driver.tab
+        tab.wait_for_timeout(500)  # requests on their way; an interrupted one is an error in the console
+        tab.evaluate("() => { localStorage.clear(); sessionStorage.clear(); window.name = ''; }")
+        tab.goto("about:blank")
 
 
-def _counted(page: str, name: str, found: Mapping[str, list[str]]) -> Row:
-    notes = [f"{side}: {text[:160]}" for side in SIDES for text in dict.fromkeys(found[side])][:6]
-    return Row(page, name, float(len(found["old"])), float(len(found["new"])), 0.0, "", notes=notes)
+def _counted(page: str, name: str, found: Sequence[str]) -> Row:
+    return Row(page, name, float(len(found)), 0.0, "", notes=[text[:160] for text in dict.fromkeys(found)][:6])
 
 
 @contextlib.contextmanager
-def browser(
-    made: Mapping[str, tuple[studio_server.Server, Path]], checkouts: Mapping[str, Path], facts: Facts
-) -> Iterator[Bench]:
-    """Open a Chromium with a tab for each side."""
+def browser(url: str, workspace: Path, facts: Facts) -> Iterator[Bench]:
+    """Open a Chromium with a tab."""
     from playwright.sync_api import sync_playwright
 
     from tests.browser.conftest import CHROMIUM, FLAGS
@@ -264,21 +203,16 @@ def browser(
         raise SystemExit("There is no Chromium. Fix: apt-get install chromium-headless-shell.")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        drivers: dict[str, OldPages] = {}
-        messages: dict[str, list[str]] = {side: [] for side in SIDES}
-        for side, (server, workspace) in made.items():
-            context = chromium.new_context(viewport=WIDE, reduced_motion="reduce")
-            context.add_init_script(CLOCK)
-            context.new_page().goto(f"{server.url}/static/icon.svg")  # keeps the process and its compiled scripts
-            tab = context.new_page()
-            tab.set_default_timeout(20_000)
-            _listen(tab, messages[side])
-
-            def note(run: int, text: str, side: str = side, workspace: Path = workspace) -> float:
-                return float(script(checkouts[side], str(workspace), "--note", str(run), text))
-
-            drivers[side] = (OldPages if side == "old" else NewPages)(tab, server.url, facts, note)
-        yield Bench(drivers, messages)
+        context = chromium.new_context(viewport=WIDE, reduced_motion="reduce")
+        context.add_init_script(CLOCK)
+        context.new_page().goto(f"{url}/static/icon.svg")  # keeps the process and its compiled scripts
+        tab = context.new_page()
+        tab.set_default_timeout(20_000)
+        messages: list[str] = []
+        _listen(tab, messages)
+        yield Bench(
+            PageDriver(tab, url, facts, lambda run, text: page_workspace.add_note(workspace, run, text)), messages
+        )
         chromium.close()
 
 
@@ -287,29 +221,28 @@ def _listen(tab: Page, messages: list[str]) -> None:
     tab.on("pageerror", lambda error: messages.append(f"exception: {error}"))
 
 
-def idle(made: Mapping[str, tuple[studio_server.Server, Path]]) -> Row:
-    """Measure both servers without a request."""
+def idle(server: studio_server.Server) -> Row:
+    """Measure the server without a request."""
     time.sleep(2)
-    before = {side: server.cpu() for side, (server, _) in made.items()}
+    before = server.cpu()
     time.sleep(IDLE_SECONDS)
-    used = {side: 100 * (server.cpu() - before[side]) / IDLE_SECONDS for side, (server, _) in made.items()}
-    return Row("server", "idle, of a core", used["old"], used["new"], IDLE, "%")
+    return Row("server", "idle, of a core", 100 * (server.cpu() - before) / IDLE_SECONDS, MAX_IDLE_PERCENT, "%")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table; return 1 if a gate is not passed."""
+    """Measure, print the table; return 1 if a limit is exceeded."""
     args = arguments(argv)
-    checkouts = {"old": args.old.resolve(), "new": args.new.resolve()}
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        source = generated((args.workspace or Path(folder) / "workspace").resolve(), args.size, checkouts["old"])
-        facts = read_facts(source, args.size)
-        with servers(source, checkouts) as made:
-            with browser(made, checkouts, facts) as bench:
+        source = generated((args.workspace or Path(folder) / "workspace").resolve(), args.size)
+        workspace = Path(folder) / "copy"
+        shutil.copytree(source, workspace)
+        with studio_server.serving(workspace) as server:
+            with browser(server.url, workspace, read_facts(workspace, args.size)) as bench:
                 for page in args.pages:
-                    rows += bench.page(page, args.repeats, args.size == "large")
+                    rows += bench.page(page, args.repeats)
                     print(f"{page} measured", file=sys.stderr, flush=True)
-            rows.append(idle(made))
+            rows.append(idle(server))
     load = [round(value, 1) for value in os.getloadavg()]
     print(table(rows))
     print(f"{args.size} workspace, {args.repeats} repeats, load {load[0]} on {os.cpu_count()} cores")

@@ -1,7 +1,4 @@
-"""How `pages` operates each page in a browser: one class per version with the same methods.
-
-`OldPages` operates the pages drawn by scripts (revision 0cc9e7d). `native_pages.NewPages` overrides the methods that
-find their elements in another way on the pages of Gradio components.
+"""How `pages` operates each page in a browser.
 
 A method returns milliseconds. Its condition is a JavaScript expression that is false before the action and true as soon
 as the result is on the page. The clock is the browser's: it starts at the last key, pointer or input event before the
@@ -11,6 +8,7 @@ result. The steps of `STEPS` run in their order on one tab, so a method finds th
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +47,7 @@ window.bench = {
 
 @dataclass(frozen=True)
 class Step:
-    """A measured step of a page; `kind` selects its gate."""
+    """A measured step of a page; `kind` selects its limit."""
 
     name: str
     method: str
@@ -126,8 +124,8 @@ class Facts:
     """The first run of the page Runs."""
 
 
-class OldPages:
-    """The pages of `app/static`.
+class PageDriver:
+    """The pages of a server in a tab.
 
     Args:
         tab: A Playwright page with `CLOCK` as init script.
@@ -143,7 +141,7 @@ class OldPages:
         self.paths = {
             "exports": "/exports", "runs": "/", "compare": f"/compare?runs={facts.run},{facts.run + 1}",
             "run": f"/run?run={facts.run}", "chat": "/chat", "fork": f"/fork?{one}&turn=0",
-            "labels": f"/labels?run={facts.run}&labeller=bench", "dialogues": f"/dialogues?run={facts.run}",
+            "labels": f"/labels?run={facts.run}&annotator=bench", "dialogues": f"/dialogues?run={facts.run}",
             "new": "/new?preset=quickstart", "all_dialogues": "/dialogues",
         }  # fmt: skip
         """Address of each page, and of the dialogues of all runs."""
@@ -173,6 +171,13 @@ class OldPages:
         """Return the action of pressing a key."""
         return lambda: self.tab.keyboard.press(name)
 
+    def _choose(self, label: str, option: str | re.Pattern[str], condition: str) -> float:
+        """Choose an option of a dropdown; the clock starts at the click on it."""
+        self.tab.get_by_label(label, exact=True).click()
+        found = self.tab.get_by_role("option", name=option, exact=isinstance(option, str)).first
+        found.wait_for()
+        return self.act(found.click, condition)
+
     def next_number(self) -> int:
         """Return a number that was not used before in this session."""
         self.serial += 1
@@ -187,18 +192,15 @@ class OldPages:
     # Exports
 
     def load_exports(self) -> float:
-        """Wait for the runs to choose from and the finished exports."""
+        """Wait for the form, the count and the finished exports."""
         return self.visit(
-            "exports",
-            "document.querySelector('select[name=add_run]')?.options.length > 1 && document.querySelector('.ex-done')",
+            "exports", "document.querySelector('.export-done') && document.querySelector('#export-count p')"
         )
 
     def exports_count(self) -> float:
-        """Choose the first run offered."""
-        return self.act(
-            lambda: self.tab.select_option("select[name=add_run]", index=1),
-            "/^\\d/.test(document.querySelector('.ex-count').textContent)",
-        )
+        """Choose the first run offered; the clock starts at the click on its name."""
+        count = "/^\\d/.test(document.querySelector('#export-count p').textContent)"
+        return self._choose("Runs", re.compile(""), count)
 
     def exports_open(self) -> float:
         """Download the manifest of a finished export."""
@@ -223,14 +225,13 @@ class OldPages:
 
     def runs_sort(self) -> float:
         """Sort by name."""
-        condition = self.changed(f"{self.ROWS} .runs-name")
-        return self.act(lambda: self.tab.select_option("select[aria-label=Order]", "name"), condition)
+        return self._choose("Order", "name", self.changed(f"{self.ROWS} .runs-name"))
 
     def runs_filter(self) -> float:
         """Search for a word that a quarter of the runs have."""
         rows = f"[...document.querySelectorAll('{self.ROWS} .runs-name')]"
         return self.act(
-            lambda: self.tab.fill("input[type=search]", "sweep"),
+            lambda: self.tab.get_by_label("Search runs").fill("sweep"),
             f"{rows}.length && {rows}.every((n) => n.textContent.includes('sweep'))",
         )
 
@@ -256,11 +257,7 @@ class OldPages:
 
     def compare_add(self) -> float:
         """Add a third run; the clock starts at the click on its name."""
-        third = self.facts.run + 2
-        self.tab.get_by_placeholder("add a run…").fill(str(third))
-        option = self.tab.locator("#rl-pick [role=option]").first
-        option.wait_for()
-        return self.act(option.click, f"{self.LINES}.length === 3")
+        return self._choose("Runs", re.compile(rf"^{self.facts.run + 2} "), f"{self.LINES}.length === 3")
 
     # Run
 
@@ -291,27 +288,27 @@ class OldPages:
         return elapsed
 
     def _smooth(self, weight: float) -> None:
-        self.tab.get_by_label("Smoothing").fill(str(weight))
+        self.tab.get_by_label("number input for Smoothing").fill(str(weight))
 
     def run_config(self) -> float:
-        """Open the configuration."""
-        return self._unfold("config")
+        """Open the tab of the configuration."""
+        return self._tab("Config", "#run-yaml .cm-content")
 
     def run_log(self) -> float:
-        """Open the log."""
-        return self._unfold("log")
+        """Open the tab of the log."""
+        return self._tab("Log", "#run-output pre")
 
-    def _unfold(self, name: str) -> float:
-        return self.act(
-            lambda: self.tab.click(f"[data-fold={name}] > summary"),
-            f"document.querySelector('[data-fold={name}] pre')?.textContent.length > 100",
-        )
+    def _tab(self, name: str, content: str) -> float:
+        link = self.tab.get_by_role("navigation", name="run").get_by_role("link", name=name, exact=True)
+        return self.act(link.click, f"document.querySelector('{content}')?.textContent.length > 100")
 
     # Chat
 
     def load_chat(self) -> float:
         """Wait for the list of chats and the message field."""
-        return self.visit("chat", "document.querySelector('.ch-item') && document.querySelector('.ch-field')")
+        return self.visit(
+            "chat", "document.querySelector('.ch-item') && document.querySelector('#chat-field textarea')"
+        )
 
     def chat_open(self) -> float:
         """Open the fourth chat of the list."""
@@ -324,13 +321,13 @@ class OldPages:
         """Search for the title of one chat."""
         items = "document.querySelectorAll('.ch-item')"
         return self.act(
-            lambda: self.tab.get_by_label("Search conversations").fill("Question 17"),
+            lambda: self.tab.get_by_label("Search chats").fill("Question 17"),
             f"{items}.length === 1 && {items}[0].textContent.includes('Question 17')",
         )
 
     # Fork
 
-    FORM = "document.querySelector('.fk-form input')"
+    FORM = "document.querySelector('#fork-arms input:checked')"
 
     def load_fork(self) -> float:
         """Wait for the form."""
@@ -356,7 +353,7 @@ class OldPages:
 
     def load_labels(self) -> float:
         """Wait for the first hint."""
-        return self.visit("labels", "document.querySelector('.lb-stage[aria-busy=false] .lb-card')")
+        return self.visit("labels", "document.querySelector('#label-stage .lb-card')")
 
     def labels_answer(self) -> float:
         """Label a hint."""
@@ -364,8 +361,7 @@ class OldPages:
 
     def labels_next(self) -> float:
         """Go to the next hint."""
-        card = ".lb-stage[aria-busy=false] .lb-card .lb-hint"
-        return self.act(self.key("n"), self.changed(card))
+        return self.act(self.key("n"), self.changed("#label-stage .lb-card .lb-hint"))
 
     # Dialogues
 
@@ -391,15 +387,13 @@ class OldPages:
         return self.act(lambda: self.tab.click(".dl-row >> nth=9"), self._another_dialogue())
 
     def _another_dialogue(self) -> str:
-        return self.changed(".dl-pane:not([data-busy]) .dv-turn")
+        return self.changed("#dl-replay .dv-turn")
 
     def dialogues_filter(self) -> float:
         """Show dialogues with leaks only."""
         rows = "[...document.querySelectorAll('.dl-row')]"
-        return self.act(
-            lambda: self.tab.select_option("select[name=leak]", "2"),
-            f"{rows}.length && {rows}.every((n) => n.querySelector('.rl-leak'))",
-        )
+        leaked = f"{rows}.length && {rows}.every((n) => n.querySelector('.rl-leak'))"
+        return self._choose("leak", "⚑ leaked", leaked)
 
     def dialogues_filter_all(self) -> float:
         """Show dialogues with leaks of all runs only."""
@@ -411,31 +405,31 @@ class OldPages:
     def load_new(self) -> float:
         """Wait for the form."""
         return self.visit(
-            "new", "document.querySelector('#nr-form .rf-row') && document.querySelector('#nr-yaml').value"
+            "new",
+            "document.querySelector('#nr-form .rf-row input') && document.querySelector('#nr-yaml textarea').value",
         )
 
     def field(self, path: str) -> Any:
         """Return the field of a configuration value, e.g. `stages.1.steps`."""
-        return self.tab.locator(f'#nr-form [data-key="{path}"]')
+        return self.tab.locator(f'#nr-form [data-field="{path}"]')
 
     def new_type(self) -> float:
         """Choose another environment; its fields appear."""
         select = self.field("environment.type")
         return self.act(
             lambda: select.select_option("guess_number"),
-            "document.querySelector('#nr-form [data-key=\"environment.low\"]')",
+            "document.querySelector('#nr-form [data-field=\"environment.size\"]')",
         )
 
     def new_edit(self) -> float:
         """Change a number; it appears in the YAML."""
         self.tab.wait_for_timeout(2 * PAUSE_MS)  # the check after the change of the type
         field = self.field("stages.1.steps")
-        return self.act(
-            lambda: field.fill("37"), "document.querySelector('#nr-yaml').value.includes('\\n  steps: 37\\n')"
-        )
+        text = "document.querySelector('#nr-yaml textarea').value.includes('\\n  steps: 37\\n')"
+        return self.act(lambda: field.fill("37"), text)
 
     def new_error(self) -> float:
         """Enter a number out of bounds; the error appears beside the field."""
         field = self.field("stages.1.steps")
-        error = '#nr-form [data-path="stages.1.steps"] > .rf-error'
-        return self.act(lambda: field.fill("0"), f"document.querySelector({error!r}).textContent")
+        error = '#nr-form [id="field-stages.1.steps"] > .rf-error'
+        return self.act(lambda: field.fill("0"), f"document.querySelector({error!r})?.textContent")
