@@ -121,21 +121,6 @@ function download({ text, file }) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/** Actions of ordered Views. The next one is sent when the one before has been answered, or after a time limit.
- *  Gradio runs events concurrently: https://github.com/gradio-app/gradio/issues/3908. */
-const ANSWER_MS = 3000;
-const waiting = [];
-let limit = 0;
-function sendNext() {
-  clearTimeout(limit);
-  limit = waiting.length && setTimeout(sendNext, ANSWER_MS);
-  waiting.shift()?.();
-}
-function sendInOrder(action) {
-  waiting.push(action);
-  if (!limit) sendNext();
-}
-
 function markCurrent(root, key) {
   for (const item of root.querySelectorAll("[data-key]")) {
     const isCurrent = item.dataset.key === key;
@@ -149,7 +134,6 @@ export default function mount({ element, props, trigger, watch }) {
   const root = document.createElement("div");
   root.className = "rl-view";
   element.replaceChildren(root);
-  const emit = (name, data) => (props.ordered ? sendInOrder(() => trigger(name, data)) : trigger(name, data));
   const mark = () => { if (props.current !== undefined) markCurrent(root, props.current); };
   const draw = () => {
     const value = props.value ? JSON.parse(props.value) : [];
@@ -165,7 +149,7 @@ export default function mount({ element, props, trigger, watch }) {
     const field = source.dataset.focus && document.querySelector(source.dataset.focus);
     if (field && !field.value) { field.focus(); return; } // a field that must be filled in first
     const data = { ...source.dataset };
-    if (!data.confirm || await agreed(data)) emit(data.trigger ?? "click", data);
+    if (!data.confirm || await agreed(data)) trigger(data.trigger ?? "click", data);
   });
   root.addEventListener("close", () => trigger("click", { action: "close" }), true);
   root.addEventListener("submit", (event) => {
@@ -177,10 +161,9 @@ export default function mount({ element, props, trigger, watch }) {
   root.addEventListener("change", (event) => {
     const source = event.target.closest("[data-change]");
     if (!source) return;
-    emit("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value });
+    trigger("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value });
   });
   watch("value", draw);
   watch("current", mark);
-  watch("answered", sendNext);
   draw();
 }

@@ -24,8 +24,7 @@ class View(Component):
     Args:
         value: One element, a list of elements, or None.
         options: Further arguments of `gr.HTML`, and properties of the module. The element whose `data-key` is `current`
-            gets `aria-current` and is scrolled into view. Events of all Views with `ordered=True` are sent one after
-            another: the next one follows when a handler has changed the property `answered` of a View.
+            gets `aria-current` and is scrolled into view.
     """
 
     MODULE = "view.js"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from threading import RLock
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar
 
 import gradio as gr
 from gradio.blocks import Block
@@ -18,9 +17,10 @@ from rl2f_core.errors import RL2FError
 P = ParamSpec("P")
 R = TypeVar("R")
 Page = TypeVar("Page")
-S = TypeVar("S", bound="Session")
+S = TypeVar("S")
 Updates = dict[Block, Any]
 """New values by component."""
+TriggerMode = Literal["once", "multiple", "always_last"]
 
 
 class EventOptions(TypedDict, total=False):
@@ -30,7 +30,8 @@ class EventOptions(TypedDict, total=False):
     show_progress_on: list[Component]
     api_visibility: Literal["private"]
     queue: bool
-    trigger_mode: Literal["multiple", "always_last"]
+    trigger_mode: TriggerMode
+    concurrency_id: str
     concurrency_limit: int
 
 
@@ -47,10 +48,12 @@ LATEST: EventOptions = {**FAST, "trigger_mode": "always_last"}
 """Options of an event of which the last one counts."""
 
 
-class Session(Protocol):
-    """What a page holds for one browser tab."""
+def in_order(page: str, mode: TriggerMode = "once") -> EventOptions:
+    """Return the options of events that change the state of a tab: the queue runs those of a page one after another.
 
-    lock: RLock
+    Other events run at the same time, see https://github.com/gradio-app/gradio/issues/3908.
+    """
+    return {**QUEUED, "trigger_mode": mode, "concurrency_id": page, "concurrency_limit": 1}
 
 
 def handler(function: Callable[P, R]) -> Callable[P, R]:
@@ -70,17 +73,14 @@ def handler(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def in_turn(
+def once_opened(
     method: Callable[Concatenate[Page, S, P], R],
 ) -> Callable[Concatenate[Page, S | None, P], R]:
-    """Run the handlers of a session one after another; before the page has opened it has none, and nothing changes."""
+    """Handle events of a page after it has opened; before, it has no state, and nothing changes."""
 
     @handler
     @wraps(method)
-    def call(page: Page, held: S | None, *args: P.args, **kwargs: P.kwargs) -> R:
-        if held is None:
-            return gr.skip()
-        with held.lock:
-            return method(page, held, *args, **kwargs)
+    def call(page: Page, state: S | None, *args: P.args, **kwargs: P.kwargs) -> R:
+        return gr.skip() if state is None else method(page, state, *args, **kwargs)
 
     return call

@@ -66,9 +66,11 @@ def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
     page.wait_for_selector(".dv-turn")
     wait_for(page, dialogue=STEP.format(1, 0, 0), turn="0")
-    for key in ("n", "n", "n", "j"):
+    for key in ("n", "n", "n"):
         page.keyboard.press(key)
-    wait_for(page, dialogue=STEP.format(1, 0, 3), turn="1")
+    wait_for(page, dialogue=STEP.format(1, 0, 3), turn="0")
+    page.keyboard.press("j")  # without the server, in the dialogue that is shown
+    assert query(page)["turn"] == "1"
     expect(page.locator(".dv-turn[data-current][data-turn='1'] .dv-moved")).to_have_count(1)
     assert page.inner_text(".dv-turn[data-current] .dv-moved").split("\n") == ["A A A A", "→", "A B A B"]
     assert page.inner_text(".dv-turn[data-current] .dv-diff ins >> nth=0") == "B"
@@ -98,7 +100,7 @@ def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
     page.keyboard.press("g")
     wait_for(page, dialogue=STEP.format(1, 0, 0))
     page.keyboard.press("m")
-    page.wait_for_selector(".dv[data-font=reading]")
+    page.wait_for_selector("[data-font=reading] .dv")
     page.keyboard.press("e")
     page.wait_for_selector("details[data-fold=system][open]")
     page.keyboard.press("x")
@@ -208,13 +210,13 @@ def test_the_group_stands_side_by_side(show: Callable[..., Any], no_overflow: Ca
 def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Callable[..., Any], replay: Any) -> None:
     event = STEP.format(2, 0, 3)
     page = show(run=SMALL, dialogue=event)
-    page.wait_for_selector(".dv-labels .dv-label")
+    page.wait_for_selector(".dv-labels .dv-label >> visible=true")
     page.keyboard.press("1")
-    expect(page.locator(".dv-name")).to_be_focused()  # it asks who labels
+    expect(page.locator(".dv-name >> visible=true")).to_be_focused()  # it asks who labels
     page.keyboard.type("anna")
-    page.fill(".dv-note", "names <b>all</b>")
+    page.fill(".dv-note >> visible=true", "names <b>all</b>")
     page.keyboard.press("Escape")
-    page.wait_for_selector(".dv-labels button")
+    page.wait_for_selector(".dv-labels button >> visible=true")
     page.evaluate("""() => {
       const [before, mark] = document.querySelectorAll('.dv-hint .tx-block [data-o]');
       const range = document.createRange();
@@ -242,11 +244,11 @@ def test_a_hint_is_flagged_with_span_and_note_and_the_flag_taken_back(show: Call
 def test_a_label_counts_that_is_chosen_while_the_name_is_still_typed(show: Callable[..., Any], replay: Any) -> None:
     event = STEP.format(2, 0, 3)
     page = show(run=SMALL, dialogue=event)
-    page.click(".dv-label[data-label=unsure]")
-    expect(page.locator("#dv-annotator")).to_be_focused()
+    page.click(".dv-label[data-label=unsure] >> visible=true")
+    expect(page.locator(".dv-name >> visible=true")).to_be_focused()
     page.keyboard.type("eve")
-    page.click(".dv-label[data-label=unsure]")
-    page.wait_for_selector(".dv-label[data-label=unsure][aria-pressed=true]")
+    page.click(".dv-label[data-label=unsure] >> visible=true")
+    page.wait_for_selector(".dv-label[data-label=unsure][aria-pressed=true] >> visible=true")
     assert ("eve", "unsure") in [found[:2] for found in labels_of(replay, event)]
 
 
@@ -358,7 +360,7 @@ def test_the_copied_link_is_the_address(show: Callable[..., Any], new_page: Call
 
 
 @pytest.mark.slow
-def test_keys_during_a_slow_answer_are_performed_in_order(show: Callable[..., Any]) -> None:
+def test_every_key_during_a_slow_answer_counts(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
     wait_for(page, dialogue=STEP.format(1, 0, 0))
     held: list[Any] = []
@@ -370,15 +372,29 @@ def test_keys_during_a_slow_answer_are_performed_in_order(show: Callable[..., An
         else:
             held.append(route)
 
-    page.route("**/run/predict*", delay)
-    for key in ("n", "n", "n", "j"):
+    page.route("**/queue/join*", delay)
+    for key in ("n", "n", "n"):
         page.keyboard.press(key)
-    page.wait_for_timeout(500)
-    assert query(page)["dialogue"] == STEP.format(1, 0, 0)
+    wait_for(page, dialogue=STEP.format(1, 0, 2))
     held[0].continue_()
-    wait_for(page, dialogue=STEP.format(1, 0, 3), turn="1")
+    wait_for(page, dialogue=STEP.format(1, 0, 3), turn="0")
     expect(page.locator(".dl-row[aria-current]")).to_have_attribute("data-event", STEP.format(1, 0, 3))
-    expect(page.locator(".dv-turn[data-current]")).to_have_attribute("data-turn", "1")
+
+
+@pytest.mark.slow
+def test_a_label_is_not_given_to_a_dialogue_that_is_not_shown(show: Callable[..., Any], replay: Any) -> None:
+    """The key 1 is pressed before the answer to n: it labels nothing, because n changes the dialogue first."""
+    event = STEP.format(3, 0, 3)
+    page = show(run=SMALL, dialogue=event)
+    page.wait_for_selector(".dv-labels .dv-label >> visible=true")
+    page.fill(".dv-name >> visible=true", "zoe")
+    page.press(".dv-name >> visible=true", "Escape")
+    page.wait_for_timeout(500)
+    page.keyboard.press("n")
+    page.keyboard.press("1")
+    wait_for(page, dialogue=STEP.format(3, 1, 0))
+    page.wait_for_timeout(500)
+    assert labels_of(replay, event) == labels_of(replay, STEP.format(3, 1, 0)) == []
 
 
 @pytest.mark.slow
@@ -386,7 +402,7 @@ def test_keys_work_after_an_action_failed(show: Callable[..., Any], console: Any
     console.allow("status of 500")
     page = show(run=SMALL)
     wait_for(page, dialogue=STEP.format(1, 0, 0))
-    page.route("**/run/predict*", lambda route: route.fulfill(status=500, json={"error": None}), times=1)
+    page.route("**/queue/join*", lambda route: route.fulfill(status=500, json={"error": None}), times=1)
     page.keyboard.press("n")
     page.keyboard.press("n")
     wait_for(page, dialogue=STEP.format(1, 0, 1))
@@ -397,7 +413,7 @@ def test_a_filter_is_one_request(show: Callable[..., Any]) -> None:
     page = show(run=SMALL)
     wait_for(page, dialogue=STEP.format(1, 0, 0))
     sent: list[str] = []
-    page.on("request", lambda request: sent.append(request.url) if "/run/predict" in request.url else None)
+    page.on("request", lambda request: sent.append(request.url) if "/queue/join" in request.url else None)
     choose(page, "leak", "⚑ leaked")
     wait_for(page, leak="2")
     expect(page.locator(".dl-row")).to_have_count(6, timeout=SLOW)

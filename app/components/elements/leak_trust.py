@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.common.urls import page_url
-from app.components.elements.transcript import DEFAULT_FOLDING, Folding, inline, sign, text_block
+from app.components.elements.transcript import foldable, inline, sign, text_block
 from app.components.nodes import Element, Node, action, badge, el
 from app.endpoints.leaks.detector_cards import CardRow, DetectorCard
 from app.endpoints.leaks.redacted_reruns import RedactedRerun
@@ -42,7 +42,6 @@ class Trust:
     """Redacted reruns of the dialogue, newest first."""
     prompts: Mapping[int, TeacherPrompt] = field(default_factory=dict)
     """Prompts of the teacher that are shown, by turn."""
-    folding: Folding = DEFAULT_FOLDING
 
 
 def flag_views(hint: HintDetail, run: int, turn: int, trust: Trust, *, can_rerun: bool) -> list[Node]:
@@ -52,13 +51,13 @@ def flag_views(hint: HintDetail, run: int, turn: int, trust: Trust, *, can_rerun
         cards = {card.detector: card for card in trust.cards.get((run, found.source), ())}
         name = found.detector or "detector"
         button = rerun_button(turn, found.source) if can_rerun and found.action != "drop" else None
-        nodes.append(el("div.dv-trust", card_summary(name, cards.get(name), trust.folding), button))
+        nodes.append(el("div.dv-trust", card_summary(name, cards.get(name)), button))
     rerun = next((each for each in trust.reruns if each.turn == turn), None)
     return [*nodes, rerun_view(rerun)] if rerun else nodes
 
 
 # -- detector cards --------------------------------------------------------------------------------------------------
-def card_summary(detector: str, card: DetectorCard | None, folding: Folding = DEFAULT_FOLDING) -> Element:
+def card_summary(detector: str, card: DetectorCard | None) -> Element:
     """Return how far flags of a detector can be trusted in one line, with its table folded below."""
     parts: list[Node] = [f"{detector}: "]
     if card is None:
@@ -67,7 +66,7 @@ def card_summary(detector: str, card: DetectorCard | None, folding: Folding = DE
         *sets, labels = card.rows
         measured = next((row for row in sets if row.precision.value is not None), sets[0])
         parts += [*_figures(measured, "on"), "; ", *_figures(labels, "by")]
-    return folding.details("card", el("span", parts), card_table(card) if card else None, class_="dv-more tx-card")
+    return foldable("card", el("span", parts), card_table(card) if card else None, class_="dv-more tx-card")
 
 
 def _figures(row: CardRow, preposition: str) -> list[Node]:

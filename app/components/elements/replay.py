@@ -10,11 +10,11 @@ from app.common.urls import page_url
 from app.components.elements.leak_trust import Trust, flag_views, prompt_view
 from app.components.elements.transcript import (
     LABEL_TEXTS,
-    Folding,
     chip,
     fact,
     finding_lines,
     fixed,
+    foldable,
     hint_marks,
     hint_origin,
     hint_value_chip,
@@ -61,21 +61,18 @@ class ReplayState(Trust):
     """What is shown of a dialogue."""
 
     turn: int = 0
-    """The current turn."""
+    """The current turn; `ReplayKeys` selects another one in the browser."""
     tokens: TurnTokens | None = None
-    """Tokens of the current turn."""
+    token_turn: int | None = None
+    """The turn whose tokens are shown."""
     privileged: PrivilegedData | None = None
     """The gold answer, if it is shown."""
     annotator: str = ""
     """Whose label the buttons show."""
-    note: str | None = None
-    """Note on the label that is given next; by default that of the annotator's label."""
     read_only: bool = False
     """Hints cannot be labeled, and notes cannot be deleted."""
     follow: bool = False
     """Scroll to the current turn."""
-    reading: bool = False
-    """Texts are set in a serif font."""
 
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------
@@ -95,7 +92,6 @@ def replay(dialogue: DialogueWithSiblings, state: ReplayState = ReplayState()) -
         if error is not None
         else None,
         _notes(dialogue.notes, state.read_only),
-        data_font="reading" if state.reading else "mono",
         data_key=f"{dialogue.run_id} {dialogue.event_id}",
     )
 
@@ -170,16 +166,16 @@ def task_section(dialogue: DialogueDetail, state: ReplayState) -> Element:
     return el(
         "section.dv-task",
         el("div.rl-row", el("h3.dv-who", "Task"), None if prompt.rendered else missing),
-        text_block(prompt.text, label="task", folding=state.folding),
-        state.folding.details("system", "System message", text_block(prompt.system, label="system message"))
+        text_block(prompt.text, label="task"),
+        foldable("system", "System message", text_block(prompt.system, label="system message"))
         if prompt.system
         else None,
-        _answer(privileged, state.folding) if privileged else hidden,
+        _answer(privileged) if privileged else hidden,
         aria_label="task",
     )
 
 
-def _answer(privileged: PrivilegedData, folding: Folding) -> Element:
+def _answer(privileged: PrivilegedData) -> Element:
     gold = privileged.gold_answer
     data = json.dumps(privileged.privileged, ensure_ascii=False, indent=2)
     return el(
@@ -192,9 +188,7 @@ def _answer(privileged: PrivilegedData, folding: Folding) -> Element:
         el("span.rl-muted", "environment not available here")
         if gold is None
         else text_block(gold, label="gold answer"),
-        folding.details(
-            "privileged", "All data that the student never sees", text_block(data, label="privileged data")
-        ),
+        foldable("privileged", "All data that the student never sees", text_block(data, label="privileged data")),
     )
 
 
@@ -207,9 +201,9 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
     return el(
         "article.dv-turn",
         _turn_line(dialogue, turn, previous),
-        _reprompt(turn.reprompt, index, state.folding) if turn.reprompt else None,
-        reflection_block(turn, state.folding),
-        text_block(turn.attempt, "student", f"attempt {index + 1}", folding=state.folding),
+        _reprompt(turn.reprompt, index) if turn.reprompt else None,
+        reflection_block(turn),
+        text_block(turn.attempt, "student", f"attempt {index + 1}"),
         el(
             "div.dv-under",
             word_diff(turn.changes),
@@ -217,8 +211,8 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
             chip("cut off at the token limit") if turn.finish_reason == "length" else None,
         ),
         el("p.rl-small.rl-muted.dv-detail", "verifier: ", inline(detail, 400)) if detail else None,
-        token_view(state.tokens) if current and state.tokens else None,
-        observation_block(turn, state.folding),
+        token_view(state.tokens) if index == state.token_turn and state.tokens else None,
+        observation_block(turn),
         _hint(hint, dialogue.run_id, turn, state, next_turn.bits_used if next_turn else None)
         if shows_hint(turn) and hint
         else None,
@@ -226,7 +220,7 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
         aria_current="true" if current else None,
         data_current=current,
         data_turn=index,
-        data_action=None if current else "turn",
+        data_action="turn",
         data_show=f"{dialogue.event_id} {index}" if current and state.follow else None,
     )
 
@@ -284,7 +278,7 @@ def _terms(turn: TurnDetail) -> Element:
     return el("span.dv-terms", shown, title="terms of the reward: score × weight")
 
 
-def _reprompt(reprompt: Reprompt, index: int, folding: Folding) -> Element:
+def _reprompt(reprompt: Reprompt, index: int) -> Element:
     text = reprompt.text
     content = [el("p.rl-muted.rl-small", NO_REPROMPT)]
     if text is not None:
@@ -293,12 +287,12 @@ def _reprompt(reprompt: Reprompt, index: int, folding: Folding) -> Element:
             text_block(text, label=f"reprompt {index + 1}"),
         ]
     summary = el("span", "reprompted with ", el("span.rl-mono", reprompt.prompt_template))
-    return folding.details("reprompt", summary, *content)
+    return foldable("reprompt", summary, *content)
 
 
 def _hint(hint: HintDetail, run: int, turn: TurnDetail, state: ReplayState, used: float | None) -> Element:
     index, feedback, read = turn.index, hint.feedback, hint.text
-    current, changed = index == state.turn, hint.text != hint.feedback
+    changed = hint.text != hint.feedback
     source, values = hint.source_task, hint.hint_values
     return el(
         "div.dv-hint",
@@ -318,15 +312,14 @@ def _hint(hint: HintDetail, run: int, turn: TurnDetail, state: ReplayState, used
             "teacher",
             f"hint {index + 1}",
             hint_marks(hint.findings, hint.labels),
-            folding=state.folding,
-            select=str(index) if current else None,
+            select=str(index),
         ),
         hint_origin(hint),
         finding_lines(hint),
         flag_views(hint, run, index, state, can_rerun=not (changed or turn.done or state.read_only)),
         _as_read(read) if changed else None,
         prompt_view(index, state.prompts.get(index)) if hint.teacher else None,
-        label_bar(hint, state) if current and not state.read_only else None,
+        label_bar(hint, state) if not state.read_only else None,
     )
 
 
@@ -349,12 +342,10 @@ def label_bar(hint: HintDetail, state: ReplayState) -> Element:
             placeholder="why (optional)",
             aria_label="note on the label",
             maxlength=4000,
-            value=state.note if state.note is not None else mine.note if mine else "",
-            data_change="note",
+            value=mine.note if mine else "",
         ),
         el(
             "input.rl-field.dv-name",
-            id="dv-annotator",
             type="text",
             placeholder="your name",
             aria_label="annotator",
@@ -377,7 +368,7 @@ def _label_button(label: str, key: str, given: bool, named: bool) -> Element:
         aria_pressed="true" if given else "false",
         data_action="label",
         data_label=label,
-        data_focus=None if named else "#dv-annotator",
+        data_focus=None if named else ".dv-turn[data-current] .dv-name",
     )
 
 

@@ -55,22 +55,9 @@ class Mark:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Folding:
-    """Whether the foldable parts of a dialogue are expanded or collapsed; the user may then toggle each."""
-
-    expanded: bool = False
-    version: int = 0
-    """Changes when all parts are expanded or collapsed again."""
-
-    def details(self, name: str, summary: Node, *content: Node, class_: str = "dv-more") -> Element:
-        """Return a foldable part."""
-        key = f"{name} {self.version}"
-        top = el("summary", summary)
-        return el("details", top, *content, class_=class_, open=self.expanded, data_fold=name, data_key=key)
-
-
-DEFAULT_FOLDING = Folding()
+def foldable(name: str, summary: Node, *content: Node, class_: str = "dv-more") -> Element:
+    """Return a part of a dialogue that is folded; `ReplayKeys` expands and collapses all of them."""
+    return el("details", el("summary", summary), *content, class_=class_, data_fold=name, data_key=name)
 
 
 # -- text ------------------------------------------------------------------------------------------------------------
@@ -81,7 +68,6 @@ def text_block(
     marks: Sequence[Mark] = (),
     *,
     select: str | None = None,
-    folding: Folding = DEFAULT_FOLDING,
 ) -> Element:
     """Return a bordered block with a text as it is; a long text is folded.
 
@@ -91,13 +77,12 @@ def text_block(
         label: Name for screen readers.
         marks: Marked spans, which may overlap.
         select: Key under which `Selection` reports a selected span of this text.
-        folding: Whether a long text is expanded.
     """
     shown = max([FOLD_CHARS, *(min(mark.end + 200, 4 * FOLD_CHARS) for mark in marks)])
     folded = len(text) > max(FOLD_CHARS * 1.25, shown)
     end = shown if folded else len(text)
     more = el("span.rl-button.rl-small.tx-more", f"Show all {len(text):,} characters")
-    rest = folding.details("text", more, *_pieces(text, end, len(text), marks), class_="tx-rest")
+    rest = foldable("text", more, *_pieces(text, end, len(text), marks), class_="tx-rest")
     return el(
         "div.rl-model-text.tx-block",
         _pieces(text, 0, end, marks) if text else el("span.rl-muted.tx-nothing", "(nothing)"),
@@ -349,7 +334,7 @@ def _cut(text: str, first: bool, last: bool) -> str:
     return f"{'' if first else text[:25]}…{'' if last else text[-25:]}"
 
 
-def reflection_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> Element | None:
+def reflection_block(turn: TurnDetail) -> Element | None:
     """Return the reflector's text before an action, and the probabilities of the labeled actions as bars."""
     if turn.reflection is None and not turn.actions:
         return None
@@ -358,7 +343,7 @@ def reflection_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> El
     return el(
         "div.rl-stack.dv-reflection",
         None if text is None else el("div.dv-line", el("span.dv-who", "Reflector")),
-        None if text is None else text_block(text, label=label, folding=folding),
+        None if text is None else text_block(text, label=label),
         _action_bars(turn.actions, turn.parsed),
     )
 
@@ -374,7 +359,7 @@ def _action_bars(actions: Sequence[ActionChoice], chosen: str | None) -> Element
     return el("div.rl-turns", rows, role="group", aria_label="action probabilities") if rows else None
 
 
-def observation_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> Element | None:
+def observation_block(turn: TurnDetail) -> Element | None:
     """Return the reply of a stateful environment; its text is monospaced, as maps need."""
     if turn.observation is None:
         return None
@@ -382,7 +367,7 @@ def observation_block(turn: TurnDetail, folding: Folding = DEFAULT_FOLDING) -> E
     return el(
         "div.rl-stack.dv-observation",
         el("div.dv-line", el("span.dv-who", "Environment"), ended),
-        text_block(turn.observation, label=f"observation {turn.index + 1}", folding=folding),
+        text_block(turn.observation, label=f"observation {turn.index + 1}"),
     )
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from threading import RLock
 from typing import Literal
 
 from app.common.quantities import RANGES, parse_range
 from app.common.urls import page_url
 from app.components.browser.selection import SelectedSpan
 from app.components.elements.replay import ReplayState
-from app.components.elements.transcript import LABEL_TEXTS, Folding
+from app.components.elements.transcript import LABEL_TEXTS
 from app.components.nodes import Node, el
 from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings, Target
 from app.endpoints.leaks.detector_cards import DetectorCard
@@ -58,7 +57,6 @@ class PageState(ReplayState):
     """The current dialogue; None if it could not be read."""
     error: RL2FError | None = None
     """Why the list or the dialogue could not be read."""
-    with_tokens: bool = False
     group: list[DialogueDetail] | None = None
     narrow: bool = False
     """The window shows either the list or the dialogue."""
@@ -89,19 +87,9 @@ class PageState(ReplayState):
             "dialogue": event,
             "of": "" if str(run) == self.query.get("run") else str(run),
             "turn": str(self.turn),
-            "tokens": "1" if self.with_tokens else "",
+            "tokens": "" if self.token_turn is None else "1",
             "view": "group" if self.group is not None else "",
         }
-
-
-class Held:
-    """The place of a session. Its handlers run one after another."""
-
-    def __init__(self) -> None:
-        self.place = PageState()
-        self.answered = 0
-        """Number of actions."""
-        self.lock = RLock()
 
 
 def parse_filter(values: Mapping[str, str]) -> DialogueFilter:
@@ -184,11 +172,10 @@ class DialogueBrowser:
             error=None,
             turn=turn,
             follow=turn > 0,
-            tokens=None,
+            token_turn=None if place.token_turn is None else turn,
             privileged=None,
             prompts={},
             group=None,
-            note=None,
             in_list=False,
         )
         return self.reload(place, group=group)
@@ -218,14 +205,15 @@ class DialogueBrowser:
         return replace(place, reruns=self._studio.fork.redacted_reruns(*place.current))
 
     def _tokens(self, place: PageState) -> PageState:
-        dialogue = place.dialogue
-        if not place.with_tokens or place.current is None or dialogue is None or not dialogue.turns:
+        dialogue, turn = place.dialogue, place.token_turn
+        if turn is None or place.current is None or dialogue is None or not dialogue.turns:
             return replace(place, tokens=None)
-        return replace(place, tokens=self._dialogues.dialogue_tokens(*place.current, place.turn))
+        turn = min(turn, len(dialogue.turns) - 1)
+        return replace(place, token_turn=turn, tokens=self._dialogues.dialogue_tokens(*place.current, turn))
 
     # -- actions -----------------------------------------------------------------------------------------------------
-    def act(self, place: PageState, data: JsonObject, span: SelectedSpan | None = None) -> PageState:
-        """Perform an action of a button; unknown ones change nothing."""
+    def act(self, place: PageState, data: JsonObject, span: SelectedSpan | None = None, note: str = "") -> PageState:
+        """Perform an action of a button; unknown ones change nothing. A label has the span and the note."""
         place = replace(place, message="")
         match data["action"]:
             case "open":
@@ -238,10 +226,8 @@ class DialogueBrowser:
                 return self.load(place, data["cursor"])
             case "list":
                 return replace(place, current=None, dialogue=None, group=None, in_list=True)
-            case "turn" | "next_turn" | "previous_turn":
-                return self._turn(place, data)
             case "label":
-                return self._label(place, str(data["label"]), span)
+                return self._label(place, str(data["label"]), span, note)
             case "undo":
                 return self._undo(place)
             case "delete-note":
@@ -259,9 +245,8 @@ class DialogueBrowser:
         """Show or hide a part of the dialogue."""
         match name:
             case "tokens":
-                turn = int(data.get("turn", place.turn))
-                on = not place.with_tokens or turn != place.turn
-                return self._tokens(replace(place, with_tokens=on, turn=turn, follow=True))
+                turn = int(data["turn"])
+                return self._tokens(replace(place, token_turn=None if turn == place.token_turn else turn))
             case "prompt" if place.current:
                 turn = int(data["turn"])
                 shown = {key: value for key, value in place.prompts.items() if key != turn}
@@ -275,10 +260,6 @@ class DialogueBrowser:
                 if place.group is not None:
                     return replace(place, group=None)
                 return replace(place, group=self._dialogues.dialogue_group(*place.current, place.annotator))
-            case "expand" | "collapse":
-                return replace(place, folding=Folding(name == "expand", place.folding.version + 1))
-            case "font":
-                return replace(place, reading=not place.reading)
         return place
 
     def _go(self, place: PageState, by: int) -> PageState:
@@ -306,16 +287,8 @@ class DialogueBrowser:
             place = self.load_around(place, *ref)
         return self.open(place, *ref)
 
-    def _turn(self, place: PageState, data: JsonObject) -> PageState:
-        if place.dialogue is None or place.group is not None:
-            return place
-        by = {"next_turn": place.turn + 1, "previous_turn": place.turn - 1}
-        turn = by[data["action"]] if data["action"] in by else int(data["turn"])
-        turn = max(0, min(turn, len(place.dialogue.turns) - 1))
-        return self._tokens(replace(place, turn=turn, follow=True, note=None if turn != place.turn else place.note))
-
     # -- labels ------------------------------------------------------------------------------------------------------
-    def _label(self, place: PageState, label: str, span: SelectedSpan | None) -> PageState:
+    def _label(self, place: PageState, label: str, span: SelectedSpan | None, note: str) -> PageState:
         """Label the current turn's hint, with the selected words or those of the annotator's earlier label."""
         if place.current is None or place.dialogue is None or place.group is not None:
             return place
@@ -330,12 +303,11 @@ class DialogueBrowser:
         start, end = (mine.start, mine.end) if mine else (None, None)
         if span and span["key"] == str(place.turn):
             start, end = span["start"], span["end"]
-        note = place.note if place.note is not None else mine.note if mine else ""
         self._studio.labels.hint_to_label(*place.current, place.turn, annotator, blind=False)
         answer = validated(LabelAnswer, {"label": label, "start": start, "end": end, "note": note})
         self._studio.labels.label_hint(*place.current, place.turn, annotator, answer)
         marked = "" if start is None else ", with the marked words"
-        place = replace(place, message=f"Turn {place.turn + 1}: {LABEL_TEXTS[label]}{marked}.", note=None)
+        place = replace(place, message=f"Turn {place.turn + 1}: {LABEL_TEXTS[label]}{marked}.")
         return self.refresh(self.reload(replace(place, cards={})))
 
     def _undo(self, place: PageState) -> PageState:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 import gradio as gr
 
 from app.components.browser.address import Replacement
+from app.components.browser.replay_keys import ReplayKeys
 from app.components.browser.selection import SelectedSpan, Selection
 from app.components.browser.stored import Stored
 from app.components.charts import Charts
@@ -15,10 +17,10 @@ from app.components.elements.dialogue_list import dialogue_list, row_key
 from app.components.nodes import Element, el
 from app.components.view import View
 from app.endpoints.studio import Studio
-from app.pages._events import EACH, FAST, LATEST, Updates, handler, in_turn
+from app.pages._events import Updates, handler, in_order, once_opened
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
-from app.pages.dialogues.browse import DialogueBrowser, Held, PageState, merged_ranges, parse_filter
+from app.pages.dialogues.browse import DialogueBrowser, PageState, merged_ranges, parse_filter
 from app.pages.dialogues.view import (
     back_bar,
     choices,
@@ -65,6 +67,13 @@ REFRESH_SECONDS = 5.0
 READ_BROWSER = (
     "(_, query) => [_, query, localStorage.getItem('rl2f.preferences'), matchMedia('(max-width: 860px)').matches]"
 )
+READ_SEEN = """(...inputs) => {
+  const turn = document.querySelector(".dv-turn[data-current]"), note = turn?.querySelector(".dv-note")?.value ?? "";
+  const seen = turn && [turn.closest(".dv").dataset.key, Number(turn.dataset.turn), note];
+  return [...inputs.slice(0, -1), JSON.stringify(seen)];
+}"""
+"""The `js` of an event that replaces its last input by key of the dialogue, turn and note on a label that are shown."""
+ORDERED = in_order(PATH)
 
 
 def build(studio: Studio) -> None:
@@ -82,7 +91,8 @@ class _Page:
         self.address = page_frame(studio, TITLE, shortcuts())
         self.selection = Selection()
         self.preferences = Stored("rl2f.preferences")
-        self.narrow = gr.Checkbox(visible=False)
+        ReplayKeys()
+        self.narrow, self.seen = gr.Checkbox(visible=False), gr.Textbox(visible=False)
         self.state = gr.State()
         self.version = gr.State(-1)
         self.header = View(elem_id="dl-header")
@@ -97,22 +107,22 @@ class _Page:
                 self._build_list()
             with gr.Column(scale=3, min_width=300, elem_id="dl-pane"):
                 self._build_pane()
-        self.keys = View(foot(), ordered=True, answered=0, elem_id="dl-keys")
+        self.keys = View(foot(), elem_id="dl-keys")
         self.timer = gr.Timer(REFRESH_SECONDS)
         self.filters["order"] = self.order
         self.fields = QueryFields({name: (each, "") for name, each in self.filters.items()})
 
     def _build_list(self) -> None:
         with gr.Row(elem_id="dl-top"):
-            self.pages = View(ordered=True, elem_id="dl-pages")
+            self.pages = View(elem_id="dl-pages")
             self.order = gr.Dropdown(ORDERS, label="order", show_label=False, container=False, elem_id="dl-order")
-        self.listing = View(ordered=True, current="", elem_id="dl-list")
+        self.listing = View(current="", elem_id="dl-list")
         with gr.Accordion("Rewards of this step", open=False, elem_id="dl-rewards") as self.rewards:
             self.histogram = Charts(elem_id="dl-histogram")
 
     def _build_pane(self) -> None:
-        self.back = View(back_bar(), ordered=True, elem_id="dl-back")
-        self.replay = View(ordered=True, elem_id="dl-replay")
+        self.back = View(back_bar(), elem_id="dl-back")
+        self.replay = View(elem_id="dl-replay")
         hint = "A note on this dialogue"
         with gr.Row(elem_id="dl-note", visible=not self.read_only):
             self.note = gr.Textbox(
@@ -125,32 +135,32 @@ class _Page:
         """Connect the events."""
         state, fields, filters = self.state, self.fields.components, self.filters
         shown = [self.address, self.pages, self.listing, self.replay, self.histogram, self.notice]
-        everything = [*shown, *fields, self.header, self.version, self.more]
+        everything = [state, *shown, *fields, self.header, self.version, self.more]
         browser = [state, self.address, self.preferences, self.narrow]
-        opened = [*everything, state, self.filters_box]
-        self.address.input(self.open_page, browser, opened, js=READ_BROWSER, **FAST)
+        opened = [*everything, self.filters_box]
+        self.address.input(self.open_page, browser, opened, js=READ_BROWSER, **ORDERED)
         # The choice of an option triggers `blur` once, but `input` twice.
         texts = [each for each in filters.values() if isinstance(each, gr.Textbox)]
         left, submitted = [each.blur for each in filters.values()], [each.submit for each in texts]
         edits = [*left, *submitted, filters["search"].change]
-        gr.on(edits, self.edit, [state, *fields], everything, **LATEST)
-        self.clear.click(self.clear_filters, state, everything, **FAST)
+        gr.on(edits, self.edit, [state, *fields], everything, **in_order(PATH, "always_last"))
+        self.clear.click(self.clear_filters, state, everything, **ORDERED)
         moves = [self.pages.click, self.listing.click, self.back.click]
         clicks = [*moves, self.replay.click, self.replay.input, self.keys.click]
-        acted = [*shown, self.keys, self.selection, self.preferences]
-        gr.on(clicks, self.act, [state, self.selection], acted, **EACH)
-        self.add.click(self.add_note, [state, self.note, self.place_of_note], [*shown, self.note], **FAST)
-        self.rewards.expand(self.show_rewards, state, self.histogram, **FAST)
-        self.rewards.collapse(self.hide_rewards, state, **FAST)
-        self.histogram.select(self.open_bin, state, everything, **FAST)
-        refreshed = [self.listing, self.pages, self.version, self.replay]
-        self.timer.tick(self.refresh, [state, self.version], refreshed, **FAST)
+        acted = [state, *shown, self.selection, self.preferences]
+        gr.on(clicks, self.act, [state, self.selection, self.seen], acted, js=READ_SEEN, **in_order(PATH, "multiple"))
+        noted = [state, self.note, self.place_of_note, self.seen]
+        self.add.click(self.add_note, noted, [state, *shown, self.note], js=READ_SEEN, **ORDERED)
+        self.rewards.expand(self.show_rewards, state, [state, self.histogram], **ORDERED)
+        self.rewards.collapse(self.hide_rewards, state, state, **ORDERED)
+        self.histogram.select(self.open_bin, state, everything, **ORDERED)
+        refreshed = [state, self.listing, self.pages, self.version, self.replay]
+        self.timer.tick(self.refresh, [state, self.version], refreshed, **ORDERED)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
-    def _show(self, held: Held, place: PageState, *, push: bool = False, everything: bool = False) -> Updates:
-        """Make `place` the current one, and return what differs from the one before."""
-        was = held.place
-        out: Updates = {self.replay: content(place), self.notice: message(place.message, held.answered)}
+    def _show(self, was: PageState, place: PageState, *, push: bool = False, everything: bool = False) -> Updates:
+        """Return what differs from the state before."""
+        out: Updates = {self.replay: content(place), self.notice: message(place.message)}
         out[self.address] = place.address() if push else Replacement(place.address())
         selected = row_key(*place.current) if place.current else ""
         if everything or place.page is not was.page:
@@ -162,8 +172,7 @@ class _Page:
             place = replace(place, rewards=self._rewards_chart(place))
         # an update without a value would lose the properties of a closed chart
         out[self.histogram] = place.rewards or []
-        held.place = replace(place, message="")
-        return out
+        return {**out, self.state: replace(place, message="")}
 
     def _rows(self, place: PageState) -> Element:
         listed = place.page.rows if place.page else []
@@ -202,10 +211,10 @@ class _Page:
 
     # -- opening ---------------------------------------------------------------------------------------------------
     @handler
-    def open_page(self, held: Held | None, query: dict[str, str], kept: JsonObject, is_narrow: bool) -> Updates:
+    def open_page(self, before: PageState | None, query: dict[str, str], kept: JsonObject, is_narrow: bool) -> Updates:
         """Show the list and the dialogue of the address."""
         query, browser = merged_ranges(query), self.browser
-        held, failed, chosen = held or Held(), None, {}
+        failed, chosen = None, {}
         if not set(query) - {"run"}:
             try:
                 chosen = self._default_values(query.get("run", ""))
@@ -218,8 +227,7 @@ class _Page:
             narrow=is_narrow,
             in_list="dialogue" not in query,
             annotator=str(kept.get("annotator", "")),
-            reading=kept.get("font") == "reading",
-            with_tokens=query.get("tokens") == "1",
+            token_turn=0 if query.get("tokens") == "1" else None,
         )
         try:
             place = replace(self._filter(values, place, query), is_default=bool(chosen))
@@ -235,9 +243,8 @@ class _Page:
             failed = error
         if failed:
             place = replace(place, error=failed)
-        with held.lock:
-            shown = self._show(held, place, everything=True)
-        return {**shown, **self._offer(values), self.state: held, self.filters_box: gr.update(open=not is_narrow)}
+        shown = self._show(before or place, place, everything=True)
+        return {**shown, **self._offer(values), self.filters_box: gr.update(open=not is_narrow)}
 
     def _filter(self, values: Mapping[str, str], place: PageState, query: Mapping[str, str]) -> PageState:
         """Return the place with a new filter."""
@@ -258,107 +265,108 @@ class _Page:
         texts = {name: "true" if value is True else str(value) for name, value in found.items() if value}
         return {name: text for name, text in texts.items() if name in self.fields.fields}
 
-    @in_turn
-    def refresh(self, held: Held, seen: int) -> Updates:
+    @once_opened
+    def refresh(self, place: PageState, seen: int) -> Updates:
         """Show the list again if a run has changed."""
-        run_id = held.place.query.get("run", "")
+        run_id = place.query.get("run", "")
         now = self.studio.run.run_version(int(run_id)) if run_id.isdigit() else self.studio.runs.runs_version()
-        if any(each.status in ACTIVE for each in held.place.reruns):
-            before, held.place = held.place, self.browser.read_reruns(held.place)
-            shown: Updates = {self.replay: content(held.place)} if held.place.reruns != before.reruns else {}
-            return {self.version: seen, **shown}
-        if now == seen or held.place.page is None:
+        if any(rerun.status in ACTIVE for rerun in place.reruns):
+            before, place = place, self.browser.read_reruns(place)
+            shown: Updates = {self.replay: content(place)} if place.reruns != before.reruns else {}
+            return {self.state: place, self.version: seen, **shown}
+        if now == seen or place.page is None:
             return {self.version: now}
-        held.place = self.browser.refresh(held.place)
-        return {self.listing: self._rows(held.place), self.pages: pager(held.place), self.version: now}
+        place = self.browser.refresh(place)
+        return {self.state: place, self.listing: self._rows(place), self.pages: pager(place), self.version: now}
 
     # -- filters ---------------------------------------------------------------------------------------------------
-    @in_turn
-    def edit(self, held: Held, *given: str | None) -> Updates:
+    @once_opened
+    def edit(self, place: PageState, *given: str | None) -> Updates:
         """Filter by the fields."""
         values = {name: (value or "").strip() for name, value in zip(self.filters, given, strict=True)}
-        query = held.place.query
+        query = place.query
         if self.fields.query(list(values.values())) == {k: v for k, v in query.items() if k != "all"}:
             return gr.skip()
         changed = next((name for name in NARROWER if values[name] != query.get(name, "")), None)
         if changed:
             values |= dict.fromkeys(NARROWER[changed], "")
         chosen = self._default_values(values["run"]) if changed == "run" else {}
-        return self._filtered(held, values | chosen, offered=changed is not None, is_default=bool(chosen))
+        return self._filtered(place, values | chosen, offered=changed is not None, is_default=bool(chosen))
 
     def _filtered(
-        self, held: Held, values: Mapping[str, str], *, offered: bool = True, is_default: bool = False
+        self, was: PageState, values: Mapping[str, str], *, offered: bool = True, is_default: bool = False
     ) -> Updates:
         bare = not set(self.fields.query(list(values.values()))) - {"run", "order"}
         try:
-            place = self._filter(values, held.place, {"all": "1"} if bare else {})
+            place = self._filter(values, was, {"all": "1"} if bare else {})
             place = self.browser.load(replace(place, is_default=is_default))
         except RL2FError as error:
             return {self.notice: el("p.rl-wrong", str(error), role="alert")}
         label: Updates = {self.more: gr.update(label=more_label(values))}
-        return {**self._show(held, place), **label, **(self._offer(values) if offered else {})}
+        return {**self._show(was, place), **label, **(self._offer(values) if offered else {})}
 
-    @in_turn
-    def clear_filters(self, held: Held) -> Updates:
+    @once_opened
+    def clear_filters(self, place: PageState) -> Updates:
         """Show all dialogues of the run."""
-        return self._filtered(held, self.fields.values({"run": held.place.query.get("run", "")}))
+        return self._filtered(place, self.fields.values({"run": place.query.get("run", "")}))
 
-    @in_turn
-    def open_bin(self, held: Held, event: gr.EventData) -> Updates:
+    @once_opened
+    def open_bin(self, place: PageState, event: gr.EventData) -> Updates:
         """List the dialogues of a bar of the histogram."""
-        point, current = event._data["point"], held.place.current
+        point, current = event._data["point"], place.current
         low, high = repr(point["low"]), repr(point["high"])
         chosen = {
-            "run": str(current[0]) if current else held.place.query.get("run", ""),
+            "run": str(current[0]) if current else place.query.get("run", ""),
             "phase": "train",
             "stage": point["stage"],
             "step": str(point["step"]),
             "reward": low if low == high else f"{low}..{high}",
         }
-        return self._filtered(held, self.fields.values(chosen))
+        return self._filtered(place, self.fields.values(chosen))
 
     # -- the dialogue ----------------------------------------------------------------------------------------------
-    @in_turn
-    def act(self, held: Held, span: SelectedSpan | None, event: gr.EventData) -> Updates:
+    @once_opened
+    def act(self, was: PageState, span: SelectedSpan | None, seen: str, event: gr.EventData) -> Updates:
         """Do what a button or a field of the list or the dialogue says."""
-        data, place = event._data, held.place
-        held.answered += 1
-        out: Updates = {self.keys: gr.update(answered=held.answered)}
-        if data.get("change") == "note":
-            held.place = replace(place, note=str(data["value"]))
-            return out
+        data, (place, note) = event._data, see(was, seen)
         if data.get("change") == "annotator":
             annotator = str(data["value"]).strip()
-            out[self.preferences] = {"annotator": annotator}
-            return out | self._show(held, replace(place, annotator=annotator))
+            shown = self._show(was, replace(place, annotator=annotator))
+            return {**shown, self.preferences: {"annotator": annotator}}
         name = data["action"]
+        if name == "label" and note is None:
+            return {self.notice: message("Nothing was labeled: another dialogue is open now.")}
         try:
-            now = self.browser.act(place, data, span)
+            now = self.browser.act(place, data, span, note or "")
         except RL2FError as error:
             now = replace(place, message=str(error))
-        if name == "label" and now.dialogue is not place.dialogue:
-            out[self.selection] = None
-        if name == "font":
-            out[self.preferences] = {"font": "reading" if now.reading else "mono"}
-        return out | self._show(held, now, push=place.narrow and name in ("open", "list"))
+        out: Updates = {self.selection: None} if name == "label" and now.dialogue is not place.dialogue else {}
+        return out | self._show(was, now, push=place.narrow and name in ("open", "list"))
 
-    @in_turn
-    def add_note(self, held: Held, text: str, where: str) -> Updates:
+    @once_opened
+    def add_note(self, was: PageState, text: str, where: str, seen: str) -> Updates:
         """Add a note to the dialogue or its turn."""
-        place = self.browser.add_note(held.place, text, held.place.turn if where else None)
-        return {**self._show(held, place), self.note: ""}
+        place, _ = see(was, seen)
+        place = self.browser.add_note(place, text, place.turn if where else None)
+        return {**self._show(was, place), self.note: ""}
 
-    @in_turn
-    def show_rewards(self, held: Held) -> list[JsonObject]:
+    @once_opened
+    def show_rewards(self, place: PageState) -> Updates:
         """Show the rewards of the step."""
-        charts = self._rewards_chart(held.place)
-        held.place = replace(held.place, rewards=charts)
-        return charts
+        charts = self._rewards_chart(place)
+        return {self.state: replace(place, rewards=charts), self.histogram: charts}
 
-    @in_turn
-    def hide_rewards(self, held: Held) -> None:
+    @once_opened
+    def hide_rewards(self, place: PageState) -> PageState:
         """Draw the rewards no longer."""
-        held.place = replace(held.place, rewards=None)
+        return replace(place, rewards=None)
+
+
+def see(place: PageState, seen: str) -> tuple[PageState, str | None]:
+    """Return the state at the turn that the browser shows, and the note on its label; None in another dialogue."""
+    key, turn, note = json.loads(seen or "null") or ("", 0, "")
+    is_current = place.current is not None and key == row_key(*place.current)
+    return (replace(place, turn=int(turn)), str(note)) if is_current else (place, None)
 
 
 def more_label(values: Mapping[str, str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from app.common.urls import page_url
 from app.components.browser.keys import Key
 from app.components.elements.replay import group_view, replay
@@ -21,7 +23,7 @@ FOOT = (
     (("g", "first", "first dialogue"), ("G", "last", "last dialogue"), "first, last"),
     (("u", "undo", "undo your last label"), "undo"),
     (("v", "group", "group side by side"), "group"),
-    (("t", "tokens", "tokens and their log-probabilities"), "tokens"),
+    (("t", "turn_tokens", "tokens and their log-probabilities"), "tokens"),
     (("a", "reveal", "show or hide the gold answer"), "answer"),
     (("e", "expand", "expand all"), ("x", "collapse", "collapse all"), "expand, collapse"),
     (("m", "font", "reading or mono font"), "font"),
@@ -76,9 +78,9 @@ def back_bar() -> Element:
     return el("div.dl-back", action("← List", "list", style="rl-small"), el("span.rl-grow"), moves)
 
 
-def message(text: Node, number: int) -> Element | None:
-    """Return the result of action `number`, which disappears after some seconds."""
-    return el("p.dl-message", text, role="status", data_key=str(number)) if text else None
+def message(text: Node) -> Element | None:
+    """Return the result of an action, which disappears after some seconds."""
+    return el("p.dl-message", text, role="status", data_key=str(time.monotonic_ns())) if text else None
 
 
 def pager(place: PageState) -> Element:

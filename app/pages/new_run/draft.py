@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import RLock
 from typing import Any, TypeAlias
 
 from app.endpoints.launch import FormState
@@ -62,7 +61,6 @@ class Draft:
     typed: dict[str, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
     """Texts as the user typed them, such as `1e-5`, and how the form would write their values."""
     preflight: int | None = None
-    lock: RLock = dataclasses.field(default_factory=RLock, repr=False)
 
     def get(self, path: Path) -> Any:
         """Return the value at a path, or None."""

@@ -16,7 +16,7 @@ from app.components.view import View
 from app.endpoints.own_data import DataCheck, Meaning, OwnDataEndpoints
 from app.endpoints.studio import Studio
 from app.forms.own_data import store
-from app.pages._events import FAST, QUEUED, Updates, handler
+from app.pages._events import FAST, QUEUED, Updates, handler, in_order
 from app.pages.new_run.draft import Draft
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
@@ -103,16 +103,16 @@ class OwnDataCard:
                 return [[failure(error)], gr.update(interactive=False)]
 
         @handler
-        def use(held: Draft, name: str, checker: str | None, *values: str | None) -> Updates:
+        def use(edited: Draft, name: str, checker: str | None, *values: str | None) -> Updates:
             environment = yaml.safe_load(check(own, name, values, checker).yaml)["environment"]
-            return {self.card: gr.update(visible=False), **apply(held, environment)}
+            return {self.card: gr.update(visible=False), **apply(edited, environment)}
 
         settings = [self.name, self.checker, *self.columns]
         opened = [self.file, self.name, self.details, *self.columns, self.checker, self.report, self.use]
         self.file.upload(upload, self.file, opened, **QUEUED)
         edits = [each.input for each in (*self.columns, self.checker)]
         gr.on(edits, check_again, settings, [self.report, self.use], **QUEUED)
-        self.use.click(use, [draft, *settings], [self.card, *updated], **QUEUED)
+        self.use.click(use, [draft, *settings], [self.card, *updated], **in_order("new"))
         opener.click(lambda: gr.update(visible=True), None, self.card, **FAST)
         self.close.click(lambda: gr.update(visible=False), None, self.card, **FAST)
 

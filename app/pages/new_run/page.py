@@ -16,7 +16,7 @@ from app.components.view import View
 from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
-from app.pages._events import EACH, FAST, QUEUED, Updates, handler, in_turn
+from app.pages._events import FAST, Updates, handler, in_order, once_opened
 from app.pages._frame import page_frame
 from app.pages.new_run import view as show
 from app.pages.new_run.draft import Draft, Path
@@ -107,284 +107,283 @@ class _Page:
     def connect(self) -> None:
         """Connect the events."""
         draft, address, drafts = self.draft, self.address, self.drafts
+        ordered, each = in_order(PATH), in_order(PATH, "multiple")
         updated = [self.form, self.yaml, self.summary, self.command, drafts]
         where = [draft, address, self.preset, self.variant, self.clone, self.kind]
         opened = [*where, self.source, self.notice, self.body, self.timer, self.result, *updated]
-        address.input(self.open_page, [draft, address, drafts], opened, js=drafts.reader(), **FAST)
-        self.preset.input(self.open_preset, [draft, self.preset, drafts], opened, js=drafts.reader(), **FAST)
-        self.variant.input(self.open_preset, [draft, self.variant, drafts], opened, js=drafts.reader(), **FAST)
-        self.clone.input(self.open_clone, [draft, self.clone, drafts], opened, js=drafts.reader(), **FAST)
-        self.notice.click(self.discard, draft, [self.notice, self.kind, *updated], **FAST)
-        self.kind.input(self.choose_kind, [draft, self.kind], [self.kind, self.preflight, *updated], **QUEUED)
-        self.upload.upload(self.load_file, [draft, self.upload], [self.kind, self.source, *updated], **QUEUED)
-        self.form.input(self.edit, draft, updated, **EACH)
-        self.form.click(self.act, draft, updated, **FAST)
-        self.yaml.input(self.type_yaml, draft, updated, **EACH)
-        self.yaml.blur(self.leave_yaml, draft, updated, **EACH)
-        self.override.submit(self.set_override, [draft, self.override], [self.override, *updated], **FAST)
-        gr.on([self.summary.click, self.command.click], self.lead, draft, updated, **FAST)
-        self.start.click(self.start_run, draft, [self.go, *updated], **QUEUED)
+        address.input(self.open_page, [draft, address, drafts], opened, js=drafts.reader(), **ordered)
+        self.preset.input(self.open_preset, [draft, self.preset, drafts], opened, js=drafts.reader(), **ordered)
+        self.variant.input(self.open_preset, [draft, self.variant, drafts], opened, js=drafts.reader(), **ordered)
+        self.clone.input(self.open_clone, [draft, self.clone, drafts], opened, js=drafts.reader(), **ordered)
+        self.notice.click(self.discard, draft, [self.notice, self.kind, *updated], **ordered)
+        self.kind.input(self.choose_kind, [draft, self.kind], [self.kind, self.preflight, *updated], **ordered)
+        self.upload.upload(self.load_file, [draft, self.upload], [self.kind, self.source, *updated], **ordered)
+        self.form.input(self.edit, draft, updated, **each)
+        self.form.click(self.act, draft, updated, **ordered)
+        self.yaml.input(self.type_yaml, draft, updated, **each)
+        self.yaml.blur(self.leave_yaml, draft, updated, **each)
+        self.override.submit(self.set_override, [draft, self.override], [self.override, *updated], **ordered)
+        gr.on([self.summary.click, self.command.click], self.lead, draft, updated, **ordered)
+        self.start.click(self.start_run, draft, [self.go, *updated], **ordered)
         self.go.change(None, self.go, None, js="(url) => { if (url) location.assign(url); }", **FAST)
         result = [self.result, self.timer, self.verdict, self.histogram, self.facts]
-        self.preflight.click(self.start_preflight, [draft, address], [self.form, address, *result], **QUEUED)
-        self.timer.tick(self.follow, draft, result, **FAST)
-        self.verdict.click(self.act_on_preflight, [draft, address], [address, *result], **FAST)
+        self.preflight.click(self.start_preflight, [draft, address], [self.form, address, *result], **ordered)
+        self.timer.tick(self.follow, draft, result, **ordered)
+        self.verdict.click(self.act_on_preflight, [draft, address], [address, *result], **ordered)
         self.plan.connect(self.launch, draft, self.schedule, self.form, self._lead_to_error)
         self.own_data.connect(self.studio, draft, self.open_own_data, self._use_environment, updated)
 
     # -- the draft -------------------------------------------------------------------------------------------------
-    def _set_checked(self, held: Draft, state: FormState, text: str) -> FormState:
+    def _set_checked(self, draft: Draft, state: FormState, text: str) -> FormState:
         """Take a checked configuration."""
-        held.checked, held.text = state, text
+        draft.checked, draft.text = state, text
         if state.data is not None:
-            held.data, held.spec = state.data, self.specs[state.kind]
+            draft.data, draft.spec = state.data, self.specs[state.kind]
         return state
 
-    def _begin(self, held: Draft, key: str, text: str) -> FormState:
+    def _begin(self, draft: Draft, key: str, text: str) -> FormState:
         """Start a draft from a preset or clone."""
-        held.key, held.start = key, self.launch.form_of_yaml(text)
-        held.choices = self.launch.form_choices()
-        held.opened, held.memory, held.typed = set(), {}, {}
-        return self._set_checked(held, held.start, held.start.yaml)
+        draft.key, draft.start = key, self.launch.form_of_yaml(text)
+        draft.choices = self.launch.form_choices()
+        draft.opened, draft.memory, draft.typed = set(), {}, {}
+        return self._set_checked(draft, draft.start, draft.start.yaml)
 
-    def _refresh(self, held: Draft, focus: Path | None = None, go: int | None = None) -> Updates:
+    def _refresh(self, draft: Draft, focus: Path | None = None, go: int | None = None) -> Updates:
         """Return the updates of a draft; the focus moves to a field or a line."""
-        state = held.checked
-        assert state is not None and held.start is not None
-        held.serial += 1
+        state = draft.checked
+        assert state is not None and draft.start is not None
+        draft.serial += 1
         for path in [*(tuple(error.path) for error in state.errors), focus or ()]:
-            held.reveal(path)
-        is_new = held.text == held.start.yaml
+            draft.reveal(path)
+        is_new = draft.text == draft.start.yaml
         return {
-            self.form: draw_form(held, focus=focus),
-            self.yaml: draw_yaml(held, go=go),
+            self.form: draw_form(draft, focus=focus),
+            self.yaml: draw_yaml(draft, go=go),
             self.summary: show.summary(state),
             self.command: show.command(state),
-            self.drafts: {held.key: None if is_new else {"yaml": held.text, "time": time()}},
+            self.drafts: {draft.key: None if is_new else {"yaml": draft.text, "time": time()}},
         }
 
-    def _check_form(self, held: Draft) -> Updates:
-        state = self.launch.yaml_of_form(held.data, held.text)
-        self._set_checked(held, state, state.yaml)
-        return self._refresh(held)
+    def _check_form(self, draft: Draft) -> Updates:
+        state = self.launch.yaml_of_form(draft.data, draft.text)
+        self._set_checked(draft, state, state.yaml)
+        return self._refresh(draft)
 
-    def _use_environment(self, held: Draft, environment: JsonObject) -> Updates:
-        with held.lock:
-            held.choices = self.launch.form_choices()
-            held.data = {**held.data, "environment": environment}
-            return self._check_form(held)
+    def _use_environment(self, draft: Draft, environment: JsonObject) -> Updates:
+        draft.choices = self.launch.form_choices()
+        draft.data = {**draft.data, "environment": environment}
+        return self._check_form(draft)
 
-    def _lead_to_error(self, held: Draft) -> Updates | None:
+    def _lead_to_error(self, draft: Draft) -> Updates | None:
         """Return None, or updates that move the focus to the first error."""
-        state = held.checked
+        state = draft.checked
         if state is None or state.ok:
             return None
         problem = state.yaml_error
         if problem is not None:
             gr.Warning("The YAML cannot be read.")
-            return self._refresh(held, go=problem.line or 1)
+            return self._refresh(draft, go=problem.line or 1)
         gr.Warning("Fix the errors first.")
-        return self._refresh(held, focus=next((tuple(e.path) for e in state.errors if e.path), None))
+        return self._refresh(draft, focus=next((tuple(e.path) for e in state.errors if e.path), None))
 
     # -- where the form starts -------------------------------------------------------------------------------------
-    def _open(self, held: Draft, query: dict[str, str], stored: JsonObject) -> Updates:
+    def _open(self, draft: Draft, query: dict[str, str], stored: JsonObject) -> Updates:
         number, name = query.get("clone"), query.get("preset") or DEFAULT_PRESET
         text = self.launch.clone_run(int(number)) if number else self.launch.get_preset(name)
-        held.parent = int(number) if number else None
-        start = self._begin(held, f"clone:{number}" if number else f"preset:{name}", text)
-        found = stored.get(held.key) or {}
+        draft.parent = int(number) if number else None
+        start = self._begin(draft, f"clone:{number}" if number else f"preset:{name}", text)
+        found = stored.get(draft.key) or {}
         was = found.get("yaml")
         back = None
         if isinstance(was, str) and was not in (text, start.yaml):
-            self._set_checked(held, self.launch.form_of_yaml(was), was)
+            self._set_checked(draft, self.launch.form_of_yaml(was), was)
             back = show.restored(found.get("time") or time())
         chosen = None if number else name
         variants = show.variant_choices(self.presets, chosen)
         listed = [(show.clone_label(run), str(run.id)) for run in self.studio.runs.list_runs(limit=CLONES).rows]
         if number and number not in [value for _, value in listed]:
             listed.insert(0, (f"#{number}", number))
-        held.preflight = int(query["preflight"]) if query.get("preflight", "").isdigit() else None
-        assert held.checked is not None
+        draft.preflight = int(query["preflight"]) if query.get("preflight", "").isdigit() else None
+        assert draft.checked is not None
         return {
-            self.draft: held,
+            self.draft: draft,
             self.address: query,
             self.preset: gr.update(choices=show.preset_choices(self.presets, chosen), value=chosen),
             self.variant: gr.update(choices=variants, value=chosen if variants else None, visible=bool(variants)),
             self.clone: gr.update(choices=listed, value=number),
-            self.kind: held.checked.kind,
-            self.source: show.about(self.presets, chosen, held.parent),
+            self.kind: draft.checked.kind,
+            self.source: show.about(self.presets, chosen, draft.parent),
             self.notice: back,
             self.body: gr.update(visible=True),
-            self.timer: gr.update(active=held.preflight is not None),
-            self.result: gr.update(visible=held.preflight is not None),
-            **self._refresh(held),
+            self.timer: gr.update(active=draft.preflight is not None),
+            self.result: gr.update(visible=draft.preflight is not None),
+            **self._refresh(draft),
         }
 
     @handler
-    def open_page(self, held: Draft | None, query: dict[str, str], stored: JsonObject) -> Updates:
+    def open_page(self, draft: Draft | None, query: dict[str, str], stored: JsonObject) -> Updates:
         """Open the draft of the address; changes that the browser stored come back."""
-        held = held or Draft()
-        with held.lock:
-            try:
-                return self._open(held, query, stored)
-            except (RL2FError, ValueError) as error:
-                text, fix = getattr(error, "what", str(error)), getattr(error, "fix", None)
-                message = show.missing(str(error) if getattr(error, "value", None) else text, fix)
+        draft = draft or Draft()
+        try:
+            return self._open(draft, query, stored)
+        except (RL2FError, ValueError) as error:
+            text, fix = getattr(error, "what", str(error)), getattr(error, "fix", None)
+            message = show.missing(str(error) if getattr(error, "value", None) else text, fix)
         hidden = gr.update(visible=False)
         shown: Updates = {self.source: message, self.notice: None, self.body: hidden, self.result: hidden}
-        return {self.draft: held, self.address: query, **shown}
+        return {self.draft: draft, self.address: query, **shown}
 
-    def open_preset(self, held: Draft | None, name: str | None, stored: JsonObject) -> Updates:
+    def open_preset(self, draft: Draft | None, name: str | None, stored: JsonObject) -> Updates:
         """Start from a preset."""
-        return self.open_page(held, {"preset": name or DEFAULT_PRESET}, stored)
+        return self.open_page(draft, {"preset": name or DEFAULT_PRESET}, stored)
 
-    def open_clone(self, held: Draft | None, number: str, stored: JsonObject) -> Updates:
+    def open_clone(self, draft: Draft | None, number: str, stored: JsonObject) -> Updates:
         """Start from a copy of a run."""
-        return self.open_page(held, {"clone": number}, stored)
+        return self.open_page(draft, {"clone": number}, stored)
 
-    @in_turn
-    def discard(self, held: Draft) -> Updates:
+    @once_opened
+    def discard(self, draft: Draft) -> Updates:
         """Return to the preset or the copy."""
-        assert held.start is not None
-        self._set_checked(held, held.start, held.start.yaml)
-        return {self.notice: None, self.kind: held.start.kind, **self._refresh(held)}
+        assert draft.start is not None
+        self._set_checked(draft, draft.start, draft.start.yaml)
+        return {self.notice: None, self.kind: draft.start.kind, **self._refresh(draft)}
 
-    @in_turn
-    def choose_kind(self, held: Draft, name: str) -> Updates:
+    @once_opened
+    def choose_kind(self, draft: Draft, name: str) -> Updates:
         """Change the kind of the run."""
-        if held.checked is None or held.checked.yaml_error is not None:
+        if draft.checked is None or draft.checked.yaml_error is not None:
             gr.Warning("Fix the YAML first.")
-            return {self.kind: held.checked.kind if held.checked else gr.skip()}
-        state = self.launch.yaml_of_form(held.data, held.text, name)
-        self._set_checked(held, state, state.yaml)
-        return {self.kind: name, self.preflight: gr.update(visible=name in TRAINING), **self._refresh(held)}
+            return {self.kind: draft.checked.kind if draft.checked else gr.skip()}
+        state = self.launch.yaml_of_form(draft.data, draft.text, name)
+        self._set_checked(draft, state, state.yaml)
+        return {self.kind: name, self.preflight: gr.update(visible=name in TRAINING), **self._refresh(draft)}
 
-    @in_turn
-    def load_file(self, held: Draft, content: bytes) -> Updates:
+    @once_opened
+    def load_file(self, draft: Draft, content: bytes) -> Updates:
         """Take the configuration of a file."""
         text = content.decode("utf-8", errors="replace")
         if len(text) > self.specs["train"]["max_characters"]:
             gr.Warning("That file is too large for a configuration.")
             return gr.skip()
         state = self.launch.form_of_yaml(text)
-        self._set_checked(held, state, state.yaml if state.ok else text)
-        return {self.kind: state.kind, self.source: show.note("Loaded from a file."), **self._refresh(held)}
+        self._set_checked(draft, state, state.yaml if state.ok else text)
+        return {self.kind: state.kind, self.source: show.note("Loaded from a file."), **self._refresh(draft)}
 
     # -- edits -----------------------------------------------------------------------------------------------------
-    @in_turn
-    def edit(self, held: Draft, event: gr.EventData) -> Updates:
+    @once_opened
+    def edit(self, draft: Draft, event: gr.EventData) -> Updates:
         """Take the edits of inputs of the form."""
         data = event._data
-        if data["draft"] != held.key:
+        if data["draft"] != draft.key:
             return gr.skip()
         for name, value, number in data["edits"]:
-            if number > held.count and name in held.controls:
-                held.controls[name](value)
-                held.typed[name] = (value, None)
-        held.count = max(held.count, *(number for _, _, number in data["edits"]))
-        return self._check_form(held)
+            if number > draft.count and name in draft.controls:
+                draft.controls[name](value)
+                draft.typed[name] = (value, None)
+        draft.count = max(draft.count, *(number for _, _, number in data["edits"]))
+        return self._check_form(draft)
 
-    @in_turn
-    def type_yaml(self, held: Draft, event: gr.EventData) -> Updates:
+    @once_opened
+    def type_yaml(self, draft: Draft, event: gr.EventData) -> Updates:
         """Take the edited YAML."""
         data = event._data
-        if data["draft"] != held.key:
+        if data["draft"] != draft.key:
             return gr.skip()
         _, text, number = data["edits"][0]
-        if number > held.text_count:
-            held.text_count = number
-            self._set_checked(held, self.launch.form_of_yaml(text), text)
-        return self._refresh(held)
+        if number > draft.text_count:
+            draft.text_count = number
+            self._set_checked(draft, self.launch.form_of_yaml(text), text)
+        return self._refresh(draft)
 
-    @in_turn
-    def act(self, held: Draft, event: gr.EventData) -> Updates:
+    @once_opened
+    def act(self, draft: Draft, event: gr.EventData) -> Updates:
         """Do what a button of the form says."""
         data = event._data
-        held.change(data["action"], data.get("fold", ""), data.get("at", ""))
-        return self._check_form(held)
+        draft.change(data["action"], data.get("fold", ""), data.get("at", ""))
+        return self._check_form(draft)
 
-    @in_turn
-    def leave_yaml(self, held: Draft) -> Updates:
+    @once_opened
+    def leave_yaml(self, draft: Draft) -> Updates:
         """Write a valid configuration with all defaults."""
-        if held.checked is None or not held.checked.ok:
+        if draft.checked is None or not draft.checked.ok:
             return gr.skip()
-        held.text = held.checked.yaml
-        return self._refresh(held)
+        draft.text = draft.checked.yaml
+        return self._refresh(draft)
 
-    @in_turn
-    def set_override(self, held: Draft, text: str) -> Updates:
+    @once_opened
+    def set_override(self, draft: Draft, text: str) -> Updates:
         """Set the value of a path."""
         path, equals, value = text.partition("=")
         if not equals:
             raise ConfigError("An override is PATH=VALUE.", value=text, fix="For example stages.1.steps=5.")
-        held.data = dict(set_nested(held.data, path.strip(), pyyaml.safe_load(value)))
-        return {self.override: "", **self._check_form(held)}
+        draft.data = dict(set_nested(draft.data, path.strip(), pyyaml.safe_load(value)))
+        return {self.override: "", **self._check_form(draft)}
 
     # -- start -----------------------------------------------------------------------------------------------------
-    @in_turn
-    def lead(self, held: Draft, event: gr.EventData) -> Updates:
+    @once_opened
+    def lead(self, draft: Draft, event: gr.EventData) -> Updates:
         """Move the focus to the field or line of an error."""
         at, line = event._data.get("at"), event._data.get("line")
-        return self._refresh(held, focus=tuple(json.loads(at)) if at else None, go=line and int(line))
+        return self._refresh(draft, focus=tuple(json.loads(at)) if at else None, go=line and int(line))
 
-    @in_turn
-    def start_run(self, held: Draft) -> Updates:
+    @once_opened
+    def start_run(self, draft: Draft) -> Updates:
         """Start the run, and open its page."""
-        if lost := self._lead_to_error(held):
+        if lost := self._lead_to_error(draft):
             return lost
-        assert held.checked is not None
-        queued = self.launch.launch_run(validated(ConfigSource, {"yaml": held.checked.yaml}), held.parent)
-        return {self.go: queued.url, self.drafts: {held.key: None}}
+        assert draft.checked is not None
+        queued = self.launch.launch_run(validated(ConfigSource, {"yaml": draft.checked.yaml}), draft.parent)
+        return {self.go: queued.url, self.drafts: {draft.key: None}}
 
     # -- preflight -------------------------------------------------------------------------------------------------
-    def _show_preflight(self, held: Draft) -> Updates:
+    def _show_preflight(self, draft: Draft) -> Updates:
         """Return progress or result of the preflight."""
-        assert held.preflight is not None
-        now = self.launch.get_preflight(held.preflight)
+        assert draft.preflight is not None
+        now = self.launch.get_preflight(draft.preflight)
         if now.verdict is None:
             return {self.verdict: show.preflight_progress(now), self.histogram: [], self.facts: None}
         return {
-            self.verdict: show.preflight_verdict(now, show.is_outdated(now, held.checked)),
+            self.verdict: show.preflight_verdict(now, show.is_outdated(now, draft.checked)),
             self.histogram: show.preflight_charts(now),
             self.facts: show.preflight_facts(now),
         }
 
-    def _hide_preflight(self, held: Draft) -> Updates:
-        held.preflight = None
+    def _hide_preflight(self, draft: Draft) -> Updates:
+        draft.preflight = None
         emptied: Updates = {self.verdict: None, self.histogram: [], self.facts: None}
         return {self.result: gr.update(visible=False), self.timer: gr.update(active=False), **emptied}
 
-    @in_turn
-    def start_preflight(self, held: Draft, query: dict[str, str]) -> Updates:
+    @once_opened
+    def start_preflight(self, draft: Draft, query: dict[str, str]) -> Updates:
         """Start a preflight, and name it in the address."""
-        if lost := self._lead_to_error(held):
+        if lost := self._lead_to_error(draft):
             return {self.form: lost[self.form]}
-        assert held.checked is not None
-        held.preflight = self.launch.preflight_config(
-            validated(ConfigSource, {"yaml": held.checked.yaml}), held.parent
+        assert draft.checked is not None
+        draft.preflight = self.launch.preflight_config(
+            validated(ConfigSource, {"yaml": draft.checked.yaml}), draft.parent
         ).run
         return {
-            self.address: {**query, "preflight": str(held.preflight)},
+            self.address: {**query, "preflight": str(draft.preflight)},
             self.result: gr.update(visible=True),
             self.timer: gr.update(active=True),
-            **self._show_preflight(held),
+            **self._show_preflight(draft),
         }
 
     @handler
-    def follow(self, held: Draft) -> Updates:
+    def follow(self, draft: Draft) -> Updates:
         """Show the progress of the preflight."""
-        if held.preflight is None:
+        if draft.preflight is None:
             return {self.result: gr.update(visible=False), self.timer: gr.update(active=False)}
         try:
-            return self._show_preflight(held)
+            return self._show_preflight(draft)
         except RL2FError:  # the run was deleted
-            return self._hide_preflight(held)
+            return self._hide_preflight(draft)
 
     @handler
-    def act_on_preflight(self, held: Draft, query: dict[str, str], event: gr.EventData) -> Updates:
+    def act_on_preflight(self, draft: Draft, query: dict[str, str], event: gr.EventData) -> Updates:
         """Cancel the preflight, or close its card."""
-        if event._data["action"] == "cancel" and held.preflight is not None:
-            self.launch.abort_preflight(held.preflight)
-            return self._show_preflight(held)
+        if event._data["action"] == "cancel" and draft.preflight is not None:
+            self.launch.abort_preflight(draft.preflight)
+            return self._show_preflight(draft)
         rest = {name: value for name, value in query.items() if name != "preflight"}
-        return {self.address: rest, **self._hide_preflight(held)}
+        return {self.address: rest, **self._hide_preflight(draft)}

@@ -12,13 +12,13 @@ from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import ConfigSource, LaunchEndpoints, Trigger
 from app.endpoints.types import validated
-from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
+from app.pages._events import FAST, LATEST, QUEUED, Updates, handler, in_order
 from app.pages.new_run import view as show
 from app.pages.new_run.draft import Draft
 from rl2f_core.types import JsonObject
 
 TRIGGERS = [("once", "date"), ("repeat (cron)", "cron")]
-BROWSER_ZONE = "(held, zone) => [held, Intl.DateTimeFormat().resolvedOptions().timeZone]"
+BROWSER_ZONE = "(draft, zone) => [draft, Intl.DateTimeFormat().resolvedOptions().timeZone]"
 
 
 class ScheduleCard:
@@ -67,13 +67,13 @@ class ScheduleCard:
             ]
 
         @handler
-        def open_card(held: Draft, here: str) -> list[object]:
-            if lost := lead_to_error(held):
+        def open_card(edited: Draft, here: str) -> list[object]:
+            if lost := lead_to_error(edited):
                 return [lost[form], *[gr.skip()] * 4]
-            assert held.checked is not None and held.checked.data is not None
+            assert edited.checked is not None and edited.checked.data is not None
             zones = launch.list_timezones()
             here = here if here in zones else "UTC"
-            name = str(held.checked.data.get("name", "run"))
+            name = str(edited.checked.data.get("name", "run"))
             return [gr.skip(), gr.update(visible=True), name, in_an_hour(here), gr.update(choices=zones, value=here)]
 
         @handler
@@ -82,9 +82,9 @@ class ScheduleCard:
             return ["cron", gr.skip(), gr.update(value=when, visible=True), *preview("cron", at, when, zone)[2:]]
 
         @handler
-        def save(held: Draft, name: str, kind: Trigger, at: str | None, cron: str, zone: str) -> JsonObject:
-            assert held.checked is not None
-            when, yaml = when_of(kind, at, cron), held.checked.yaml
+        def save(edited: Draft, name: str, kind: Trigger, at: str | None, cron: str, zone: str) -> JsonObject:
+            assert edited.checked is not None
+            when, yaml = when_of(kind, at, cron), edited.checked.yaml
             made = launch.schedule_run(kind, when, validated(ConfigSource, {"yaml": yaml}), timezone=zone, name=name)
             gr.Info(f"Scheduled: {show.date_text(made.times[0])}. The page Runs lists the schedules.")
             return gr.update(visible=False)
@@ -93,7 +93,7 @@ class ScheduleCard:
         edits = [self.trigger.change, self.at.change, self.cron.change, self.zone.change]
         previewed = [self.at, self.cron, self.upcoming, self.save]
         opened = [form, self.card, self.name, self.at, self.zone]
-        opener.click(open_card, [draft, self.browser_zone], opened, js=BROWSER_ZONE, **QUEUED)
+        opener.click(open_card, [draft, self.browser_zone], opened, js=BROWSER_ZONE, **in_order("new"))
         gr.on(edits, handler(preview), times, previewed, **LATEST)
         self.examples.click(take_example, [self.zone, self.at], [self.trigger, *previewed], **FAST)
         self.save.click(save, [draft, self.name, *times], self.card, **QUEUED)

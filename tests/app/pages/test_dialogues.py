@@ -12,10 +12,11 @@ from replay_data import add_run, odd_events, taxi_events, training_events
 from app.common.context import Context
 from app.components.elements.dialogue_list import dialogue_list, row_key
 from app.components.elements.replay import group_kind
-from app.components.elements.transcript import Folding, transcript_text
+from app.components.elements.transcript import transcript_text
 from app.endpoints.dialogues import Sibling
 from app.endpoints.studio import Studio
 from app.pages.dialogues.browse import DialogueBrowser, PageState, merged_ranges, parse_filter
+from app.pages.dialogues.page import see
 from app.pages.dialogues.view import content, error_view, histogram_chart, pager, shortcuts, step_of
 from jobs.db.queries.dialogues import DialogueFilter
 from rl2f_core.errors import ConfigError
@@ -83,11 +84,10 @@ def test_ends_of_a_range_in_the_address_are_one_field() -> None:
     assert merged_ranges({"step_from": "2", "step_to": "3", "reward_from": "0.5"}) == {"step": "2–3", "reward": "0.5.."}
 
 
-def test_keys_move_through_dialogues_and_turns(browser: DialogueBrowser, place: PageState) -> None:
+def test_keys_move_through_dialogues(browser: DialogueBrowser, place: PageState) -> None:
     assert place.current == (1, PREFIX + "1/0/0")
-    place = do(browser, place, "next", "next", "next", "next_turn")
-    assert place.current == (1, PREFIX + "1/0/3") and place.turn == 1
-    assert do(browser, place, "next_turn").turn == 1
+    place = replace(do(browser, place, "next", "next", "next"), turn=1)
+    assert place.current == (1, PREFIX + "1/0/3")
     assert do(browser, place, "previous").turn == 0
     assert do(browser, place, "next_step").current == (1, PREFIX + "2/0/0")
     last = do(browser, place, "last")
@@ -98,15 +98,15 @@ def test_keys_move_through_dialogues_and_turns(browser: DialogueBrowser, place: 
 
 
 def test_another_dialogue_hides_the_answer_and_keeps_tokens_shown(browser: DialogueBrowser, place: PageState) -> None:
-    place = do(browser, place, "reveal", "tokens")
+    place = do(browser, place, "reveal", "tokens", turn="0")
     assert place.privileged and place.privileged.gold_answer == "A B A B"
     place = do(browser, place, "next")
     assert place.privileged is None and place.tokens is not None
-    assert do(browser, place, "tokens").tokens is None
+    assert do(browser, place, "tokens", turn="0").tokens is None
 
 
 def test_the_address_names_what_is_shown(browser: DialogueBrowser, place: PageState) -> None:
-    place = do(browser, place, "tokens", "group")
+    place = do(browser, place, "tokens", "group", turn="0")
     expected = {"run": "1", "dialogue": PREFIX + "1/0/0", "turn": "0", "tokens": "1", "view": "group"}
     assert {name: value for name, value in place.address().items() if value} == expected
     everywhere = replace(place, query={})
@@ -128,10 +128,20 @@ def test_a_label_uses_the_selected_words_and_is_undone(browser: DialogueBrowser,
     assert do(browser, replace(place, turn=1), "label", label="leak").message == "This attempt has no hint."
 
 
-def test_expanding_and_collapsing_renews_the_foldable_parts(browser: DialogueBrowser, place: PageState) -> None:
-    place = do(browser, place, "expand")
-    assert place.folding == Folding(True, 1)
-    assert do(browser, place, "collapse").folding == Folding(False, 2)
+def test_tokens_follow_the_turn_whose_button_is_pressed(browser: DialogueBrowser, place: PageState) -> None:
+    place = do(browser, browser.open(place, 1, PREFIX + "1/0/3"), "tokens", turn="1")
+    assert place.token_turn == 1 and place.tokens is not None
+    place = do(browser, place, "tokens", turn="0")
+    assert place.token_turn == 0
+    assert do(browser, place, "tokens", turn="0").token_turn is None
+
+
+def test_what_the_browser_shows_counts_in_the_open_dialogue_only(browser: DialogueBrowser, place: PageState) -> None:
+    place = browser.open(place, 1, PREFIX + "1/0/3")
+    after, note = see(place, json.dumps([f"1 {PREFIX}1/0/3", 1, "why"]))
+    assert after.turn == 1 and note == "why"
+    assert see(place, json.dumps([f"1 {PREFIX}1/0/2", 1, "why"])) == (place, None)
+    assert see(place, "null") == see(place, "") == (place, None)
 
 
 def test_a_narrow_window_shows_the_list_first(browser: DialogueBrowser) -> None:

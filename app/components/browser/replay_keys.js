@@ -1,0 +1,59 @@
+/* What the browser changes in a replay without the server: the current turn, folded parts, and the font of texts. */
+const PREFERENCES = "rl2f.preferences";
+const preferences = () => JSON.parse(localStorage.getItem(PREFERENCES) ?? "{}") ?? {};
+const current = () => document.querySelector(".dv-turn[data-current]");
+
+/** Make a turn the current one, in the address too. */
+function show(turn) {
+  const last = current();
+  if (!turn || turn === last) return;
+  last?.removeAttribute("data-current");
+  last?.removeAttribute("aria-current");
+  turn.setAttribute("data-current", "");
+  turn.setAttribute("aria-current", "true");
+  turn.scrollIntoView({ block: "nearest" });
+  history.replaceState(history.state, "", location.href.replace(/([?&]turn=)\d+/, `$1${turn.dataset.turn}`));
+}
+
+/** Go to another turn; tokens that are shown follow. */
+function go(turn) {
+  if (!turn || turn === current()) return;
+  const hasTokens = current()?.querySelector(".dv-token-view");
+  show(turn);
+  if (hasTokens) turn.querySelector(".dv-tok").click();
+}
+
+function goBy(step) {
+  const turns = [...document.querySelectorAll(".dv-turn")];
+  go(turns[turns.indexOf(current()) + step]);
+}
+
+export default function mount() {
+  let isOpen = false;
+  const fold = (parent) => { for (const part of parent.querySelectorAll("details[data-fold]")) part.open = isOpen; };
+  const foldAll = (open) => { isOpen = open; fold(document); };
+  const style = document.documentElement.dataset;
+  style.font = preferences().font ?? "mono";
+  const actions = {
+    turn: go,
+    next_turn: () => goBy(1),
+    previous_turn: () => goBy(-1),
+    turn_tokens: () => current()?.querySelector(".dv-tok").click(),
+    expand: () => foldAll(true),
+    collapse: () => foldAll(false),
+    font: () => {
+      style.font = style.font === "mono" ? "reading" : "mono";
+      localStorage.setItem(PREFERENCES, JSON.stringify({ ...preferences(), font: style.font }));
+    },
+  };
+  document.addEventListener("click", (event) => {
+    const source = event.target.closest("[data-action]");
+    if (source?.dataset.action === "tokens") show(source.closest(".dv-turn"));
+    if (!Object.hasOwn(actions, source?.dataset.action)) return;
+    event.stopPropagation(); // no event of the View
+    actions[source.dataset.action](source);
+  }, true);
+  new MutationObserver((records) => {
+    if (isOpen) for (const { addedNodes } of records) for (const node of addedNodes) if (node.querySelectorAll) fold(node);
+  }).observe(document.body, { childList: true, subtree: true });
+}
