@@ -54,6 +54,7 @@ export default function mount() {
     actions[source.dataset.action](source);
   }, true);
   new MutationObserver((records) => {
-    if (isOpen) for (const { addedNodes } of records) for (const node of addedNodes) if (node.querySelectorAll) fold(node);
+    const added = isOpen ? records.flatMap(({ addedNodes }) => [...addedNodes]) : [];
+    added.filter((node) => node.querySelectorAll).forEach(fold);
   }).observe(document.body, { childList: true, subtree: true });
 }
