@@ -387,26 +387,6 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
             determined |= turn.determines_answer
 
 
-@dataset_type(
-    "attempts",
-    "Attempts",
-    "One row per attempt, with its verdict.",
-    "One row per attempt of the student: the problem, the attempt and whether it is correct.",
-    {
-        "prompt": ("string", "the problem"),
-        "completion": ("string", "the attempt"),
-        "correct": ("bool", "the verifier's verdict; null: unknown"),
-        **_ORIGIN,
-        "turn": ("int", "0-based turn"),
-    },
-)
-def attempts(record: ExportRecord, decisions: Decisions, privileged: bool = False) -> Iterator[JsonObject]:
-    """Yield each attempt with its verdict."""
-    for turn in record.turns:
-        row = {"prompt": record.problem, "completion": turn.attempt, "correct": turn.verdict.correct}
-        yield {**row, **origin(record), "turn": turn.index}
-
-
 def _hint_text(turn: Turn, field: str) -> str:
     """Return an optional text field of the hint; empty without a hint."""
     return getattr(turn.hint, field, None) or ""
