@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+from jobs.export.publish import new_folder
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.paths import ROOT
 from rl2f_core.errors import DataError
@@ -36,11 +36,6 @@ def check_private(name: str, data: bytes, private: re.Pattern[bytes]) -> None:
 
 def write_folder(target: Path, files: dict[str, bytes]) -> None:
     """Write the files of a new folder, all or none."""
-    scratch = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
+    with new_folder(target) as scratch:
         for name, data in files.items():
             write_atomically(scratch / name, data)
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -9,6 +9,7 @@ hints, demonstrations, baselines, …) are the base classes in `capabilities`.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -16,12 +17,13 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.errors import DataError, shorten
 from rl2f_core.types import SPLITS, Message, Split, Task, TaskData, Verdict
 
+ItemT = TypeVar("ItemT")
 CONTENTLESS = "That is not correct. Try again."
 NO_VERDICT_HINT = "Check your answer and give it again."
 """Replaces `CONTENTLESS`, which reveals the verdict, in dialogues that continue without it."""
@@ -319,3 +321,31 @@ def sample_task(
         value=environment.config.model_dump(),
         fix="Choose a larger level.",
     )
+
+
+def listed_task(
+    environment: Environment,
+    items: Sequence[ItemT],
+    split: Split,
+    index: int,
+    seed: int,
+    make: Callable[[ItemT], Task],
+    fix: str,
+) -> Task:
+    """Make the task at a position of an endless order of a split's items, which is shuffled anew in each round.
+
+    Raises `DataError` with `fix` if the split is empty.
+    """
+    if not items:
+        raise DataError(f"The {split} split has no problems.", value=environment.config.model_dump(), fix=fix)
+    epoch, offset = divmod(index, len(items))
+    item = items[_order(len(items), f"{seed}/{split}/{epoch}")[offset]]
+    return make(item).model_copy(update={"split": split, "id": f"{environment.name}/{split}/{index}"})
+
+
+@functools.lru_cache(64)
+def _order(count: int, seed: str) -> tuple[int, ...]:
+    """Return a permutation of `count` positions."""
+    positions = list(range(count))
+    random.Random(seed).shuffle(positions)
+    return tuple(positions)

@@ -64,6 +64,13 @@ def scan_records(path: Path) -> Iterator[tuple[int, dict[str, object] | InvalidR
         raise DataError(f"The file cannot be read: {reason}.", value=str(path)) from error
 
 
+def stamp(source: str) -> tuple[str, int, int]:
+    """Return a path with the file's modification time and size, to reload a changed file; 0 without a file."""
+    path = Path(source).expanduser()
+    info = path.stat() if path.is_file() else None
+    return (source, 0, 0) if info is None else (source, info.st_mtime_ns, info.st_size)
+
+
 def find_column(names: Sequence[str], header: Sequence[str]) -> str:
     """Return the first column that has one of the names, preferably in the same case; empty if there is none."""
     folded = {column.casefold(): column for column in reversed(header)}

@@ -340,7 +340,7 @@ def test_infinite_and_other_outputs_without_a_literal_are_stored_and_judged(valu
     ]  # fmt: skip
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given, recorded = sources.load(path, (0, 0), False)
+    given, recorded = sources.load((str(path), 0, 0), False)
     assert len(given.public) == 1 and len(given.hidden) == len(recorded.hidden) == 2
     environment = Code(Code.Config(test_source="file", path=str(path)))
     for index in range(2):

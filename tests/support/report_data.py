@@ -7,7 +7,7 @@ from typing import Any
 
 from rl2f_core import registry
 from rl2f_core.common.stats.intervals import Interval
-from rl2f_core.dialogue.metrics.dialogues import compute_metrics
+from rl2f_core.dialogue.metrics.dialogues import Metrics, compute_metrics
 from rl2f_core.evaluation.report import (
     CheckpointDifference,
     CheckpointResult,
@@ -19,6 +19,11 @@ from rl2f_core.evaluation.report import (
 from rl2f_core.types import Dialogue, Hint, StopReason, Turn, Verdict
 
 TURNS = 3
+
+
+def series(metrics: Metrics, name: str) -> list[Interval]:
+    """The values of `name/1` … `name/T`."""
+    return [metrics[f"{name}/{t}"] for t in range(1, metrics.turns + 1)]
 
 
 def played(task: str, solved_at: int, *, teacher: str = "scripted", parsable: bool = True) -> Dialogue:

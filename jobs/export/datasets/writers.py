@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from jobs.export.datasets.formats import FileType, Format
 from rl2f_core.common.file_io import sha256
@@ -16,14 +16,6 @@ from rl2f_core.types import JsonObject
 
 ROW_GROUP = 2000
 """Number of buffered rows that become one Parquet row group."""
-
-
-class _RowWriter(Protocol):
-    def write(self, rows: Sequence[JsonObject]) -> None:
-        """Append rows."""
-
-    def finish(self) -> None:
-        """Write what is buffered."""
 
 
 class _JsonlWriter:
@@ -75,7 +67,7 @@ class FormatWriter:
         self._format = format
         self._paths = [folder / f"{format.name}.{type}" for type in files]
         self._files: list[BinaryIO] = []
-        self._writers: list[_RowWriter] = []
+        self._writers: list[_JsonlWriter | _ParquetWriter] = []
 
     def write(self, rows: Sequence[JsonObject]) -> None:
         """Append rows to every file."""

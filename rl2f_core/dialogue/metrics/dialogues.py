@@ -84,10 +84,6 @@ class Metrics(FrozenModel):
         """Return the value of a series at the last turn."""
         return self.values[f"{name}/{self.turns}"]
 
-    def series(self, name: str) -> list[Interval]:
-        """Return `name/1` … `name/T`."""
-        return [self.values[f"{name}/{t}"] for t in range(1, self.turns + 1)]
-
     def flat(self) -> dict[str, float]:
         """Return all values that are not None, without intervals, for a metric event."""
         return {name: interval.value for name, interval in self.values.items() if interval.value is not None}

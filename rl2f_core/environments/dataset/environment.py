@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rl2f_core.common.paths import QUESTIONS_SAMPLE
-from rl2f_core.environments.base import new_task, parsed_answers, wrap_answer
+from rl2f_core.environments.base import listed_task, new_task, parsed_answers, wrap_answer
 from rl2f_core.environments.capabilities import (
     Baselines,
     Demonstrator,
@@ -18,6 +18,7 @@ from rl2f_core.environments.capabilities import (
     MisleadingHints,
     most_common_answer,
 )
+from rl2f_core.environments.data_files import stamp
 from rl2f_core.environments.dataset import checkers
 from rl2f_core.environments.dataset import config as settings
 from rl2f_core.environments.dataset.checkers import Checker
@@ -26,7 +27,6 @@ from rl2f_core.environments.dataset.loading import Loaded, Question, list_bad_ro
 from rl2f_core.environments.dataset.row_text import RowError
 from rl2f_core.environments.math.answer_text import folded
 from rl2f_core.environments.math.base import FALSE_HINT, NO_HINT
-from rl2f_core.environments.math.environment import order, stamp
 from rl2f_core.errors import DataError
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
@@ -113,13 +113,8 @@ class Dataset(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
 
     def task(self, split: Split, index: int) -> Task:
         """Raises `DataError` if the file cannot be read, has bad rows, or the split is empty."""
-        questions = self._usable().questions[split]
-        if not questions:
-            fix = "Give a larger file, or another column for the split."
-            raise DataError(f"The {split} split has no problems.", value=self.config.path, fix=fix)
-        epoch, offset = divmod(index, len(questions))
-        question = questions[order(len(questions), f"{self.config.seed}/{split}/{epoch}")[offset]]
-        return self._task(question).model_copy(update={"split": split, "id": f"{self.name}/{split}/{index}"})
+        questions, fix = self._usable().questions[split], "Give a larger file, or another column for the split."
+        return listed_task(self, questions, split, index, self.config.seed, self._task, fix)
 
     def _task(self, question: Question) -> Task:
         return new_task(self, question.level, {"problem": question.problem, **question.public}, question.privileged)

@@ -6,21 +6,20 @@ Duplicates are removed, splits share no problem, and training problems too close
 from __future__ import annotations
 
 import functools
-import random
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from rl2f_core.config.components import wrapped_teacher
 from rl2f_core.config.fields import BASIC_FIELD, PROBLEMS_REF, ComponentConfig
-from rl2f_core.environments.base import assign_split
+from rl2f_core.environments.base import assign_split, listed_task
+from rl2f_core.environments.data_files import stamp
 from rl2f_core.environments.math import sources
 from rl2f_core.environments.math.answer_text import canonical, folded, read_value
 from rl2f_core.environments.math.base import AnswerForm, MathEnvironment, normalize_gold
 from rl2f_core.environments.math.decontamination import contaminated, distinct
-from rl2f_core.errors import DataError, FieldValueError
+from rl2f_core.errors import FieldValueError
 from rl2f_core.registry import register
 from rl2f_core.types import Split, Task
 
@@ -160,34 +159,8 @@ class Math(MathEnvironment):
 
     def task(self, split: Split, index: int) -> Task:
         """Raises `DataError` if the data set cannot be loaded or the split is empty."""
-        problems = self.loaded.problems[split]
-        if not problems:
-            raise DataError(
-                f"The {split} split has no problems.",
-                value=self.config.source,
-                fix="Give a larger file, or a test_source.",
-            )
-        epoch, offset = divmod(index, len(problems))
-        problem = problems[order(len(problems), f"{self.config.seed}/{split}/{epoch}")[offset]]
-        task = self._task(problem.text, problem.answer, problem.solution, problem.level)
-        return task.model_copy(update={"split": split, "id": f"{self.name}/{split}/{index}"})
-
-
-def stamp(source: str) -> tuple[str, int, int]:
-    """Return a file's path, modification time and size, to reload a changed file."""
-    path = Path(source).expanduser()
-    if source in sources.known() or not path.is_file():
-        return source, 0, 0
-    info = path.stat()
-    return source, info.st_mtime_ns, info.st_size
-
-
-@functools.lru_cache(64)
-def order(count: int, seed: str) -> tuple[int, ...]:
-    """Return a permutation of `count` positions."""
-    positions = list(range(count))
-    random.Random(seed).shuffle(positions)
-    return tuple(positions)
+        problems, fix = self.loaded.problems[split], "Give a larger file, or a test_source."
+        return listed_task(self, problems, split, index, self.config.seed, lambda problem: self._task(*problem), fix)
 
 
 @functools.lru_cache(8)

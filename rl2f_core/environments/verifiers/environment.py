@@ -13,11 +13,17 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from rl2f_core.config.fields import BASIC_FIELD, FILE_REF, ComponentConfig
-from rl2f_core.environments.base import MAX_ATTEMPT_CHARS, Environment, assign_split, new_task, parsed_answers
+from rl2f_core.environments.base import (
+    MAX_ATTEMPT_CHARS,
+    Environment,
+    assign_split,
+    listed_task,
+    new_task,
+    parsed_answers,
+)
 from rl2f_core.environments.math.answer_text import canonical, folded
-from rl2f_core.environments.math.environment import order
 from rl2f_core.environments.verifiers.taskset import Reply, Taskset, open_taskset
-from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.errors import ConfigError
 from rl2f_core.registry import register
 from rl2f_core.types import SPLITS, Split, Task, TaskData, Verdict
 
@@ -97,15 +103,9 @@ class Verifiers(Environment):
 
     def task(self, split: Split, index: int) -> Task:
         """Raises `DataError` if the split is empty, and `ConfigError` if the taskset cannot be used."""
-        positions = self.positions[split]
-        if not positions:
-            fix = "Use a taskset with more tasks, or raise max_tasks."
-            raise DataError(f"The {split} split has no tasks.", value=self.config.taskset, fix=fix)
-        epoch, offset = divmod(index, len(positions))
-        position = positions[order(len(positions), f"{self.config.seed}/{split}/{epoch}")[offset]]
-        return self._task(position).model_copy(
-            update={"split": split, "id": f"{self.name}/{self.config.taskset}/{split}/{index}"}
-        )
+        positions, fix = self.positions[split], "Use a taskset with more tasks, or raise max_tasks."
+        task = listed_task(self, positions, split, index, self.config.seed, self._task, fix)
+        return task.model_copy(update={"id": f"{self.name}/{self.config.taskset}/{split}/{index}"})
 
     def _task(self, position: int) -> Task:
         found = self.source.tasks[position]

@@ -113,7 +113,7 @@ def test_invalid_row_of_a_file_is_named(tmp_path: Path, change: dict[str, Any], 
 def test_file_without_puzzles_of_the_configured_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no puzzle of so many people"):
         environment(people=5, source=parquet(tmp_path, ROW)).task("train", 0)
-    with pytest.raises(DataError, match="cannot be opened"):
+    with pytest.raises(DataError, match="cannot be read"):
         environment(people=5, source=str(tmp_path / "none.parquet")).task("train", 0)
     for wrong in ({"problems": 3}, {"roles": ["saint", "sinner"]}):
         with pytest.raises(ConfigError, match="source"):

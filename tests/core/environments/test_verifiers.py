@@ -165,7 +165,7 @@ def test_different_system_messages_are_part_of_the_problem(worker: Path) -> None
 def test_a_split_without_tasks_is_reported(worker: Path) -> None:
     environment = made(max_tasks=3)
     empty = next(split for split, found in environment.positions.items() if not found)
-    with pytest.raises(DataError, match=f"The {empty} split has no tasks"):
+    with pytest.raises(DataError, match=f"The {empty} split has no problems"):
         environment.task(empty, 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from plotly.graph_objects import Figure
-from report_data import TURNS, built, made, tasks, with_effect
+from report_data import TURNS, built, made, series, tasks, with_effect
 
 from rl2f_core import registry
 from rl2f_core.common.stats.intervals import Interval, wilson
@@ -37,7 +37,7 @@ def test_report_contains_metrics_effects_and_differences():
     report = built()
     assert report.checkpoints == ["base", "rl2f@24"]
     assert report.conditions == ["hints", "contentless", "misleading"]
-    assert [i.value for i in report.metrics("rl2f@24", "hints").series("cum_acc")] == [1 / 8, 4 / 8, 7 / 8]
+    assert [i.value for i in series(report.metrics("rl2f@24", "hints"), "cum_acc")] == [1 / 8, 4 / 8, 7 / 8]
     assert report.effect("rl2f@24").value == 0.75
     misleading = report.effect("rl2f@24", "misleading")
     assert (misleading.value, misleading.n, misleading.p_value) == (
@@ -300,7 +300,7 @@ def test_bands_show_the_intervals():
     """There and back: the upper ends, then the lower ends in reverse."""
     report = built()
     band = drawn(accuracy_chart(report).plots[1], "band")["hints"]
-    found = report.metrics("rl2f@24", "hints").series("cum_acc")
+    found = series(report.metrics("rl2f@24", "hints"), "cum_acc")
     assert band["y"] == [i.high for i in found] + [i.low for i in reversed(found)]
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from rl2f_core.environments.data_files import read_records
+from rl2f_core.environments.data_files import read_records, stamp
 from rl2f_core.environments.puzzles.knights_knaves import logic
 from rl2f_core.errors import DataError
 
@@ -43,7 +43,7 @@ def puzzles_of_size(source: str, fewest: int, most: int) -> list[GivenPuzzle]:
 
     Raises `DataError` if there are none, the file cannot be read, or a row is invalid.
     """
-    puzzles = _read(source, *_stamp(source))
+    puzzles = _read(stamp(source))
     found = [puzzle for puzzle in puzzles if fewest <= len(puzzle.people) <= most]
     if not found:
         known = sorted({str(len(puzzle.people)) for puzzle in puzzles})
@@ -53,27 +53,18 @@ def puzzles_of_size(source: str, fewest: int, most: int) -> list[GivenPuzzle]:
 
 def canonical_keys(source: str) -> frozenset[str]:
     """Return the keys, up to renaming, of all puzzles of a file."""
-    return _keys(source, *_stamp(source))
-
-
-def _stamp(source: str) -> tuple[int, int]:
-    """Return a file's modification time and size, to reload a changed file."""
-    try:
-        info = Path(source).expanduser().stat()
-    except OSError as error:
-        raise DataError("The file of puzzles cannot be opened.", value=source) from error
-    return info.st_mtime_ns, info.st_size
+    return _keys(stamp(source))
 
 
 @lru_cache(8)
-def _read(source: str, _changed: int, _size: int) -> tuple[GivenPuzzle, ...]:
-    path = Path(source).expanduser()
+def _read(stamped: tuple[str, int, int]) -> tuple[GivenPuzzle, ...]:
+    path = Path(stamped[0]).expanduser()
     return tuple(_puzzle(row, f"Row {number} of {path.name}") for number, row in enumerate(read_records(path), 1))
 
 
 @lru_cache(8)
-def _keys(source: str, changed: int, size: int) -> frozenset[str]:
-    return frozenset(logic.canonical_key(row.puzzle) for row in _read(source, changed, size))
+def _keys(stamped: tuple[str, int, int]) -> frozenset[str]:
+    return frozenset(logic.canonical_key(row.puzzle) for row in _read(stamped))
 
 
 def _puzzle(row: Mapping[str, object], where: str) -> GivenPuzzle:

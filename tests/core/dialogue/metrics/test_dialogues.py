@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from report_data import series
 
 from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.dialogue.metrics.dialogues import (
@@ -78,7 +79,7 @@ def values(dialogues: Sequence[Dialogue], turns: int = 3) -> dict[str, float]:
 def test_cumulative_accuracy_counts_those_solved_so_far():
     """a at 1; a and b at 2; nobody else at 3: 1/4, 2/4, 2/4, each with its Wilson interval."""
     found = compute_metrics(FOUR, 3)
-    assert [i.value for i in found.series("cum_acc")] == [0.25, 0.5, 0.5]
+    assert [i.value for i in series(found, "cum_acc")] == [0.25, 0.5, 0.5]
     assert found["cum_acc/1"] == wilson(1, 4)
     assert found.final() == found["cum_acc/3"] == wilson(2, 4)
 
@@ -97,7 +98,7 @@ def test_hazard_counts_attempts_that_were_made():
     Turns 2 and 3 together: 1 of 3.
     """
     found = compute_metrics(FOUR, 3)
-    assert [(i.value, i.n) for i in found.series("conditional_solve_rate")] == [(0.25, 4), (0.5, 2), (0.0, 1)]
+    assert [(i.value, i.n) for i in series(found, "conditional_solve_rate")] == [(0.25, 4), (0.5, 2), (0.0, 1)]
     assert (found["conditional_solve_rate"].value, found["conditional_solve_rate"].n) == (pytest.approx(1 / 3), 3)
 
 
@@ -343,7 +344,7 @@ def test_one_turn_gains_nothing_by_definition():
 
 def test_all_solved_at_once_leaves_nothing_to_correct():
     found = compute_metrics([dialogue("a", right()), dialogue("b", right())], 3)
-    assert [i.value for i in found.series("cum_acc")] == [1, 1, 1]
+    assert [i.value for i in series(found, "cum_acc")] == [1, 1, 1]
     assert found["gain"].value == 0
     for name in (
         "correction_rate",
@@ -419,7 +420,7 @@ def test_effect_difference_subtracts_effect_from_effect():
 def test_independent_draws_give_pass_at_t():
     """The resample control's dialogues are first answers in a row: right at the second draw is pass@2, not pass@1."""
     drawn = [dialogue("a", attempt("1", teacher=None), right()), dialogue("b", right())]
-    assert [i.value for i in compute_metrics(drawn, 2).series("cum_acc")] == [0.5, 1.0]
+    assert [i.value for i in series(compute_metrics(drawn, 2), "cum_acc")] == [0.5, 1.0]
 
 
 def test_groups_are_mixed_where_returns_differ():

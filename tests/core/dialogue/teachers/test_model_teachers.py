@@ -11,6 +11,7 @@ import pytest
 from environment_params import NAMES
 from openai_server import Say, serving
 from pydantic import ValidationError
+from report_data import series
 
 from rl2f_core import registry
 from rl2f_core.common import prompt_templates
@@ -366,8 +367,8 @@ def test_without_oracle_the_last_answer_counts() -> None:
     assert [len(d.turns) for d in stopped] == [1, 3, 1, 3] and [d.solved for d in stopped] == [True, True, True, False]
     assert [len(d.turns) for d in free] == [3, 3, 3, 3] and [d.solved for d in free] == [False, True, True, False]
     with_oracle, without = compute_metrics(stopped, 3), compute_metrics(free, 3)
-    assert [i.value for i in with_oracle.series("cum_acc")] == [0.5, 0.5, 0.75]
-    assert [i.value for i in without.series("cum_acc")] == [0.5, 0.25, 0.5]  # 110 001 101 000, column by column
+    assert [i.value for i in series(with_oracle, "cum_acc")] == [0.5, 0.5, 0.75]
+    assert [i.value for i in series(without, "cum_acc")] == [0.5, 0.25, 0.5]  # 110 001 101 000, column by column
     assert with_oracle["gain"].value == 0.25 and without["gain"].value == 0.0
     assert without["correction_rate"].value == 0.5  # of 001 and 000, wrong at first, one ends right
     assert without["correct_abandoned_rate"].value == pytest.approx(2 / 3)  # 1→1, 1→0 and 1→0

@@ -240,7 +240,7 @@ def test_tests_of_a_file_are_the_recorded_calls_of_its_check_or_those_given(tmp_
     """The example `double(3) == 7` contradicts the reference and is left out."""
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in ROWS).encode()))
-    double, join = sources.load(path, (0, 0), False)
+    double, join = sources.load((str(path), 0, 0), False)
     assert double.public == (Case("(2,)", "4"),)
     assert double.hidden == (Case("([0],)", "[0, 0]"), Case("([1],)", "[1, 1]"), Case("([2],)", "[2, 2]"))
     assert (join.public, join.level) == ((), "easy")
