@@ -15,25 +15,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
 
 import pandas as pd
 from plotly import graph_objects as go
 
+from app.commands.options import migrated
 from app.commands.train import folder_for
 from app.common.terminal_progress import TerminalProgress
 from app.plots.run_charts import overview, series
 from app.plots.run_folder import plot_options, step_metrics
 from app.static_pages.folder import write_pages
-from jobs.db.engine import Database
 from jobs.export.datasets import exporter
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource
 from jobs.export.model.exporter import export_model
 from jobs.queue.queue import Queue
-from jobs.workspace import Workspace
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.config.loading import load_config, parse_config, validate_config
 from rl2f_core.config.overrides import set_nested
@@ -233,9 +232,8 @@ def queue_experiment(
         overrides: Changes of the configuration.
         workspace: The workspace's folder; by default `RL2F_WORKSPACE`, or `./workspace`.
     """
-    resolved, opened = _resolve(config, overrides), Workspace(workspace).create()
-    with closing(Database(opened.database_url())) as db:
-        db.migrate()
+    resolved = _resolve(config, overrides)
+    with migrated(workspace) as (opened, db):
         run = Queue(db, opened).add(resolved, origin="cli")
     return Experiment(opened.folder(run.folder))
 
@@ -288,9 +286,7 @@ def _turn_rows(event: DialogueEvent) -> Sequence[JsonObject]:
             "dialogue": event.id,
             "turn": turn.index + 1,
             "attempt": turn.attempt,
-            "parsed": turn.verdict.parsed,
-            "correct": turn.verdict.correct,
-            "score": turn.verdict.score,
+            **{name: getattr(turn.verdict, name) for name in ("parsed", "correct", "score")},
             "reward": turn.known_reward,
             "advantage": turn.advantage,
             "hint": turn.hint.text if turn.hint else None,

@@ -56,7 +56,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @contextmanager
-def migrated(root: Path | None) -> Iterator[tuple[Workspace, Database]]:
+def migrated(root: str | Path | None) -> Iterator[tuple[Workspace, Database]]:
     """Open a workspace, created if necessary, and its database with the newest schema."""
     from jobs.db.engine import Database
     from jobs.ingest.ingester import ingest_pending

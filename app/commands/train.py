@@ -205,12 +205,13 @@ def preflight(
     ] = False,
 ) -> None:
     """Report whether a run is worth starting: parse rate, solve rate, mixed groups, lengths, time and memory."""
+    from rl2f_core.run.kinds.preflight import preflight_config
+
     loaded = load_config(config, sets or [])
     if dry:
         _dry_run(loaded, out)
         return
-    name = f"preflight {loaded.name}"[:100]
-    execute_new(parse_config({**loaded.model_dump(mode="json"), "kind": "preflight", "name": name}), out)
+    execute_new(preflight_config(loaded), out)
 
 
 def _dry_run(config: BaseRun, folder: Path | None) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.common.console import visible
+from rl2f_core.types import FrozenModel
 
 MAX_BYTES = 65_536
 """Maximum number of bytes that one call reads."""
@@ -15,13 +15,13 @@ _OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
 """Text before a carriage return: a progress bar draws each state over the previous one."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogTail:
+class LogTail(FrozenModel):
     """A piece of a file."""
 
     text: str
+    """The piece, with control characters escaped."""
     offset: int
-    """Byte after the last one that was read; the next piece begins there."""
+    """Offset of the next piece."""
     size: int
     """Bytes of the file."""
     restarted: bool
@@ -41,11 +41,12 @@ def read_tail(path: Path, offset: int | None = None) -> LogTail:
             file.seek(start)
             raw = file.read(MAX_BYTES)
     except OSError:
-        return LogTail("", 0, 0, True)
+        return LogTail(text="", offset=0, size=0, restarted=True)
     if restarted and start > 0:
         skipped = raw.find(b"\n") + 1
         start, raw = start + skipped, raw[skipped:]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(raw).replace("\r\n", "\n")
     incomplete, _ = decoder.getstate()
-    return LogTail(visible(_OVERWRITTEN.sub("", text)), start + len(raw) - len(incomplete), size, restarted)
+    text, end = visible(_OVERWRITTEN.sub("", text)), start + len(raw) - len(incomplete)
+    return LogTail(text=text, offset=end, size=size, restarted=restarted)

@@ -48,21 +48,6 @@ MAX_WELCOME_RUNS = 20
 """Number of newest runs in which a welcome dialogue is searched, without example runs."""
 
 
-class DialoguePage(FrozenModel):
-    """A page of a list of dialogues."""
-
-    rows: list[DialogueSummary]
-    """The dialogues."""
-    total: int | None
-    """Number of dialogues in the list."""
-    before: str | None
-    """Cursor of the previous page; None on the first page."""
-    after: str | None
-    """Cursor of the next page; None on the last page."""
-    first: int
-    """1-based position of the first row in the list."""
-
-
 class DialogueRef(FrozenModel):
     """A dialogue."""
 
@@ -161,7 +146,7 @@ class DialogueEndpoints(Endpoints):
         cursor: Cursor | None = None,
         newest_first: bool = False,
         limit: Limit = LIMIT,
-    ) -> DialoguePage:
+    ) -> Page[DialogueSummary]:
         """List dialogues page by page.
 
         Args:
@@ -174,10 +159,12 @@ class DialogueEndpoints(Endpoints):
         page = dialogues.page(db, chosen, cursor, limit, newest_first=newest_first)
         if not page.rows:
             check_dialogue_filters(db, [chosen])
-        return _page(page)
+        return page
 
     @endpoint("read")
-    def locate_dialogue(self, run: RunId, event_id: EventId, filter: DialogueFilter | None = None) -> DialoguePage:
+    def locate_dialogue(
+        self, run: RunId, event_id: EventId, filter: DialogueFilter | None = None
+    ) -> Page[DialogueSummary]:
         """Return the page of a list that contains a dialogue.
 
         Args:
@@ -185,7 +172,7 @@ class DialogueEndpoints(Endpoints):
             filter: Conditions of the list, see `list_dialogues`.
         """
         chosen = (filter or DialogueFilter()).but(run=run)
-        return _page(dialogues.page_containing(self._context.db, chosen, event_id))
+        return dialogues.page_containing(self._context.db, chosen, event_id)
 
     @endpoint("read")
     def adjacent_dialogue(
@@ -201,6 +188,7 @@ class DialogueEndpoints(Endpoints):
         """
         db, chosen = self._context.db, filter or DialogueFilter()
         back = target in ("last", "previous", "previous_step")
+        rows: Sequence[DialogueRow]
         if target in ("first", "last"):
             rows = dialogues.page(db, chosen, limit=1, newest_first=back).rows
         else:
@@ -213,7 +201,7 @@ class DialogueEndpoints(Endpoints):
             check_dialogue_filters(db, [chosen])
         return rows[0] if rows else None
 
-    def _adjacent(self, filter: DialogueFilter, origin: DialogueRow, back: bool) -> list[DialogueRow]:
+    def _adjacent(self, filter: DialogueFilter, origin: DialogueRow, back: bool) -> Sequence[DialogueRow]:
         position: list[object] = [origin.id]
         if filter.order != "played":
             if origin.best_hint_value is None:
@@ -394,10 +382,6 @@ class DialogueEndpoints(Endpoints):
     def delete_dialogue_note(self, note: NoteId) -> None:
         """Delete a note."""
         notes.delete(self._context.db, note)
-
-
-def _page(page: Page[DialogueRow]) -> DialoguePage:
-    return DialoguePage(**vars(page))
 
 
 def _turn(view: DialogueView, turn: int) -> Turn:

@@ -20,10 +20,10 @@ from app.forms.yaml_text import MAX_CHARACTERS, for_browser
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Run
 from jobs.db.queries import runs, scheduled_runs
-from rl2f_core.config.loading import parse_config
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
+from rl2f_core.run.kinds.preflight import preflight_config
 from rl2f_core.types import FrozenModel, JsonObject
 
 ConfigText = Annotated[str, Field(max_length=2 * MAX_CHARACTERS)]
@@ -200,9 +200,7 @@ class LaunchEndpoints(Endpoints):
             parent: The cloned run.
         """
         config, _ = self._valid(source)
-        if config.kind not in ("train", "preflight"):
-            raise ConfigError("Only a training run has a preflight.", value=config.kind, fix="Start the run itself.")
-        return self._add(parse_config(preflight.preflight_data(config.model_dump(mode="json"))), parent)
+        return self._add(preflight_config(config), parent)
 
     @endpoint("read")
     def get_preflight(self, run: RunId) -> PreflightState:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from app.common.context import Context
 from app.common.known_values import check_checkpoint, check_known
-from app.common.log_tail import MAX_BYTES, read_tail
+from app.common.log_tail import MAX_BYTES, LogTail, read_tail
 from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import Checkpoint, NoteId, QueuedRun, RunOrOldId, ShortText, from_row
 from app.plots import evaluation as evaluation_plots
@@ -132,17 +131,9 @@ class MetricCatalogue(FrozenModel):
     """Metrics in the charts of the overview."""
 
 
-class RunLog(FrozenModel):
+class RunLog(LogTail):
     """A piece of the worker's output."""
 
-    text: str
-    """The piece, with control characters escaped."""
-    offset: int
-    """Offset of the next piece."""
-    size: int
-    """Bytes of the log."""
-    restarted: bool
-    """The piece does not continue the previous one."""
     messages: list[Log]
     """The newest log messages of the run; empty if an offset was given."""
     status: str
@@ -376,7 +367,7 @@ class RunEndpoints(RunDataEndpoints):
         tail = read_tail(self._folder(row).checked_path(LOG), offset)
         rows = runs.logs(self._context.db, run, MAX_LOG_MESSAGES) if offset is None else []
         messages = [Log(**{**dict(each), "text": each.text[:MAX_BYTES]}) for each in rows]
-        return RunLog(**asdict(tail), messages=messages, status=row.status)
+        return RunLog(**dict(tail), messages=messages, status=row.status)
 
 
 def _histogram(rows: Sequence[tuple[float, str]], bins: int) -> list[HistogramBin]:

@@ -15,13 +15,6 @@ from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
 from rl2f_core.learning.training.preflight import PreflightReport
 from rl2f_core.types import FrozenModel, JsonObject
 
-MAX_NAME_CHARACTERS = 100
-
-
-def preflight_data(data: JsonObject) -> JsonObject:
-    """Return the configuration of the preflight of a training run."""
-    return {**data, "kind": "preflight", "name": f"preflight {data.get('name', 'run')}"[:MAX_NAME_CHARACTERS]}
-
 
 class PreflightVerdict(FrozenModel):
     """Whether a training run is worth starting."""

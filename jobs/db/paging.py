@@ -15,14 +15,16 @@ from sqlalchemy.orm import Session
 from rl2f_core.errors import DataError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 LIMIT = 50
 
 
 @dataclass(frozen=True)
-class Page(Generic[T]):
+class Page(Generic[T_co]):
     """Consecutive rows of a list."""
 
-    rows: list[T]
+    rows: Sequence[T_co]
+    """The rows."""
     total: int | None
     """Number of rows of the list."""
     before: str | None

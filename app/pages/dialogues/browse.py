@@ -12,11 +12,13 @@ from app.components.browser.selection import SelectedSpan
 from app.components.elements.replay import ReplayState
 from app.components.elements.transcript import LABEL_TEXTS
 from app.components.nodes import Node, el
-from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings, Target
+from app.endpoints.dialogues import DialogueWithSiblings, Target
 from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.studio import Studio
 from app.endpoints.transcript import DialogueDetail
 from app.endpoints.types import validated
+from jobs.db.dialogue_models import DialogueSummary
+from jobs.db.paging import Page
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import RL2FError
@@ -49,7 +51,7 @@ class PageState(ReplayState):
     """The filter as parameters of the address."""
     is_default: bool = False
     """The page chose the filter."""
-    page: DialoguePage | None = None
+    page: Page[DialogueSummary] | None = None
     cursor: str | None = None
     """Cursor of the page."""
     current: Ref | None = None

@@ -10,11 +10,13 @@ from app.components.elements.evaluation_view import scroll_table, table_header
 from app.components.elements.help_tip import help_tip
 from app.components.elements.transcript import fixed, inline, separated, sign, signed, signs
 from app.components.nodes import Element, Node, action, badge, el, empty, progress
-from app.endpoints.dialogues import DialoguePage, DialogueWithSiblings
+from app.endpoints.dialogues import DialogueWithSiblings
 from app.endpoints.fork import ForkResult
 from app.endpoints.transcript import DialogueDetail
 from app.pages.fork.view import arm_name, turn_view
+from jobs.db.dialogue_models import DialogueSummary
 from jobs.db.models import ACTIVE
+from jobs.db.paging import Page
 from rl2f_core.types import JsonObject
 
 COLORS = {
@@ -207,7 +209,7 @@ def _difference(row: JsonObject, name: str) -> Element:
 def tree(
     found: ForkResult,
     original: DialogueDetail,
-    pages: Mapping[str, DialoguePage],
+    pages: Mapping[str, Page[DialogueSummary]],
     opened: Mapping[str, DialogueWithSiblings],
 ) -> Element | None:
     """Return the original and its branches as a tree; None before the first result.
@@ -283,7 +285,12 @@ def _arm_head(row: JsonObject, hint: JsonObject | None) -> list[Node]:
 
 
 def _samples(
-    run: int, turn: int, row: JsonObject, key: str, page: DialoguePage, opened: Mapping[str, DialogueWithSiblings]
+    run: int,
+    turn: int,
+    row: JsonObject,
+    key: str,
+    page: Page[DialogueSummary],
+    opened: Mapping[str, DialogueWithSiblings],
 ) -> Element:
     rows: list[Node] = []
     for each in page.rows:

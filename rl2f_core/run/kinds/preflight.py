@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.config.loading import validate_config
 from rl2f_core.config.rollout import ReflectorConfig
-from rl2f_core.config.run import RunConfig
-from rl2f_core.errors import PreflightError
+from rl2f_core.config.run import BaseRun, RunConfig
+from rl2f_core.errors import ConfigError, PreflightError
 from rl2f_core.models.process_group import current_group
 from rl2f_core.registry import get, register
 from rl2f_core.run.context import RunContext
@@ -93,6 +94,15 @@ class Preflight(Kind[PreflightRun]):
             raise PreflightError(refused["reason"], fix=refused["fix"])
         journal.commit({"done": True})
         return True
+
+
+def preflight_config(config: BaseRun) -> PreflightRun:
+    """Return the preflight of a training run. Raises `ConfigError` for another kind of run."""
+    if not isinstance(config, RunConfig):
+        kind = getattr(config, "kind", None)
+        raise ConfigError("Only a training run has a preflight.", value=kind, fix="Start the run itself.")
+    data = {**config.model_dump(mode="json"), "kind": "preflight", "name": f"preflight {config.name}"[:100]}
+    return validate_config(PreflightRun, data)
 
 
 def _time_update(config: RunConfig, stage: StageConfig, backend: Backend, samples: Sequence[TrainingSample]) -> float:
