@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from rl2f_core.config.loading import format_validation_error
-from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.config.loading import validate_config
+from rl2f_core.errors import DataError
 from rl2f_core.types import FrozenModel, JsonObject
 
 
@@ -77,10 +77,7 @@ def check_file_name(name: str) -> str:
 
 def validated(model: type[Model], data: JsonObject) -> Model:
     """Return `data` as a model; raise `ConfigError` that names the field."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(format_validation_error(error, model), fix="Correct the field and try again.") from error
+    return validate_config(model, data, fix="Correct the field and try again.")
 
 
 def from_row(model: type[Model], row: object, **computed: object) -> Model:

@@ -25,8 +25,8 @@ from app.plots.run_charts import overview
 from app.plots.run_folder import plot_options, step_metrics
 from app.static_pages.selection import chosen_dialogues
 from jobs.export.private_paths import check_private, machine_paths, write_folder
-from rl2f_core import registry
 from rl2f_core.config.run import BaseRun, RunConfig
+from rl2f_core.dialogue.rollout.build import build_environment
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError, RunError
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart
@@ -70,7 +70,7 @@ def write_pages(run: str | Path, out: str | Path, *, limit: int = 40, ids: Seque
     if not isinstance(config, BaseRun):
         raise DataError("Only a run with dialogues can be shared.", value=getattr(config, "kind", None))
     shared: JsonObject = {"title": config.name, "status": _last_status(run_dir, private)}
-    shared["dialogues"] = [_dialogue(event, _environment(config)) for event in kept]
+    shared["dialogues"] = [_dialogue(event, build_environment(config.environment)) for event in kept]
     shared |= _run_page(run_dir, config)
     pages = {name: _render(name, shared) for name in ("index.html", "dialogues.html")}
     for name, page in pages.items():
@@ -173,10 +173,6 @@ def _last_status(run_dir: RunDir, private: re.Pattern[bytes]) -> str:
 
 
 # -- dialogues -----------------------------------------------------------------------------------------------------
-def _environment(config: BaseRun) -> Environment:
-    return registry.get("environment", config.environment.type)(config.environment)
-
-
 def _dialogue(event: DialogueEvent, environment: Environment) -> JsonObject:
     dialogue = event.dialogue
     place = [event.phase, event.checkpoint, event.setting, f"{event.stage} step {event.step}" if event.step else ""]

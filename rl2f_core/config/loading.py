@@ -33,14 +33,14 @@ def parse_config(data: object) -> BaseRun:
     return cast(BaseRun, validate_config(config_type, data))
 
 
-def validate_config(config_type: type[ConfigT], data: object) -> ConfigT:
-    """Validate data as a config class. Raises `ConfigError` with all invalid fields."""
+def validate_config(
+    config_type: type[ConfigT], data: object, fix: str = "`rl2f config schema` lists every field."
+) -> ConfigT:
+    """Validate data as a config class. Raises `ConfigError` with all invalid fields, and `fix`."""
     try:
         return config_type.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(
-            format_validation_error(error, config_type), fix="`rl2f config schema` lists every field."
-        ) from error
+        raise ConfigError(format_validation_error(error, config_type), fix=fix) from error
 
 
 def parse_yaml(text: str) -> BaseRun:
