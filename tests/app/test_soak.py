@@ -41,7 +41,7 @@ from rl2f_core.run.execute import execute
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNS, STEPS, KILLS, REQUESTS, FIRST = 8, (2, 98), 25, 5_000, 1_000
+RUNS, STEPS, KILLS, REQUESTS, FIRST = 8, (2, 198), 25, 5_000, 1_000
 MAX_GROWTH_BYTES = 100_000_000
 SCOPES = ("read", "label", "run")
 
