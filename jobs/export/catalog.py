@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
 
 from jobs.db.errors import NotFoundError
 from jobs.workspace import Workspace
-from rl2f_core.common.file_io import checked_path
+from rl2f_core.common.file_io import read_json
 from rl2f_core.types import JsonObject
 
 MANIFEST, CARD = "manifest.json", "README.md"
+MAX_LISTED = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
 
@@ -20,7 +20,7 @@ class UnknownExportError(NotFoundError):
     """The export or its file does not exist."""
 
 
-def listed(workspace: Workspace, limit: int = 100) -> list[JsonObject]:
+def listed(workspace: Workspace) -> list[JsonObject]:
     """Return the newest finished exports: manifests with `folder`, `path`, `bytes` and all `files` (name → bytes)."""
     exports = []
     for path in workspace.exports.iterdir() if workspace.exports.is_dir() else ():
@@ -28,16 +28,14 @@ def listed(workspace: Workspace, limit: int = 100) -> list[JsonObject]:
             manifest = read(path)
             if manifest is not None:
                 exports.append(_describe(path, manifest))
-    return sorted(exports, key=lambda export: -export["created"])[:limit]
+    return sorted(exports, key=lambda export: -export["created"])[:MAX_LISTED]
 
 
 def read(folder: Path) -> JsonObject | None:
     """Return the manifest of an export; None if it is missing or invalid."""
-    try:
-        data = json.loads(checked_path(folder, MANIFEST).read_text(encoding="utf-8"))
-        return data if isinstance(data["formats"], dict) and float(data["created"]) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    data = read_json(folder / MANIFEST, folder)
+    is_valid = isinstance(data.get("formats"), dict) and isinstance(data.get("created"), int | float)
+    return data if is_valid else None
 
 
 def _describe(path: Path, manifest: JsonObject) -> JsonObject:

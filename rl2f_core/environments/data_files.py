@@ -18,7 +18,7 @@ SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet", ".jsonl.gz")
 """Endings of the files that can be read."""
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 _SEPARATOR = re.compile(r"\"?sep=([^\"\r\n])\"?\r?\n", re.IGNORECASE)
 """First line by which spreadsheet programs name the separator."""
 
@@ -112,7 +112,7 @@ def _scan_jsonl(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, objec
         if not isinstance(item, dict):
             kind = " but a JSON array" if isinstance(item, list) else ""
             yield number, InvalidRow(f"is not an object{kind}", line[:160])
-        elif any(_SURROGATE.search(key) for key in item):
+        elif any(SURROGATE.search(key) for key in item):
             yield number, InvalidRow("has a column whose name is not valid Unicode text", line[:160])
         else:
             yield number, item

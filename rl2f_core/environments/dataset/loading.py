@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from rl2f_core.environments.base import assign_split
-from rl2f_core.environments.data_files import InvalidRow, column_value, find_column, scan_records
+from rl2f_core.environments.data_files import SURROGATE, InvalidRow, column_value, find_column, scan_records
 from rl2f_core.environments.dataset.choices import read_choices
 from rl2f_core.environments.dataset.row_text import RowError, as_text
 from rl2f_core.environments.math.answer_text import canonical, folded
@@ -35,7 +34,6 @@ SPLIT_NAMES: dict[str, Split] = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation", "test": "test", "testing": "test",
 }  # fmt: skip
-_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_ROWS = 1_000_000
 MAX_PROBLEM = 50_000
 """Maximum number of characters of a problem or solution."""
@@ -215,7 +213,7 @@ def _text_error(value: object) -> str:
     text = str(value)
     if len(text) > MAX_PROBLEM:
         return f"has {len(text):,} characters, more than {MAX_PROBLEM:,}"
-    return "is not valid Unicode text" if _SURROGATE.search(text) else ""
+    return "is not valid Unicode text" if SURROGATE.search(text) else ""
 
 
 def _is_missing(value: object) -> bool:

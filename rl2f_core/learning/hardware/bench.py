@@ -23,18 +23,13 @@ MAX_REFERENCE_WEIGHTS = 2_000_000_000
 """Largest model whose reference in float32 runs on the CPU."""
 
 
-def benchmark(model: ModelConfig, on_message: Callable[[str], None], budget: float = BUDGET_SECONDS) -> JsonObject:
+def benchmark(model: ModelConfig, on_message: Callable[[str], None]) -> JsonObject:
     """Measure ceilings, rollout, update, memory and greedy agreement of a model on its device.
-
-    Args:
-        model: Model, device and dtype.
-        on_message: Receives the progress.
-        budget: Seconds for all measurements; the first rollout and the first update always run.
 
     Raises `ModelError` or `ConfigError` if the model or the device is not available.
     """
     start = time.perf_counter()
-    deadline = start + budget
+    deadline = start + BUDGET_SECONDS
     on_message(f"Loading {model.name} …")
     backend = load(model)
     device, dtype = backend.device, str(backend.dtype).removeprefix("torch.")
@@ -55,7 +50,7 @@ def benchmark(model: ModelConfig, on_message: Callable[[str], None], budget: flo
     new_tokens = 8 if is_slow else (128 if gpu else 24)
     batches = (1, 16, 64, 256) if gpu else (1, 8, 32)
     report["rollout"] = measured(
-        lambda batch: measure.rollout_speed(backend, batch, 64, new_tokens), batches, start + budget / 2
+        lambda batch: measure.rollout_speed(backend, batch, 64, new_tokens), batches, start + BUDGET_SECONDS / 2
     )
     backend.reset_prefix_cache()
     report["rollout_peak_bytes"] = measure.peak_bytes(device)

@@ -33,7 +33,6 @@ def changed(
     depth: int,
     rng: random.Random,
     fits: Callable[[logic.Puzzle], bool],
-    tries: int = MAX_DRAWS,
     width: int = 2,
 ) -> tuple[logic.Puzzle, int] | None:
     """Replace one person's statement so that there is exactly one solution, which differs from the original one.
@@ -43,7 +42,6 @@ def changed(
         depth: Maximum number of levels of the new statement.
         rng: The only source of randomness.
         fits: Whether a changed puzzle may be used, e.g. belongs to the right split.
-        tries: Maximum number of statements drawn.
         width: Maximum number of parts of an `and` or `or` of the new statement.
 
     Returns the changed puzzle and its solution, or None if none was drawn.
@@ -53,7 +51,7 @@ def changed(
     (original,) = logic.solutions(puzzle)
     tables = [logic.agreement(statement, i, people) for i, statement in enumerate(puzzle)]
     others = [reduce(and_, tables[:i] + tables[i + 1 :], full) for i in range(people)]
-    for _ in range(tries):
+    for _ in range(MAX_DRAWS):
         person = rng.randrange(people)
         statement = logic.random_statement(person, people, depth, rng, width)
         agrees = logic.agreement(statement, person, people)
