@@ -38,6 +38,8 @@ app.commands app.cli app.experiment app
 """Each package or module imports only itself and those before it; the longest name that fits a module counts."""
 MAX_ENTRIES, MAX_ENTRIES_OF_CORE = 18, 14
 """Files and folders in a folder of the product, and in `rl2f_core` itself."""
+MAX_LINES, MAX_PARAMETERS = 60, 8
+"""Of a function."""
 TOP_LEVEL = {
     ".ci",
     ".gitignore",
@@ -216,6 +218,20 @@ def test_no_module_has_more_than_500_lines() -> None:
     tests = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")}
     lines = {name: len(source.splitlines()) for name, source in (SOURCES | tests).items()}
     assert {name: count for name, count in lines.items() if count > 500} == {}
+
+
+def test_functions_are_short_and_have_few_parameters() -> None:
+    """The options of a command are its parameters; they are not counted."""
+    exceeding = {}
+    for name, source in SOURCES.items():
+        for node in ast.walk(parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                arguments = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+                parameters = [argument for argument in arguments if argument not in ("self", "cls")]
+                lines = node.end_lineno - node.lineno + 1 if node.end_lineno else 0
+                if lines > MAX_LINES or (len(parameters) > MAX_PARAMETERS and not name.startswith("app/commands/")):
+                    exceeding[f"{name}:{node.name}"] = lines, len(parameters)
+    assert exceeding == {}
 
 
 @pytest.mark.parametrize(
