@@ -145,14 +145,13 @@ class ModelLoader:
 
     def _load_base(self, source: ModelSource) -> None:
         from rl2f_core.models.backends.hf.backend import HFBackend
-        from rl2f_core.models.backends.hf.streaming import StreamBackend
 
         self.unload()
         _, device, dtype, full = _base_key(source)
         if self.reserve_gb is not None:
             _ensure_memory(source, device, dtype, int(self.reserve_gb * 1e9))
         config = ModelConfig(name=source.base, dtype=source.dtype, device=source.device)
-        self.backend = StreamBackend(config) if full is None else HFBackend(HFBackend.Config(), config)
+        self.backend = HFBackend(HFBackend.Config(), config, unmerged=full is None)
         self._source = source
         self.loads += 1
 

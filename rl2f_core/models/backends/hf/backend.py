@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @register("backend")
 class HFBackend(Backend):
-    """transformers on cuda, mps or cpu."""
+    """transformers on cuda, mps or cpu.
+
+    With `unmerged`, a single active adapter is not merged into the base weights either, and each forward includes all
+    loaded adapters, so that their weights are stacked only once.
+    """
 
     folder: Path
-    merges_adapters: ClassVar[bool] = True
-    """Whether a single active adapter is merged into the base weights."""
-    stacks_all_adapters: ClassVar[bool] = False
-    """Whether a forward with several adapters includes all loaded ones, so that their weights are stacked only once."""
     loads_full_weights: ClassVar[bool] = True
 
     class Config(ComponentConfig):
@@ -59,7 +59,7 @@ class HFBackend(Backend):
 
     config: Config
 
-    def __init__(self, config: Config, model: ModelConfig) -> None:
+    def __init__(self, config: Config, model: ModelConfig, *, unmerged: bool = False) -> None:
         super().__init__(config, model)
         import torch
         from transformers import AutoTokenizer
@@ -71,6 +71,7 @@ class HFBackend(Backend):
         from rl2f_core.models.modeling.loading import load_base_model
         from rl2f_core.models.store.store import get_model
 
+        self.unmerged = unmerged
         self.folder = get_model(model.name).path
         self.device, self.dtype = resolve_device(model.device, model.dtype)
         self.model = load_base_model(str(self.folder), self.dtype, self.device)
@@ -163,7 +164,7 @@ class HFBackend(Backend):
                 self._batched_lora = self._batched_lora or BatchedLora(
                     self._merger.modules,
                     prepacked=self._prepacked is not None,
-                    stack_all=self.stacks_all_adapters,
+                    stack_all=self.unmerged,
                 )
                 self._merger.activate(None, self.adapters)
                 with self._batched_lora.active(self._lora_adapters()) as before_forward:
@@ -174,7 +175,7 @@ class HFBackend(Backend):
 
     def _uses_batched_lora(self, adapters: Collection[str | None]) -> bool:
         """Whether one step runs all these adapters (None is the base), unmerged."""
-        if not self.merges_adapters:
+        if self.unmerged:
             return True
         if not set(adapters) - {None} <= set(self._lora_adapters()):
             return False

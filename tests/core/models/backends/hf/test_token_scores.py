@@ -12,7 +12,6 @@ from rl2f_core.config.model import ModelConfig
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.models.backends.hf.decoder import RunningSequence
-from rl2f_core.models.backends.hf.streaming import StreamBackend
 from rl2f_core.models.backends.hf.token_scores import ScoredSampling, score_tokens
 
 PROMPT = "What is 12 + 34? The answer is 46. Try again. " * 3
@@ -21,7 +20,7 @@ PROMPT = "What is 12 + 34? The answer is 46. Try again. " * 3
 @pytest.fixture(scope="module")
 def backend(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> HFBackend:
     """The tiny model with the adapter `tuned`; prefills at most 16 tokens at a time."""
-    built = StreamBackend(ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
+    built = HFBackend(HFBackend.Config(), ModelConfig(name=str(tiny), dtype="float32", device="cpu"), unmerged=True)
     built._decoder.max_prefill_tokens = 16
     built.load_adapter("tuned", save_adapter(tiny, tmp_path_factory.mktemp("adapters") / "tuned", 1))
     return built
