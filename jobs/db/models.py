@@ -48,7 +48,7 @@ class RunSummary(RunRef):
     """Name of the base model."""
     seed: int = 0
     device: str = "cpu"
-    """Slot class: cpu, cuda, or none for runs without compute."""
+    """Slot class: cpu, cuda, or none for runs without compute. From the start on the slot, e.g. `cuda:1`."""
     started: float | None = None
     """When its first worker started, in seconds since 1970, UTC."""
     ended: float | None = None

@@ -23,7 +23,7 @@ from jobs.db.queries import runs
 from jobs.executors.base import Executor
 from jobs.executors.local import Local
 from jobs.queue import run_dirs
-from jobs.queue.slots import Slots, free_slots, read_slots
+from jobs.queue.slots import Slots, free_slots, read_slots, slot_class
 from jobs.queue.status import ABORTING, require_status, transition
 from jobs.queue.worker_monitor import WorkerMonitor
 from jobs.workspace import Workspace
@@ -218,25 +218,24 @@ class Queue:
         with self.db.write() as session:
             if store.paused(session):
                 return []
-            free = free_slots(slots, [(r.device, self.workspace.folder(r.folder)) for r in store.active(session)])
+            free = free_slots(slots, [run.device for run in store.active(session)])
             for run in store.queued(session):
-                if capacity is not None and run.device != "none":
+                device = slot_class(run.device)
+                if capacity is not None and device != "none":
                     slot, reason = capacity.reserve(run.config)
-                    if slot is not None:
-                        run.device = slot.partition(":")[2]
                 else:
-                    if run.device == "cuda" and not slots.cuda:  # the devices were removed after the run was added
-                        run.device = "cpu"
-                    slot, reason = free.acquire(run.device), ""
+                    if device == "cuda" and not slots.cuda:  # the devices were removed after the run was added
+                        device = "cpu"
+                    slot, reason = free.acquire(device), ""
                 if slot is None:
                     if run.detail != reason:
                         run.detail = reason
                     continue
                 now = self.clock()
                 start = {"sessions": run.sessions + 1, "started": run.started or now, "heartbeat": now}
-                transition(run, "starting", detail="", pid=None, pid_started=None, **start)
-                chosen.append((run, slot))
-        return [run.id for run, slot in chosen if run.id and self.workers.start(run, slots, slot)]
+                transition(run, "starting", detail="", device=slot, pid=None, pid_started=None, **start)
+                chosen.append(run)
+        return [run.id for run in chosen if run.id and self.workers.start(run, slots)]
 
     def _slots(self) -> Slots:
         return dataclasses.replace(read_slots(self.db), remote=self.workers.executor.name != "local")

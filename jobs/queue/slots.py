@@ -8,23 +8,17 @@ slots.light    concurrent runs of kinds without a device, such as exports (defau
 from __future__ import annotations
 
 import functools
-import json
 import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from jobs.db import settings
 from jobs.db.engine import Database
 from rl2f_core import registry
-from rl2f_core.common.file_io import read_json
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-
-SLOT_FILE = "slot.json"
-"""File in the run directory with the slot of its worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +103,13 @@ def cuda_devices() -> tuple[str, ...]:
     return tuple(line.strip() for line in result.stdout.splitlines() if line.strip().isdigit())
 
 
-def free_slots(slots: Slots, active: Iterable[tuple[str, Path]]) -> SlotAllocation:
-    """Return the allocation that results from the active runs.
-
-    Args:
-        slots: All slots.
-        active: Slot class and run directory of each run that has a worker.
-    """
+def free_slots(slots: Slots, active: Iterable[str]) -> SlotAllocation:
+    """Return the allocation that results from the slots of the active runs."""
     allocation = SlotAllocation(slots)
-    for device, folder in active:
-        name = read_slot(folder)
+    for name in active:
         if is_remote(name):
             continue
-        allocation.used[device] += 1
+        allocation.used[slot_class(name)] += 1
         if name.startswith("cuda:"):
             allocation.devices.add(name.removeprefix("cuda:"))
     return allocation
@@ -132,14 +120,9 @@ def is_remote(slot: str) -> bool:
     return ":" in slot and not slot.startswith("cuda:")
 
 
-def write_slot(folder: Path, name: str) -> None:
-    """Record the slot of a run in its directory."""
-    (folder / SLOT_FILE).write_text(json.dumps({"device": name}))
-
-
-def read_slot(folder: Path) -> str:
-    """Return the slot of a run; empty if it has none."""
-    return str(read_json(folder / SLOT_FILE, folder).get("device", ""))
+def slot_class(slot: str) -> str:
+    """Return the class of a slot (`cpu`, `cuda` or `none`) or of a slot class."""
+    return "cuda" if slot.startswith("cuda:") else slot.rpartition(":")[2]
 
 
 def slot_env(slots: Slots, name: str) -> Mapping[str, str]:

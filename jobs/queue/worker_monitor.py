@@ -19,7 +19,7 @@ from jobs.db.queries import runs
 from jobs.executors.base import Executor, LaunchSpec, WorkerHandle, executor_of
 from jobs.executors.factory import create_executor
 from jobs.ingest.ingester import ingest
-from jobs.queue.slots import Slots, is_remote, slot_env, write_slot
+from jobs.queue.slots import Slots, is_remote, slot_env
 from jobs.queue.status import ABORTING, TRANSITIONS, transition
 from jobs.worker.status_files import (
     EXIT,
@@ -95,21 +95,20 @@ class WorkerMonitor:
         waited = self.clock() - (run.heartbeat or 0.0)
         return waited > START_TIMEOUT_SECONDS or read_exit(self.workspace.folder(run.folder), run.sessions) is not None
 
-    def start(self, run: Run, slots: Slots, slot: str) -> bool:
-        """Start a worker in a slot; if that fails, returns False and updates the run's status."""
+    def start(self, run: Run, slots: Slots) -> bool:
+        """Start a worker in the slot of the run's row; if that fails, returns False and updates the run's status."""
         try:
-            return self._start(run, slots, slot)
+            return self._start(run, slots)
         except StoreError as error:  # the worker may be running: its progress file will tell
             _log.warning("The start of run %s could not be recorded: %s", run.id, error)
             return True
 
-    def _start(self, run: Run, slots: Slots, slot: str) -> bool:
-        folder = self.workspace.folder(run.folder)
+    def _start(self, run: Run, slots: Slots) -> bool:
+        folder, slot = self.workspace.folder(run.folder), run.device
         try:
             RunDir.open(folder)
             for record in (EXIT, PROGRESS):
                 (folder / record).unlink(missing_ok=True)
-            write_slot(folder, slot)
             variables = {**slot_env(slots, slot), SESSION: str(run.sessions)}
             executor = self.executor_for(executor_of(slot) if is_remote(slot) else "local")
             handle = executor.start(LaunchSpec(folder, folder / LOG, variables, slot))
