@@ -65,6 +65,11 @@ def duration(seconds: float | None) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return e.g. `1 hint` or `1,200 hints`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def fraction(value: float | None) -> str:
     """Return e.g. `.94`, `1.00`, `.003` or `–`."""
     if value is None:

@@ -39,10 +39,30 @@ def _is_element(child: object) -> bool:
     return isinstance(child, list) and len(child) >= 2 and isinstance(child[0], str) and isinstance(child[1], dict)
 
 
-def action(label: str, name: str, *, style: str = "", **data: Attribute) -> Element:
-    """Return a button that triggers the `View`'s event `click` with `{"action": name, **data}`."""
-    values = {f"data_{key}": value for key, value in data.items()}
-    return el("button", label, class_=f"rl-button {style}".strip(), data_action=name, **values)
+def action(
+    label: Node, name: str, *, style: str = "", title: str | None = None, disabled: bool = False, **data: Attribute
+) -> Element:
+    """Return a button that triggers the `View`'s event `click` with `{"action": name, **data}`.
+
+    Args:
+        label: Text of the button.
+        name: The action.
+        style: Further classes; `rl-icon` replaces the look of a button.
+        title: Explanation; of an icon also the name for screen readers.
+        disabled: The button cannot be pressed.
+        data: Values of the event, and attributes whose name begins with `aria_`.
+    """
+    values = {key if key.startswith("aria_") else f"data_{key}": value for key, value in data.items()}
+    is_icon = "rl-icon" in style
+    if is_icon:
+        values.setdefault("aria_label", title)
+    look = style if is_icon else f"rl-button {style}".strip()
+    return el("button", label, class_=look, title=title, disabled=disabled, data_action=name, **values)
+
+
+def page_button(label: str, name: str, cursor: str | None) -> Element:
+    """Return the button that triggers the action `page` of a list: `name` for screen readers, and the page's cursor."""
+    return action(label, "page", style="rl-small", disabled=cursor is None, aria_label=name, cursor=cursor)
 
 
 def badge(status: str, detail: str | None = None) -> Element:
@@ -70,6 +90,26 @@ def progress(done: float, total: float | None) -> Element:
     )
 
 
-def empty(title: str, *children: Node) -> Element:
-    """Return the content of a list without rows: what is missing, and the next step."""
-    return el("div.rl-empty", el("p.rl-empty-title", title), *(el("p", child) for child in children))
+def table(titles: Iterable[Node], rows: Iterable[Node], style: str = "", *, name: str | None = None) -> Element:
+    """Return a table that scrolls sideways; it can be focused to scroll by keyboard.
+
+    Args:
+        titles: Titles of the columns, as texts, elements or cells; without any the table has no header.
+        rows: The rows.
+        style: Further classes.
+        name: Name for screen readers.
+    """
+    cells = [
+        title if isinstance(title, list) and title[0] == "th" else el("th", title, scope="col") for title in titles
+    ]
+    header = el("thead", el("tr", cells)) if cells else None
+    content = el("table.rl-table", header, el("tbody", rows), class_=style)
+    return el("div.rl-scroll", content, tabindex=0, role="region" if name else None, aria_label=name)
+
+
+def empty(title: str, *children: Node, role: str | None = None) -> Element:
+    """Return the content of a list without rows: what is missing as texts, and the next steps as elements."""
+    texts = [el("p", child) for child in children if isinstance(child, str)]
+    steps = [child for child in children if _is_element(child)]
+    steps_line = el("p.rl-actions", steps) if steps else None
+    return el("div.rl-empty", el("p.rl-empty-title", title), texts, steps_line, role=role)

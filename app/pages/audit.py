@@ -7,8 +7,7 @@ import time
 import gradio as gr
 
 from app.components.browser.address import Replacement
-from app.components.elements.evaluation_view import scroll_table, table_header
-from app.components.nodes import Element, el
+from app.components.nodes import Element, el, table
 from app.components.view import View
 from app.endpoints.audit import AuditRow
 from app.endpoints.studio import Studio
@@ -29,10 +28,10 @@ def build(studio: Studio) -> None:
     View(el("div", el("h1.rl-title", TITLE), el("p.rl-muted", DESCRIPTION)))
     hint = "Filter by token, endpoint, argument or outcome"
     search = gr.Textbox(label="Filter", placeholder=hint, show_label=False, container=False, max_lines=1)
-    table = View(elem_id="audit-log")
+    listed = View(elem_id="audit-log")
 
     def rows(text: str) -> Element:
-        return scroll_table(table_header(COLUMNS), map(_row, studio.audit.list_actions(text)), "rl-table")
+        return table(COLUMNS, map(_row, studio.audit.list_actions(text)))
 
     @handler
     def open_page(query: dict[str, str]) -> tuple[str, Element]:
@@ -43,8 +42,8 @@ def build(studio: Studio) -> None:
     def filter_rows(text: str) -> tuple[Replacement, Element]:
         return Replacement(search=text), rows(text)
 
-    address.input(open_page, address, [search, table], **FAST)
-    search.change(filter_rows, search, [address, table], **LATEST)
+    address.input(open_page, address, [search, listed], **FAST)
+    search.change(filter_rows, search, [address, listed], **LATEST)
 
 
 def _row(row: AuditRow) -> Element:

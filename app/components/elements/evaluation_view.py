@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
-from app.components.nodes import Element, Node, el
+from app.components.nodes import Element, el, table
 from rl2f_core.evaluation.plotting import CONDITION_COLORS
 from rl2f_core.types import JsonObject
 
@@ -85,29 +85,19 @@ def condition_label(name: str) -> Element:
     return el("span.rl-control", el("i", style=f"color: var({color})"), name)
 
 
-def table_header(titles: Iterable[Node | Element]) -> Element:
-    """Return the header of a table."""
-    return el("thead", el("tr", *(el("th", title, scope="col") for title in titles)))
-
-
-def scroll_table(header: Element, rows: Iterable[Node], style: str = "rl-table rl-eval") -> Element:
-    """Return a table that scrolls sideways; it can be focused to scroll by keyboard."""
-    return el("div.rl-scroll", el("table", header, el("tbody", rows), class_=style), tabindex=0)
-
-
-def outcome_table(evaluation: JsonObject, link: Link, table: JsonObject | None = None) -> Element:
+def outcome_table(evaluation: JsonObject, link: Link, outcomes: JsonObject | None = None) -> Element:
     """Return the table checkpoint × condition.
 
     Args:
         evaluation: The evaluation.
         link: Address of the dialogues behind a row.
-        table: Another table of the evaluation; by default its metrics.
+        outcomes: Another table of the evaluation; by default its metrics.
     """
-    table = table or evaluation["table"]
-    columns = table["columns"]
-    limits = value_range(row["cells"].get("effect") for row in table["rows"])
+    outcomes = outcomes or evaluation["table"]
+    columns = outcomes["columns"]
+    limits = value_range(row["cells"].get("effect") for row in outcomes["rows"])
     rows, previous = [], None
-    for row in table["rows"]:
+    for row in outcomes["rows"]:
         checkpoint, condition = row["checkpoint"], row["control"]
         is_first = checkpoint != previous
         previous = checkpoint
@@ -120,12 +110,12 @@ def outcome_table(evaluation: JsonObject, link: Link, table: JsonObject | None =
                 class_=f"{'rl-first' if is_first else ''} {'rl-hints' if condition == 'hints' else ''}",
             )
         )
-    rows += [_policy_row(policy, columns, evaluation["turns"]) for policy in table["reference_policies"]]
+    rows += [_policy_row(policy, columns, evaluation["turns"]) for policy in outcomes["reference_policies"]]
     titles = [
         el("span.rl-with-help", column["title"], help_tip(column["title"], column["help"], column.get("formula", "")))
         for column in columns
     ]
-    return scroll_table(table_header(["checkpoint", "condition", *titles]), rows)
+    return table(["checkpoint", "condition", *titles], rows, "rl-eval")
 
 
 def _cell(key: str, cell: JsonObject | None, condition: str, limits: tuple[float, float]) -> Element:
@@ -155,7 +145,7 @@ def difference_table(rows: Sequence[JsonObject]) -> Element:
         )
         for row in rows
     ]
-    return scroll_table(table_header(["checkpoints", "quantity", "difference", "finding"]), body)
+    return table(["checkpoints", "quantity", "difference", "finding"], body, "rl-eval")
 
 
 def findings_list(lines: Sequence[str]) -> Element:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from app.common.urls import page_url
 from app.components.elements.transcript import foldable, inline, sign, text_block
-from app.components.nodes import Element, Node, action, badge, el
+from app.components.nodes import Element, Node, action, badge, el, table
 from app.endpoints.leaks.detector_cards import CardRow, DetectorCard
 from app.endpoints.leaks.redacted_reruns import RedactedRerun
 from app.endpoints.teacher_prompt import TeacherPrompt
@@ -78,14 +78,9 @@ def _figures(row: CardRow, preposition: str) -> list[Node]:
 
 def card_table(card: DetectorCard) -> Element:
     """Return precision and recall of a detector by set of hints."""
-    heads = [el("th", head, scope="col") for head in ("on", "hints", "precision", "recall")]
-    table = el(
-        "table.rl-table.tx-card-table",
-        el("thead", el("tr", heads)),
-        el("tbody", [_card_row(row) for row in card.rows]),
-    )
-    name = f"quality of {card.detector}"
-    return el("div.rl-scroll", table, tabindex=0, role="region", aria_label=name, title=CARD_NOTE)
+    heads, name = ("on", "hints", "precision", "recall"), f"quality of {card.detector}"
+    rows = map(_card_row, card.rows)
+    return el("div", table(heads, rows, "tx-card-table", name=name), title=CARD_NOTE)
 
 
 def _card_row(row: CardRow) -> Element:
@@ -119,14 +114,8 @@ def trust_section(cards: Sequence[DetectorCard]) -> Element | None:
 def rerun_button(turn: int, source: str) -> Element:
     """Return the button that samples the next attempt again with the flagged span masked."""
     title = "Mask the flagged span and sample the next attempt again, under the same seed and 8 others"
-    return el(
-        "button.rl-button.rl-small.rl-quiet.dv-rerun",
-        "Redact and rerun",
-        title=title,
-        data_action="rerun",
-        data_turn=turn,
-        data_source=source,
-    )
+    style = "rl-small rl-quiet dv-rerun"
+    return action("Redact and rerun", "rerun", style=style, title=title, turn=turn, source=source)
 
 
 def rerun_view(rerun: RedactedRerun) -> Element:

@@ -50,6 +50,7 @@ STOP_REASONS = {
 }
 LABEL_KEYS = {"leak": "1", "no_leak": "2", "unsure": "3"}
 MAX_COPIED_CHARS = 50_000
+TOKENS = "tokens and their log-probabilities (t)"
 NO_REPROMPT = (
     "The text of this prompt is not available: its template is not installed, or has changed since. It shows the task, "
     "the attempt and the hint above, and nothing before them."
@@ -140,7 +141,7 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
 
 def copy_link() -> Element:
     title = "copy a link to what is shown (c)"
-    return el("button.rl-button.rl-small.dv-copy", "Copy link", data_action="copy", title=title)
+    return action("Copy link", "copy", style="rl-small dv-copy", title=title)
 
 
 def _group_button(siblings: Sequence[Sibling]) -> Element | None:
@@ -247,13 +248,7 @@ def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail 
         None
         if turn.correct or turn.done
         else el("a.rl-button.rl-small.rl-quiet.dv-fork", "fork", href=fork, title="try another hint here (f)"),
-        el(
-            "button.rl-button.rl-small.rl-quiet.rl-num.dv-tok",
-            f"{turn.token_count} tok",
-            title="tokens and their log-probabilities (t)",
-            data_action="tokens",
-            data_turn=index,
-        ),
+        action(f"{turn.token_count} tok", "tokens", style="rl-small rl-quiet rl-num dv-tok", title=TOKENS, turn=index),
     )
 
 
@@ -381,16 +376,10 @@ def _notes(notes: Sequence[NoteSummary], read_only: bool) -> Element | None:
 
 def _note(note: NoteSummary, read_only: bool) -> Element:
     place = "dialogue" if note.turn is None else f"turn {note.turn + 1}"
-    parts: list[Node] = [place, inline(note.author, 40), time_ago(note.time)]
-    delete = el(
-        "button.rl-icon",
-        "×",
-        aria_label="delete the note",
-        data_action="delete-note",
-        data_note=note.id,
-        data_confirm=f"Delete this note? {note.text[:200]}",
-    )
-    shown = [part for part in parts if part != parts[1] or note.author]
+    parts: list[Node] = [place, inline(note.author, 40) if note.author else None, time_ago(note.time)]
+    confirm = f"Delete this note? {note.text[:200]}"
+    delete = action("×", "delete-note", style="rl-icon", title="delete the note", note=note.id, confirm=confirm)
+    shown = [part for part in parts if part is not None]
     return el(
         "div.dv-note-row",
         el("div.rl-row.rl-small.rl-muted", separated(shown, " · "), el("span.rl-grow"), None if read_only else delete),

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from app.common.urls import page_url
 from app.components.elements.transcript import OUTCOMES, Source, finding_lines, hint_marks, inline, text_block
-from app.components.nodes import Element, Node, action, el, empty, time_ago
+from app.components.nodes import Element, Node, action, el, empty, page_button, time_ago
 from app.endpoints.transcript import DetectorFinding, Findings
 from app.pages.chat.tab import ChatTab
 from app.pages.chat.tree import ChatTurn, waits_for_hint
@@ -56,18 +56,13 @@ def chat_list(tab: ChatTab) -> Element:
     pager = None
     if page.before or page.after:
         total = el("span.rl-muted.rl-num", f"{page.total:,}" if page.total is not None else "")
-        pager = el("div.rl-row", _step("◄", "newer", page.before), _step("►", "older", page.after), total)
+        pager = el("div.rl-row", page_button("◄", "newer", page.before), page_button("►", "older", page.after), total)
     return el("div.ch-list", rows or nothing, pager, role="navigation", aria_label="Chats")
 
 
 def fold(tab: ChatTab) -> Element:
     """Return the heading that folds the list of chats on a narrow screen."""
     return el("details.ch-fold", el("summary", "Chats"), data_key=f"fold{tab.chat.id if tab.chat else None}")
-
-
-def _step(sign: str, label: str, cursor: str | None) -> Element:
-    data = {"data_action": "page", "data_cursor": cursor}
-    return el("button.rl-button.rl-small", sign, disabled=not cursor, aria_label=label, **data)
 
 
 def head(tab: ChatTab) -> Element:
@@ -128,7 +123,7 @@ def _memory(tab: ChatTab) -> Element:
     if not memory.running:
         title = "It is loaded with the next message, and unloaded when idle."
         return el("span.rl-chip", "○ model unloaded", title=title)
-    unload = el("button.rl-icon", "⏏", title="Unload the model", aria_label="Unload the model", data_action="unload")
+    unload = action("⏏", "unload", style="rl-icon", title="Unload the model")
     text = f"● {memory.model} in memory" if memory.model else "● model process"
     return el("span.rl-chip", text, unload if tab.is_writable else None, title=f"process {memory.pid}")
 
@@ -271,8 +266,7 @@ def _switch(tab: ChatTab, message: MessageSummary) -> Element | None:
 
     def step(sign: str, label: str, targets: list[int]) -> Element:
         target = targets[0] if targets else None
-        data = {"data_action": "select", "data_message": target}
-        return el("button.rl-icon.ch-step", sign, disabled=target is None, aria_label=label, **data)
+        return action(sign, "select", style="rl-icon ch-step", title=label, disabled=target is None, message=target)
 
     before, after = siblings[:position][-1:], siblings[position + 1 :]
     return el(
@@ -321,7 +315,7 @@ def _tools(tab: ChatTab, message: MessageSummary, is_prompt: bool) -> list[Node]
 
 
 def _tool(label: str, name: str, title: str, message: int) -> Element:
-    return el("button", label, class_=f"rl-button {BUTTON_STYLE}", title=title, data_action=name, data_message=message)
+    return action(label, name, style=BUTTON_STYLE, title=title, message=message)
 
 
 def _answer(tab: ChatTab) -> Element:
@@ -371,15 +365,17 @@ def _pair(tab: ChatTab, a: MessageSummary, b: MessageSummary) -> Element:
     rating = (a.detail.get("preferences") or {}).get(str(b.id))
 
     def button(choice: str, text: str, label: str) -> Element:
-        return el(
-            "button.rl-button.rl-small",
+        is_given = rating == choice
+        pressed, chosen = str(is_given).lower(), "" if is_given else choice
+        return action(
             text,
+            "rate",
+            style="rl-small",
             aria_label=label,
-            aria_pressed="true" if rating == choice else "false",
-            data_action="rate",
-            data_response=a.id,
-            data_other=b.id,
-            data_choice="" if rating == choice else choice,
+            aria_pressed=pressed,
+            response=a.id,
+            other=b.id,
+            choice=chosen,
         )
 
     def name(message: MessageSummary) -> Element:

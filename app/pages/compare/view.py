@@ -10,12 +10,10 @@ from app.components.elements.evaluation_view import (
     dialogues_link,
     findings_list,
     number,
-    scroll_table,
-    table_header,
     value_range,
     whisker,
 )
-from app.components.nodes import Element, action, badge, el, empty
+from app.components.nodes import Element, action, badge, el, empty, table
 from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
 from app.endpoints.runs import RunSummary
 from app.plots.comparison import MISSING
@@ -114,14 +112,13 @@ def config_table(groups: Sequence[ConfigGroup], runs: Sequence[ComparedRunRow]) 
         columns = zip(runs, zip(*(row.values for row in group.differences), strict=True), strict=True)
         owners = [_title(run) for run, texts in columns if set(texts) != {MISSING}]
         if len(values) > 1 and len(owners) < len(runs):
-            table = scroll_table(table_header(["key", *heads]), values, "rl-table rl-diff")
             text = f"{len(values)} keys, only in {', '.join(owners)}"
             summary = el("summary", f"{group.section} ", el("span.rl-muted", text))
-            folded.append(el("details", summary, table, data_key=group.section))
+            folded.append(el("details", summary, table(["key", *heads], values, "rl-diff"), data_key=group.section))
         else:
             section = el("th", group.section, colspan=len(runs) + 1, scope="rowgroup")
             rows += [el("tr.rl-group", section), *values]
-    shared = scroll_table(table_header(["key", *heads]), rows, "rl-table rl-diff") if rows else None
+    shared = table(["key", *heads], rows, "rl-diff") if rows else None
     card = el("div.rl-card.rl-stack", shared, folded)
     return el("section.rl-section", heading, card, aria_label="differences of the configurations")
 
@@ -196,7 +193,7 @@ def evaluation_matrix(
             )
         )
     heads = [_run_head(runs[run], bool(each["whole"])) for run, each in evaluations.items()]
-    return el("div.rl-card", scroll_table(table_header(["checkpoint", "condition", *heads]), body))
+    return el("div.rl-card", table(["checkpoint", "condition", *heads], body, "rl-eval"))
 
 
 def _run_head(run: ComparedRunRow, is_complete: bool) -> Element:
@@ -235,8 +232,8 @@ def paired_table(found: EvaluationComparison) -> Element:
             )
     if found.pending:
         body.append(el("tr", el("td.rl-muted", f"{found.pending} more…", colspan=5)))
-    header = table_header(["checkpoint", "quantity", "difference", "finding", "tasks"])
-    return el("div.rl-card", scroll_table(header, body), data_base=found.base)
+    titles = ["checkpoint", "quantity", "difference", "finding", "tasks"]
+    return el("div.rl-card", table(titles, body, "rl-eval"), data_base=found.base)
 
 
 def seed_tables(merged: Sequence[JsonObject]) -> Element | None:
@@ -258,10 +255,10 @@ def _seed_table(merged: JsonObject) -> Element:
         for row in merged["rows"]
     ]
     seeds = [f"seed {seed}" for seed in merged["seeds"]]
-    header = table_header(["checkpoint", "condition", "quantity", *seeds, "mean [95 %]", "above 0"])
+    titles = ["checkpoint", "condition", "quantity", *seeds, "mean [95 %]", "above 0"]
     return el(
         "div.rl-card.rl-stack",
         el("h2", f"Over {len(seeds)} seeds ", el("span.rl-muted.rl-small", merged["title"])),
-        scroll_table(header, body),
+        table(titles, body, "rl-eval"),
         el("details", el("summary", "Findings"), findings_list(merged["findings"])),
     )

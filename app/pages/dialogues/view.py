@@ -8,7 +8,7 @@ from app.common.urls import page_url
 from app.components.browser.keys import Key
 from app.components.elements.replay import group_view, replay
 from app.components.elements.transcript import fixed
-from app.components.nodes import Element, Node, action, el
+from app.components.nodes import Element, Node, action, el, empty, page_button
 from app.endpoints.dialogues import DialogueFacets
 from app.endpoints.run import RewardHistogram
 from app.pages.dialogues.browse import PageState
@@ -72,7 +72,7 @@ def foot() -> Element:
 def back_bar() -> Element:
     """Return the buttons above a dialogue in a narrow window."""
     moves = [
-        el("button.rl-button.rl-small", text, aria_label=f"{name} dialogue", data_action=name)
+        action(text, name, style="rl-small", aria_label=f"{name} dialogue")
         for text, name in (("▲ p", "previous"), ("▼ n", "next"))
     ]
     return el("div.dl-back", action("← List", "list", style="rl-small"), el("span.rl-grow"), moves)
@@ -94,8 +94,8 @@ def pager(place: PageState) -> Element:
         "div.dl-pager.rl-row",
         el("span.rl-num", text, aria_live="polite"),
         el("span.rl-grow"),
-        _page_button("◄", "previous page", page.before if page else None),
-        _page_button("►", "next page", page.after if page else None),
+        page_button("◄", "previous page", page.before if page else None),
+        page_button("►", "next page", page.after if page else None),
         data_view="list" if place.in_list else "dialogue",
     )
     if not place.is_default:
@@ -103,17 +103,6 @@ def pager(place: PageState) -> Element:
     part = place.query.get("checkpoint") or place.query.get("stage") or place.query.get("phase")
     every = el("a", "Show all", href=page_url("dialogues", run=place.query.get("run"), all=1))
     return el("div.rl-stack.rl-small", el("p.rl-muted", f"Latest: {part}. ", every), buttons)
-
-
-def _page_button(text: str, label: str, cursor: str | None) -> Element:
-    return el(
-        "button.rl-button.rl-small",
-        text,
-        aria_label=label,
-        disabled=cursor is None,
-        data_action="page",
-        data_cursor=cursor,
-    )
 
 
 def content(place: PageState) -> Element:
@@ -132,13 +121,8 @@ def content(place: PageState) -> Element:
 def error_view(error: RL2FError) -> Element:
     """Return what failed and the fix."""
     value = "" if error.value is None else f"Got: {error.value}. "
-    return el(
-        "div.rl-empty",
-        el("p.rl-empty-title", error.what),
-        el("p", value, error.fix or ""),
-        el("p.rl-actions", el("a.rl-button", "All dialogues", href="/dialogues?all=1")),
-        role="alert",
-    )
+    link = el("a.rl-button", "All dialogues", href="/dialogues?all=1")
+    return empty(error.what, f"{value}{error.fix or ''}", link, role="alert")
 
 
 def nothing(place: PageState) -> Element:
@@ -154,7 +138,7 @@ def nothing(place: PageState) -> Element:
         el("a.rl-button.rl-primary", "Clear filters", href=all_url) if filtered else new_run,
         el("a.rl-button", "All runs", href="/"),
     ]
-    return el("div.rl-empty", el("p.rl-empty-title", title), el("p", text), el("div.rl-actions", buttons))
+    return empty(title, text, *buttons)
 
 
 # -- filters ---------------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from app.common.console import human_bytes
+from app.common.quantities import plural
 from app.common.urls import page_url
-from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
+from app.components.elements.transcript import separated
+from app.components.nodes import Element, Node, action, badge, el, empty, progress, table, time_ago
 from app.endpoints.exports import ExportCount, ExportedModel, ExportJob, ExportList, FinishedExport
 from rl2f_core.types import JsonObject
 
@@ -21,9 +23,9 @@ def count_text(form: JsonObject, found: ExportCount | None) -> Element:
     missing = next((text for name, text in REQUIRED.items() if not form[name]), None)
     if missing or found is None:
         return el("p.rl-muted", missing)
-    text = f"{_count(found.dialogues, 'dialogue')}, {found.labeled:,} of them with human labels"
+    text = f"{plural(found.dialogues, 'dialogue')}, {found.labeled:,} of them with human labels"
     excluded = [
-        el("p.rl-muted", f"{_count(each.dialogues, 'dialogue')} {each.what} excluded; see Which dialogues.")
+        el("p.rl-muted", f"{plural(each.dialogues, 'dialogue')} {each.what} excluded; see Which dialogues.")
         for each in found.excluded
     ]
     link = None
@@ -94,8 +96,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         size = el("span.rl-muted.rl-num", f" {human_bytes(sizes[name])}")
         return el("a", text, size, href=f"/exports/{folder}/{name}", download=True, title=name)
 
-    sources: list[Node] = [", "] * (2 * len(export.runs) - 1)
-    sources[::2] = [_source(run.run, run.name) for run in export.runs]
+    sources = separated([_source(run.run, run.name) for run in export.runs], ", ")
     rows = [
         el(
             "tr",
@@ -105,8 +106,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         )
         for form in export.formats
     ]
-    titles = {"type": "", "rows": "rl-num", "JSON lines": "", "Parquet": ""}
-    header = el("tr", *(el("th", title, class_=style or None, scope="col") for title, style in titles.items()))
+    titles: list[Node] = ["type", el("th.rl-num", "rows", scope="col"), "JSON lines", "Parquet"]
     remove = _delete_button(folder, f"export {export.name}", export.bytes, "exported runs remain")
     return el(
         "article.rl-card.rl-stack.export-done",
@@ -118,7 +118,7 @@ def _export(export: FinishedExport, writable: bool) -> Element:
             el("span.rl-muted", time_ago(export.created)),
         ),
         el("div.rl-muted.rl-small", "from ", sources, f" · {label_text(export)}"),
-        el("div.rl-scroll", el("table.rl-table", el("thead", header), el("tbody", rows))),
+        table(titles, rows),
         [el("p.rl-muted.rl-small", f"No {name}: {why}") for name, why in export.left_out.items()],
         el(
             "div.rl-row.rl-small",
@@ -153,7 +153,7 @@ def _model(model: ExportedModel, writable: bool) -> Element:
             el("span.rl-muted", time_ago(model.created)),
         ),
         el("div.rl-muted.rl-small", f"from {model.base}"),
-        el("div.rl-scroll", el("table.rl-table", el("tbody", rows))),
+        table((), rows),
         el("div.rl-row.rl-small", remove) if writable else None,
         data_key=folder,
     )
@@ -166,19 +166,15 @@ def _source(run: str, name: str) -> Node:
 def label_text(export: FinishedExport) -> str:
     """Return how many dialogues, hints and labels an export contains."""
     labels = export.labels
-    parts = [_count(export.dialogues, "dialogue")] if export.dialogues is not None else []
+    parts = [plural(export.dialogues, "dialogue")] if export.dialogues is not None else []
     if labels:
-        parts.append(_count(labels["hints"], "hint"))
+        parts.append(plural(labels["hints"], "hint"))
         for source, title in (("human", "people"), ("detector", "detectors"), ("planted", "planted")):
             counts = labels.get(source) or {}
             if counts.get("leak") or counts.get("no_leak"):
                 parts.append(f"{title}: {counts.get('leak', 0):,} leak, {counts.get('no_leak', 0):,} no leak")
         parts += [f"{count:,} {why}" for why, count in labels.get("without", {}).items()]
     return " · ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def load_code(export: FinishedExport) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.common.quantities import duration
+from app.common.quantities import duration, plural
 from app.common.urls import page_url
-from app.components.elements.evaluation_view import scroll_table, table_header
 from app.components.elements.help_tip import help_tip
 from app.components.elements.transcript import fixed, inline, separated, sign, signed, signs
-from app.components.nodes import Element, Node, action, badge, el, empty, progress
+from app.components.nodes import Element, Node, action, badge, el, empty, progress, table
 from app.endpoints.dialogues import DialogueWithSiblings
 from app.endpoints.fork import ForkResult
 from app.endpoints.transcript import DialogueDetail
@@ -191,7 +190,7 @@ def _table(rows: Sequence[JsonObject]) -> Element:
         )
         for row in rows
     ]
-    return scroll_table(table_header(titles), body, "rl-table fk-table")
+    return table(titles, body, "fk-table")
 
 
 def _difference(row: JsonObject, name: str) -> Element:
@@ -230,7 +229,7 @@ def tree(
             "original",
             1,
             el("a", "the original", href=link),
-            el("span.rl-muted", f"{count} more attempt{'' if count == 1 else 's'}"),
+            el("span.rl-muted", plural(count, "more attempt")),
             signs(original.outcomes[turn + 1 :]) if count else None,
         )
     ]

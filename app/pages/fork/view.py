@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from app.common.quantities import plural
 from app.common.urls import page_url
 from app.components.elements.replay import verdict
 from app.components.elements.transcript import (
@@ -51,8 +52,7 @@ def no_subject() -> Element:
 
 def not_found(text: str) -> Element:
     """Return why a fork or a dialogue cannot be shown."""
-    link = el("a.rl-button", "All dialogues", href="/dialogues")
-    return el("div.rl-empty", el("p.rl-empty-title", text), el("p", link), role="alert")
+    return empty(text, el("a.rl-button", "All dialogues", href="/dialogues"), role="alert")
 
 
 def heading(dialogue: DialogueDetail, turn: int, *, is_open: bool) -> list[Node]:
@@ -154,7 +154,7 @@ def run_bar(dialogues: int, arms: Collection[str], *, is_ready: bool, writable: 
 def preview(found: ForkPreview, original: HintDetail | None, text: str, screened: HintScreening | None) -> Element:
     """Return what a fork would sample, its configuration, and the leak reports on its fixed hints."""
     factors = (len(found.arms), "hint"), (len(found.checkpoints), "checkpoint")
-    parts = [f"{count} {name}{'' if count == 1 else 's'}" for count, name in factors]
+    parts = [plural(count, name) for count, name in factors]
     samples = found.dialogues // max(1, len(found.arms) * len(found.checkpoints))
     stored = el("div.rl-row", el("span.rl-muted", "Original hint:"), finding_lines(original)) if original else None
     return el(

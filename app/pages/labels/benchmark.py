@@ -8,7 +8,7 @@ from app.common.quantities import fraction
 from app.components.elements.transcript import inline, text_block
 from app.components.nodes import Element, Node, el
 from app.endpoints.leaks.detectors import Recommendation
-from app.pages.labels.report import estimate, interval_cell, number_cell, table
+from app.pages.labels.report import estimate, interval_cell, number_cell, number_table
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.leaks.benchmark.comparison import CascadeResult
 from rl2f_core.leaks.benchmark.score import Score
@@ -107,7 +107,7 @@ def _comparison(results: Sequence[CascadeResult]) -> Element:
     return el(
         "section.rl-card.rl-stack.bd-wide",
         el("h2", "Cascades"),
-        table(heads, rows, "recorded cascades"),
+        number_table(heads, rows, "recorded cascades"),
         el("p.rl-muted.rl-small", JUDGES),
         aria_label="recorded cascades",
     )
@@ -128,7 +128,7 @@ def _groups(results: Sequence[CascadeResult], by: str) -> Element | None:
         rows.append(_row({"name": name}, number_cell(scores[name].recall.n), *cells))
     heads = [by, "leaks", *(f"{result.detectors} ({result.split})" for result in of)]
     title = f"Recall on hand-written hints by {by}"
-    return el("section.rl-card.rl-stack.bd-wide", el("h2", title), table(heads, rows, title), aria_label=title)
+    return el("section.rl-card.rl-stack.bd-wide", el("h2", title), number_table(heads, rows, title), aria_label=title)
 
 
 def _price(result: CascadeResult) -> str:
@@ -178,7 +178,7 @@ def _by_environment(scores: JsonObject) -> Element:
         _scores("split", scores["by"]["split"]),
         el("p.rl-muted.rl-small", HELD_OUT),
         el("h2", "By detector"),
-        table(["detector", "leaks found", "false alarms"], detectors, "by detector"),
+        number_table(["detector", "leaks found", "false alarms"], detectors, "by detector"),
         aria_label="by environment",
     )
 
@@ -189,13 +189,13 @@ def _scores(head: str, scores: list[JsonObject]) -> Element:
         numbers = [number_cell(number) for number in (fraction(each["f1"]), each["leaks"], each["near"])]
         cells = [interval_cell(Interval(**each[name])) for name in ("precision", "recall")]
         rows.append(_row(each, *cells, *numbers))
-    return table([head, "precision", "recall", "F1", "leaks", "near-misses"], rows, f"scores by {head}")
+    return number_table([head, "precision", "recall", "F1", "leaks", "near-misses"], rows, f"scores by {head}")
 
 
 def _kinds(title: str, head: str, kinds: list[JsonObject]) -> Element:
     rows = [_row(kind, interval_cell(Interval(**kind["flagged_fraction"])), number_cell(kind["n"])) for kind in kinds]
-    name = f"flagged by {head}"
-    return el("section.rl-card.rl-stack", el("h2", title), table([head, "flagged", "of"], rows, name), aria_label=title)
+    listed = number_table([head, "flagged", "of"], rows, f"flagged by {head}")
+    return el("section.rl-card.rl-stack", el("h2", title), listed, aria_label=title)
 
 
 def _row(named: JsonObject, *cells: Element) -> Element:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from app.common.quantities import fraction
+from app.common.quantities import fraction, plural
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, el
 from app.endpoints.leaks.fitting import FitOverview, FittedDetector, LabeledRun
 from app.endpoints.studio import Studio
 from app.pages.labels.desk import LabelForm
-from app.pages.labels.report import interval_cell, number_cell, plural, table
+from app.pages.labels.report import interval_cell, number_cell, number_table
 from rl2f_core.errors import RL2FError
 from rl2f_core.leaks.mentions.model import SourceQuality
 
@@ -100,7 +100,7 @@ def _versions(detectors: list[FittedDetector], writable: bool) -> Element:
     return el(
         "section.rl-card.rl-stack.bd-wide",
         el("h2", "Fitted versions"),
-        table(heads, rows, "fitted versions") if rows else el("p.rl-muted", "None yet."),
+        number_table(heads, rows, "fitted versions") if rows else el("p.rl-muted", "None yet."),
         [el("p.rl-muted.rl-small", each) for each in (CROSS_VALIDATED, USE)] if rows else None,
         aria_label="fitted versions",
     )
@@ -152,7 +152,7 @@ def _comparison(studio: Studio, form: LabelForm, run: int | None) -> Element:
     return el(
         "section.rl-card.rl-stack.bd-wide",
         el("h2", "Comparison on blind random draws"),
-        table(heads, rows, "comparison"),
+        number_table(heads, rows, "comparison"),
         el(
             "p.rl-muted.rl-small",
             "Only blind labels of random samples count; to add some, label a stratified sample. A version that was "

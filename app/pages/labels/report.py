@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.common.quantities import ends, fraction
+from app.common.quantities import ends, fraction, plural
 from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
 from app.components.elements.transcript import LABEL_TEXTS, inline
-from app.components.nodes import Element, Node, action, el, time_ago
+from app.components.nodes import Element, Node, action, el, table, time_ago
 from app.endpoints.leaks.detectors import GROUPINGS, Accesses, DisagreementRow, GroupBy, ReportResult
 from app.pages.labels.desk import LabelForm
 from jobs.labels.detector_report import DetectorReport, MetricsRow
@@ -43,11 +43,6 @@ FIRST_RECALL = "Label 100 unflagged hints of a random sample for a first recall.
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
-def plural(count: int, noun: str) -> str:
-    """Return e.g. `1 hint` or `1,200 hints`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def estimate(interval: Interval) -> list[Node]:
     """Return an estimate with its interval."""
     shown = el("b.rl-num", fraction(interval.value))
@@ -89,11 +84,10 @@ def number_cell(value: str | int) -> Element:
     return el("td.rl-num", value if isinstance(value, str) else f"{value:,}")
 
 
-def table(heads: Sequence[Node], rows: list[Element], name: str) -> Element:
+def number_table(heads: Sequence[Node], rows: list[Element], name: str) -> Element:
     """Return a table whose first column has names and whose others have numbers."""
     cells = [el("th", head, class_="rl-num" if i else None, scope="col") for i, head in enumerate(heads)]
-    content = el("table.rl-table.bd-table", el("thead", el("tr", cells)), el("tbody", rows))
-    return el("div.rl-scroll", content, tabindex=0, role="region", aria_label=name)
+    return table(cells, rows, "bd-table", name=name)
 
 
 # -- report ----------------------------------------------------------------------------------------------------------
@@ -249,7 +243,7 @@ def _breakdown(report: DetectorReport, group_by: GroupBy) -> Element:
     return el(
         "section.rl-card.rl-stack.bd-wide",
         el("div.rl-row.bd-by", el("h2", "By"), buttons, role="group", aria_label="group by"),
-        table(heads, rows, f"metrics by {group_by}"),
+        number_table(heads, rows, f"metrics by {group_by}"),
         el("p.rl-muted", omitted) if hidden else None,
         aria_label="breakdown",
     )
@@ -275,7 +269,7 @@ def _information(report: DetectorReport) -> Element:
         "section.rl-card.rl-stack",
         el("h2", "Information in hints"),
         el("p.rl-muted", text),
-        table(heads, rows, "information in hints"),
+        number_table(heads, rows, "information in hints"),
         aria_label="information in hints",
     )
 
@@ -295,7 +289,7 @@ def _planted(report: DetectorReport) -> Element:
         "section.rl-card.rl-stack",
         el("h2", "Planted leaks"),
         el("p.rl-muted", text),
-        table(["planted", "recall", "flagged", "hints"], rows, "recall on planted leaks"),
+        number_table(["planted", "recall", "flagged", "hints"], rows, "recall on planted leaks"),
         aria_label="planted leaks",
     )
 
@@ -351,9 +345,9 @@ def _labels(report: DetectorReport) -> Element:
         el("h2", f"Labels on {plural(usage.hints, 'hint')}"),
         el("p", el("b.rl-num", f"{usage.counted:,}"), count),
         el("ul.bd-reasons.rl-muted", unused) if unused else None,
-        table(["annotator", "leak", "no leak", "unsure", "blind"], counts, "annotators") if annotators else None,
+        number_table(["annotator", "leak", "no leak", "unsure", "blind"], counts, "annotators") if annotators else None,
         el("h2", "Between annotators"),
-        table(["pair", "hints", "equal labels", "Cohen’s κ"], both, "pairs of annotators")
+        number_table(["pair", "hints", "equal labels", "Cohen’s κ"], both, "pairs of annotators")
         if both
         else el("p.rl-muted", nobody),
         aria_label="labels",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from app.common.quantities import plural
 from app.common.urls import page_url
 from app.components.elements.replay import LABEL_KEYS
 from app.components.elements.transcript import (
@@ -16,11 +17,11 @@ from app.components.elements.transcript import (
     sign,
     text_block,
 )
-from app.components.nodes import Element, Node, action, el, progress
+from app.components.nodes import Element, Node, action, el, empty, progress
 from app.endpoints.dialogues import PrivilegedData
 from app.endpoints.leaks.labels import EarlierTurn, HintToLabel, LabelingProgress
 from app.pages.labels.desk import NO_NAME, Desk, LabelForm
-from app.pages.labels.report import NAME_FIELD, plural
+from app.pages.labels.report import NAME_FIELD
 from rl2f_core.errors import RL2FError
 
 MARK_BUTTONS = (
@@ -63,8 +64,7 @@ def queue_view(desk: Desk, form: LabelForm, *, writable: bool = True) -> list[No
 
 def error_view(error: RL2FError) -> Element:
     """Return an error in place of the hint or the report."""
-    link = el("a.rl-button", "All hints", href=page_url("labels"))
-    return el("div.rl-empty", el("p.rl-empty-title", str(error)), el("p.rl-actions", link), role="alert")
+    return empty(str(error), el("a.rl-button", "All hints", href=page_url("labels")), role="alert")
 
 
 def _meter(found: LabelingProgress, form: LabelForm) -> Element | None:
@@ -92,13 +92,8 @@ def _end(desk: Desk, form: LabelForm, writable: bool) -> Element:
     else:
         title, text = "Everything here is labeled", "Choose other hints, or open the detector report."
         name, url = "Detector report", form.url(view="report")
-    return el(
-        "div.rl-empty",
-        el("p.rl-empty-title", title),
-        el("p", text),
-        el("p.rl-actions", el("a.rl-button.rl-primary", name, href=url)),
-        _moves(desk.message, writable) if total else None,
-    )
+    box = empty(title, text, el("a.rl-button.rl-primary", name, href=url))
+    return [*box, _moves(desk.message, writable)] if total else box
 
 
 # -- the hint --------------------------------------------------------------------------------------------------------
@@ -218,7 +213,7 @@ def _buttons(hint: HintToLabel, annotator: str, writable: bool) -> Element:
         data_key=f"note {hint_key(hint)}",
     )
     group = el("div.lb-answers", answers, role="group", aria_label="label of the hint")
-    save = el("button.rl-button.lb-save", "Save and next", data_action="save_next", disabled=not writable)
+    save = action("Save and next", "save_next", style="lb-save", disabled=not writable)
     return el("div.lb-bar", group, note, save)
 
 
@@ -228,7 +223,7 @@ def _moves(message: str, writable: bool, forward: str = "") -> Element:
         "div.lb-moves",
         el("p.lb-message", message, role="status"),
         action("← Previous (p)", "previous", style="rl-small rl-quiet lb-previous"),
-        el("button.rl-button.rl-small.rl-quiet.lb-undo", "Undo (u)", data_action="undo", disabled=not writable),
+        action("Undo (u)", "undo", style="rl-small rl-quiet lb-undo", disabled=not writable),
         action(f"{forward} (n)", "next", style="rl-small rl-quiet lb-next") if forward else None,
     )
 

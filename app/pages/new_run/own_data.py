@@ -10,8 +10,7 @@ import gradio as gr
 import yaml
 from gradio.components import Component
 
-from app.components.elements.evaluation_view import scroll_table, table_header
-from app.components.nodes import Element, Node, el
+from app.components.nodes import Element, Node, el, table
 from app.components.view import View
 from app.endpoints.own_data import DataCheck, Meaning, OwnDataEndpoints
 from app.endpoints.studio import Studio
@@ -161,13 +160,13 @@ def report(found: DataCheck) -> list[Node]:
         el("p", counts),
         None if "solution" in found.used else el("p", NO_SOLUTIONS),
         el("p", "Set the address of the judge in environment.llm.") if found.checker == "judge" else None,
-        table("Bad rows, which are left out", ("row", "column", "reason"), bad, "nr-bad-rows") if bad else None,
+        titled_table("Bad rows, which are left out", ("row", "column", "reason"), bad, "nr-bad-rows") if bad else None,
         el("p.rl-muted", f"… and {more:,} more.") if more else None,
-        table("First rows", found.columns, found.preview, "nr-first-rows"),
+        titled_table("First rows", found.columns, found.preview, "nr-first-rows"),
     ]
 
 
-def table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], style: str) -> Element:
+def titled_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], style: str) -> Element:
     """Return a table with a title."""
     body = [el("tr", [el("td", cell) for cell in row]) for row in rows]
-    return el("section", el("h3", title), scroll_table(table_header(header), body, "rl-table"), class_=style)
+    return el("section", el("h3", title), table(header, body), class_=style)

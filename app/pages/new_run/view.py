@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from app.common.urls import page_url
-from app.components.nodes import Element, Node, action, badge, el, progress, time_ago
+from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
 from app.endpoints.runs import RunRow
 from app.pages.new_run.parts import words
@@ -77,13 +77,7 @@ def restored(time: float) -> Element:
 
 def missing(text: str, fix: str | None) -> Element:
     """Return what is shown instead of a form that cannot start."""
-    return el(
-        "div.rl-empty",
-        el("p.rl-empty-title", text),
-        el("p", fix) if fix else None,
-        el("p", el("a.rl-button.rl-primary", "Start from a preset", href="/new")),
-        role="alert",
-    )
+    return empty(text, fix, el("a.rl-button.rl-primary", "Start from a preset", href="/new"), role="alert")
 
 
 def summary(state: FormState) -> list[Node]:

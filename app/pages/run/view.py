@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from app.common.quantities import duration
+from app.common.quantities import duration, plural
 from app.common.urls import page_url
 from app.components.elements.evaluation_view import dialogues_link, evaluation_sheet
 from app.components.elements.leak_trust import trust_section
-from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, time_ago
+from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, table, time_ago
 from app.endpoints.chat import ChatMemory
 from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.run import RunCheckpoint, RunDetails, RunLog, RunStage
@@ -34,8 +34,7 @@ ABORT = "Stops immediately. Progress since the last saved state is lost."
 # -- pages without a run -------------------------------------------------------------------------------------------
 def not_found(text: str, fix: str = "It may have been deleted, or the link is wrong.") -> Element:
     """Return the page of a run that does not exist."""
-    link = el("a.rl-button.rl-primary", "All runs", href="/")
-    return el("div", empty(text, fix, link), role="alert")
+    return empty(text, fix, el("a.rl-button.rl-primary", "All runs", href="/"), role="alert")
 
 
 def run_choice(rows: Sequence[RunRow]) -> Element:
@@ -57,7 +56,7 @@ def run_choice(rows: Sequence[RunRow]) -> Element:
     return el(
         "div.rl-section",
         el("h1.rl-title", "Which run?"),
-        el("div.rl-card.rl-scroll", el("table.rl-table", el("tbody", body))),
+        el("div.rl-card", table((), body)),
     )
 
 
@@ -119,9 +118,8 @@ def _buttons(details: RunDetails, read_only: bool) -> Element:
     def act(name: str, label: str, title: str, style: str = "", confirm: str | None = None) -> Element | None:
         if name not in details.actions:
             return None
-        button: dict[str, Attribute] = {"title": title, "class_": style, "disabled": read_only, "data_action": name}
-        yes = label if name == "abort" else None
-        return el("button.rl-button.rl-small", label, data_confirm=confirm, data_confirm_label=yes, **button)
+        asked: dict[str, Attribute] = {"confirm": confirm, "confirm_label": label if name == "abort" else None}
+        return action(label, name, style=f"rl-small {style}", title=title, disabled=read_only, **asked)
 
     def link(label: str, url: str, title: str = "", style: str = "") -> Element:
         return el("a.rl-button.rl-small", label, href=url, title=title or None, class_=style)
@@ -217,14 +215,12 @@ def checkpoint_table(
     run, checkpoints = details.run, details.checkpoints[::-1]
     rows = [_checkpoint(run.id, row, read_only, limit is None) for row in checkpoints[:limit]]
     more = len(checkpoints) - len(rows)
-    titles = ("name", "step", "saved", "SHA-256", "")
-    header = el("thead", el("tr", *(el("th", title, scope="col") for title in titles))) if limit is None else None
-    table = el("table.rl-table.rl-checkpoints", header, el("tbody", rows))
+    titles = ("name", "step", "saved", "SHA-256", "") if limit is None else ()
     url = page_url("run", run=run.id, tab="checkpoints")
     return el(
         "section.rl-card.rl-stack",
         el("h2", "Checkpoints"),
-        el("div.rl-scroll", table) if rows else el("span.rl-muted", "No checkpoint yet."),
+        table(titles, rows, "rl-checkpoints") if rows else el("span.rl-muted", "No checkpoint yet."),
         el("a", f"{more} more", href=url, data_action="tab", data_tab="checkpoints") if more else None,
         server,
     )
@@ -245,7 +241,7 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
     return el(
         "section.rl-stack",
         el("h3", "Served to OpenAI clients"),
-        el("div.rl-scroll", el("table.rl-table", el("tbody", rows))),
+        table((), rows),
         el("div.rl-row", el("span.rl-muted", use), stop),
         id="served-models",
     )
@@ -273,9 +269,9 @@ def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -
 
 def _checkpoint_uses(run: int, row: RunCheckpoint, read_only: bool) -> list[Element]:
     """Return the actions that need the adapter of a checkpoint."""
-    evaluate: dict[str, Attribute] = {"data_action": "evaluate", "data_checkpoint": row.name, "disabled": read_only}
+    title = "Queue an evaluation"
     return [
-        el("button.rl-button.rl-small", "Evaluate", title="Queue an evaluation", **evaluate),
+        action("Evaluate", "evaluate", style="rl-small", title=title, disabled=read_only, checkpoint=row.name),
         el("a.rl-button.rl-small", "Chat", href=page_url("chat", checkpoints=f"{run}:{row.name}")),
         _export_menu(run, row, read_only),
         _serve_menu(run, row, read_only),
@@ -332,8 +328,7 @@ def child_table(children: Sequence[RunRef]) -> Element | None:
         )
         for child in children
     ]
-    table = el("table.rl-table", el("tbody", rows))
-    return el("section.rl-card.rl-stack", el("h2", "Runs from this one"), el("div.rl-scroll", table))
+    return el("section.rl-card.rl-stack", el("h2", "Runs from this one"), table((), rows))
 
 
 def charts_note(details: RunDetails, active: bool) -> Element | None:
@@ -353,16 +348,10 @@ def charts_note(details: RunDetails, active: bool) -> Element | None:
 
 def tags_and_notes(details: RunDetails, read_only: bool) -> Element:
     """Return tags and notes, each with a button that removes it."""
-    tags = [
-        el("span.rl-chip", tag, None if read_only else _remove("untag", f"Remove {tag}", tag=tag))
-        for tag in details.tags
-    ]
-    count = details.dialogue_notes
-    others = el(
-        "a",
-        f"{count} note{'' if count == 1 else 's'} on its dialogues",
-        href=page_url("dialogues", run=details.run.id),
-    )
+    remove = {tag: action("×", "untag", style="rl-icon", title=f"Remove {tag}", tag=tag) for tag in details.tags}
+    tags = [el("span.rl-chip", tag, None if read_only else button) for tag, button in remove.items()]
+    count, url = details.dialogue_notes, page_url("dialogues", run=details.run.id)
+    others = el("a", f"{plural(count, 'note')} on its dialogues", href=url)
     return el(
         "div.rl-stack",
         el("h2", "Tags and notes"),
@@ -377,14 +366,9 @@ def _note(note: NoteSummary, read_only: bool) -> Element:
         "div.rl-note",
         el("p", note.text),
         el("span.rl-muted.rl-small", time_ago(note.time)),
-        None if read_only else _remove("delete_note", "Delete this note", note=note.id),
+        None if read_only else action("×", "delete_note", style="rl-icon", title="Delete this note", note=note.id),
         data_key=f"note{note.id}",
     )
-
-
-def _remove(name: str, label: str, **data: Attribute) -> Element:
-    values = {f"data_{key}": value for key, value in data.items()}
-    return el("button.rl-icon", "×", aria_label=label, data_action=name, **values)
 
 
 # -- evaluation, configuration, log --------------------------------------------------------------------------------

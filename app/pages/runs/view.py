@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from app.common.quantities import duration, number
 from app.common.urls import page_url
 from app.components.elements.sparkline import sparkline
-from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
+from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, page_button, progress, time_ago
 from app.endpoints.run import ACTIONS
 from app.endpoints.runs import ActiveRuns, QueueStatus, RunRow
 from jobs.db.models import JobLog, NoteSummary, ScheduledRun
@@ -173,13 +173,11 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
     name, run_id = run.name, run.id
 
     def move(sign: str, word: str, before: int | str | None) -> Element:
-        return el(
-            "button.rl-icon", sign, title=word.capitalize(), disabled=before is None,
-            aria_label=f"Move {name} {word}", data_action="move", data_run=run_id, data_before=before,
-        )  # fmt: skip
+        text: dict[str, Attribute] = {"aria_label": f"Move {name} {word}", "run": run_id, "before": before}
+        return action(sign, "move", style="rl-icon", title=word.capitalize(), disabled=before is None, **text)
 
-    remove = el("button.rl-icon", "×", title="Remove from queue", data_action="stop", data_run=run_id,
-                aria_label=f"Remove {name} from the queue")  # fmt: skip
+    label = f"Remove {name} from the queue"
+    remove = action("×", "stop", style="rl-icon", title="Remove from queue", aria_label=label, run=run_id)
     tools = [move("↑", "up", above), move("↓", "down", below), remove] if writable else None
     link = el("a", name, href=page_url("run", run=run_id))
     return el(
@@ -222,10 +220,7 @@ def pager(page: Page[RunRow]) -> Element | None:
         return None
     last = page.first + len(page.rows) - 1
     turns = [("◄ Previous page", page.before), ("Next page ►", page.after)]
-    buttons = [
-        el("button.rl-button.rl-small", label, disabled=cursor is None, data_action="turn", data_cursor=cursor)
-        for label, cursor in turns
-    ]
+    buttons = [page_button(label, label, cursor) for label, cursor in turns]
     count = el("span.rl-muted.rl-small.rl-num", f"{page.first:,}–{last:,} of {page.total:,}")
     return stack(el("div.rl-row.runs-pager", count, buttons if page.before or page.after else None))
 
