@@ -15,7 +15,7 @@ from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.labels import Source
 from app.endpoints.leaks.redacted_reruns import RedactedRerun, rerun_result
 from app.endpoints.types import QueuedRun, RunId, from_row
-from app.forms.allowlist import check_checkpoint
+from app.forms.allowlist import refusal
 from jobs.db.dialogue_models import DialogueRow
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Run, RunSummary
@@ -349,7 +349,7 @@ class ForkEndpoints(Endpoints):
                 continue
             for row in reversed(runs.checkpoints(db, run.id)):
                 folder = str((workspace.folder(run.folder) / row.path).resolve())
-                if check_checkpoint(folder, workspace) is None:
+                if refusal("checkpoints", folder, workspace) is None:
                     label = f"{run.id}:{row.name}"
                     name, note = (row.name, run.name) if run is owner else (label, f"{run.name}, {run.environment}")
                     found[label] = _Checkpoint(name, folder, note)

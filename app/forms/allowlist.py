@@ -82,7 +82,7 @@ def list_checkpoints(db: Database, workspace: Workspace) -> list[Option]:
     for run in _training_runs(db):
         for checkpoint in reversed(runs.checkpoints(db, run.id or 0)):
             folder = workspace.folder(run.folder) / checkpoint.path
-            if check_checkpoint(str(folder), workspace) is None:
+            if refusal("checkpoints", str(folder), workspace) is None:
                 found.append(_option_of(run, str(folder), checkpoint.name))
     return found
 
@@ -92,7 +92,7 @@ def list_datasets(db: Database, workspace: Workspace) -> list[Option]:
     found: list[Option] = []
     for run in _training_runs(db):
         for file in sorted((workspace.folder(run.folder) / "datasets").glob("*/dataset.json")):
-            if check_dataset(str(file.parent), workspace) is None:
+            if refusal("data", str(file.parent), workspace) is None:
                 found.append(_option_of(run, str(file.parent), file.parent.name))
     return found
 
@@ -137,125 +137,105 @@ def _named(names: Iterable[str]) -> list[Option]:
     return [Option(value=name, label=name, note="") for name in names]
 
 
-# -- checks: each returns None for a permitted value, otherwise the error message --------------------------------------
-def check_run(name: str, workspace: Workspace) -> str | None:
-    """Check the name of a run directory."""
+# -- checks ------------------------------------------------------------------------------------------------------------
+def refusal(known: str, value: str, workspace: Workspace) -> str | None:
+    """Return why a field whose `known` names a list must not have a value; None if it may."""
+    is_permitted, text = RULES[known]
+    if is_permitted(value, workspace):
+        return None
+    names = NAMES[known]() if known in NAMES else ()
+    return text.format(value=shorten_repr(value, 80), known=", ".join(names))
+
+
+def _is_run(name: str, workspace: Workspace) -> bool:
+    """Return whether a name is that of a run directory."""
     is_name = "\0" not in name and Path(name).name == name and name != ".."
     folder = workspace.folder(name) if is_name else None
-    if folder and _is_below(folder, workspace.runs) and (folder / "config.yaml").is_file():
-        return None
-    return f"is no run of this workspace: {_shown(name)}; choose one from the list"
+    return folder is not None and _is_below(folder, workspace.runs) and (folder / "config.yaml").is_file()
 
 
-def check_model(name: str) -> str | None:
-    """Check the name of a model; directories outside the model cache are refused."""
-    known = [entry.name for entry in list_models()]
+def _is_model(name: str, workspace: Workspace) -> bool:
+    """Return whether a name is that of a model; directories outside the model cache are refused."""
     is_cached = Path(name).is_absolute() and _is_below(Path(name), cache_dir() / "models")
-    if name in built_in() or name in known or is_cached or (HUB_ID.fullmatch(name) and not Path(name).exists()):
-        return None
-    return (
-        f"is no known model: {_shown(name)}; known: {', '.join(known)}, or a hub id such as org/name. "
-        "Directories outside the model cache are not loaded"
-    )
+    is_hub_id = bool(HUB_ID.fullmatch(name)) and not Path(name).exists()
+    return is_cached or is_hub_id or name in built_in() or name in _model_names()
 
 
-def check_checkpoint(folder: str, workspace: Workspace) -> str | None:
-    """Check the directory of a checkpoint of the workspace's runs."""
-    if _is_artifact(folder, workspace, "checkpoints", "adapter_model.safetensors"):
-        return None
-    return f"is no checkpoint of a known run: {_shown(folder)}; choose one from the list"
-
-
-def check_detector(name: str, workspace: Workspace) -> str | None:
-    """Check the path of a fitted version of detector `mentions` of the workspace."""
-    if name in [str(path) for path in workspace.fitted_detectors()]:
-        return None
-    return f"is no fitted detector of this workspace: {_shown(name)}; choose one from the list"
-
-
-def check_dataset(name: str, workspace: Workspace) -> str | None:
-    """Check the name of a stage, or the directory of a dataset of the workspace's runs."""
-    if STAGE_NAME.fullmatch(name) or _is_artifact(name, workspace, "datasets", "dataset.json"):
-        return None
-    return (
-        f"is no dataset of a known run: {_shown(name)}; choose an earlier distill stage or one of the list. "
-        "Other files are read from the command line only"
-    )
-
-
-def check_endpoint(url: str) -> str | None:
-    """Check the URL of an endpoint: on this machine, or listed by the server."""
+def _is_endpoint(url: str, workspace: Workspace) -> bool:
+    """Return whether a URL is that of an endpoint on this machine, or listed by the server."""
     try:
         parts = urlsplit(url)
         is_local = parts.scheme in ("http", "https") and parts.hostname in LOOPBACK
     except ValueError:
         is_local = False
-    if is_local or url.rstrip("/") in _listed_endpoints():
-        return None
-    return (
-        f"is neither on this machine nor listed: {_shown(url)}; start the server with {ENDPOINTS} set to "
-        "the permitted base URLs, or run the YAML from the command line"
-    )
+    return is_local or url.rstrip("/") in _listed_endpoints()
 
 
-def check_prompt(name: str) -> str | None:
-    """Check the name of a shipped prompt template."""
-    known = prompt_templates.names()
-    return None if name in known else f"is no shipped prompt: {_shown(name)}; known: {', '.join(known)}"
+def _is_dataset(name: str, workspace: Workspace) -> bool:
+    return bool(STAGE_NAME.fullmatch(name)) or _is_artifact(name, workspace, "datasets", "dataset.json")
 
 
-def check_problems(name: str) -> str | None:
-    """Check the name of a set of mathematical problems."""
-    known = sources.known()
-    if name in known:
-        return None
-    return (
-        f"is no known set of problems: {_shown(name)}; known: {', '.join(known)}. Files are read from the "
-        "command line only"
-    )
+def _model_names() -> list[str]:
+    return [entry.name for entry in list_models()]
 
 
-def check_questions(name: str, workspace: Workspace) -> str | None:
-    """Check the path of an uploaded file of questions."""
-    if name == SAMPLE or name in [str(path) for path in stored_files(workspace)]:
-        return None
-    return (
-        f"is no uploaded file of questions: {_shown(name)}; upload it under Own data. Other files are read from the "
-        "command line only"
-    )
-
-
-def check_file(name: str) -> str:
-    """Refuse any file or directory of the server's machine."""
-    return f"is a file or directory, which a form cannot name: {_shown(name)}; leave it empty for the default"
-
-
-def check_command(argument: str) -> str:
-    """Refuse any program of the server's machine."""
-    return f"is a program, which a form cannot start: {_shown(argument)}; run the YAML from the command line"
-
-
-CHECKS: dict[str, Callable[[str], str | None]] = {
-    "models": check_model,
-    "endpoints": check_endpoint,
-    "prompts": check_prompt,
-    "files": check_file,
-    "commands": check_command,
-    "problems": check_problems,
+NAMES: dict[str, Callable[[], Iterable[str]]] = {
+    "models": _model_names, "prompts": prompt_templates.names, "problems": sources.known,
+}  # fmt: skip
+RULES: dict[str, tuple[Callable[[str, Workspace], bool], str]] = {
+    "models": (
+        _is_model,
+        "is not a known model: {value}; known: {known}, or a hub id such as org/name. Directories outside the model "
+        "cache are not loaded",
+    ),
+    "endpoints": (
+        _is_endpoint,
+        f"is neither on this machine nor listed: {{value}}; start the server with {ENDPOINTS} set to the permitted "
+        "base URLs, or run the YAML from the command line",
+    ),
+    "prompts": (
+        lambda name, _: name in prompt_templates.names(),
+        "is not a shipped prompt: {value}; known: {known}",
+    ),
+    "problems": (
+        lambda name, _: name in sources.known(),
+        "is not a known set of problems: {value}; known: {known}. Files are read from the command line only",
+    ),
+    "runs": (_is_run, "is not a run of this workspace: {value}; choose one from the list"),
+    "checkpoints": (
+        lambda folder, workspace: _is_artifact(folder, workspace, "checkpoints", "adapter_model.safetensors"),
+        "is not a checkpoint of a known run: {value}; choose one from the list",
+    ),
+    "data": (
+        _is_dataset,
+        "is not a dataset of a known run: {value}; choose an earlier distill stage or one of the list. Other files are "
+        "read from the command line only",
+    ),
+    "detectors": (
+        lambda name, workspace: name in map(str, workspace.fitted_detectors()),
+        "is not a fitted detector of this workspace: {value}; choose one from the list",
+    ),
+    "questions": (
+        lambda name, workspace: name == SAMPLE or name in map(str, stored_files(workspace)),
+        "is not an uploaded file of questions: {value}; upload it under Own data. Other files are read from the "
+        "command line only",
+    ),
+    "files": (
+        lambda *_: False,
+        "is a file or directory, which a form cannot name: {value}; leave it empty for the default",
+    ),
+    "commands": (
+        lambda *_: False,
+        "is a program, which a form cannot start: {value}; run the YAML from the command line",
+    ),
 }
-WORKSPACE_CHECKS = {"runs": check_run, "checkpoints": check_checkpoint, "data": check_dataset,
-                    "detectors": check_detector, "questions": check_questions}  # fmt: skip
+"""List of a field → whether it may have a value, and the error if not."""
 
 
 def source_errors(node: Node, data: object, workspace: Workspace) -> list[FieldError]:
     """Return an error for each value that its field does not permit."""
-    errors = []
-    for path, known, value in _sources(node, data, ()):
-        check = CHECKS.get(known)
-        message = check(value) if check else WORKSPACE_CHECKS[known](value, workspace)
-        if message is not None:
-            errors.append(FieldError(path, message))
-    return errors
+    messages = ((path, refusal(known, value, workspace)) for path, known, value in _sources(node, data, ()))
+    return [FieldError(path, message) for path, message in messages if message is not None]
 
 
 def _sources(node: Node, data: object, path: FieldPath) -> Iterator[tuple[FieldPath, str, str]]:
@@ -303,7 +283,3 @@ def _is_below(path: Path, root: Path) -> bool:
         return path.resolve().is_relative_to(root.resolve()) and path.resolve() != root.resolve()
     except (OSError, ValueError, RuntimeError):
         return False
-
-
-def _shown(value: str) -> str:
-    return shorten_repr(value, 80)

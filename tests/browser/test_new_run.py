@@ -294,13 +294,13 @@ def test_paths_are_refused_in_the_form_and_through_the_yaml(open_form: Visit) ->
     assert {"smollm2-135m", "tiny-random"} <= set(offered)
     choose(page, "model.name", "another from the hub …")
     field(page, "model.name@").fill("../../etc")
-    summary(page, "no known model")
+    summary(page, "not a known model")
     field(page, "model.name@").fill("org/name")
     summary(page, "ready")
     write(page, text_of(page).replace("init_adapter: null", "init_adapter: /etc"))
     summary(page, "lora.init_adapter")
     page.locator('[id="field-lora.init_adapter"] > .rf-error').wait_for()
-    assert "no checkpoint of a known run" in errors_at(page, "lora.init_adapter")
+    assert "not a checkpoint of a known run" in errors_at(page, "lora.init_adapter")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import QueuedRun, RunId, RunsOrOldIds, ShortText
-from app.forms.allowlist import check_detector
+from app.forms.allowlist import refusal
 from jobs.db.queries import runs as queries
 from jobs.labels import label_queries
 from jobs.labels.fitting import DEFAULT_ON_DRAWS, ON_DRAWS, fit_labels
@@ -94,7 +94,7 @@ class FittingEndpoints(Endpoints):
             runs: Runs to rescore.
             path: `path` of a fitted version, see `list_fitted_detectors`.
         """
-        if message := check_detector(path, self._context.workspace):
+        if message := refusal("detectors", path, self._context.workspace):
             raise ConfigError(f"The path {message}.")
         queued: list[QueuedRun] = []
         for run in [queries.get(self._context.db, number) for number in runs]:

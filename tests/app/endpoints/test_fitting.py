@@ -16,7 +16,7 @@ from app.common.context import Context
 from app.endpoints.leaks.fitting import FittingEndpoints
 from app.endpoints.leaks.labels import LabelEndpoints
 from app.endpoints.studio import Studio
-from app.forms.allowlist import check_detector, list_options
+from app.forms.allowlist import list_options, refusal
 from jobs.db.queries import runs
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue, report_queries
@@ -65,12 +65,12 @@ def test_a_fit_states_precision_and_recall_old_against_new_and_rescores_a_run(
     assert endpoints.list_fitted_detectors()["detectors"] == [fitted]
     offered = list_options(context.db, context.workspace)["detectors"]
     assert [(each.value, each.label) for each in offered] == [(fitted["path"], "mentions/v1")]
-    assert check_detector(fitted["path"], context.workspace) is None
-    assert check_detector(str(tmp_path), context.workspace) is not None
+    assert refusal("detectors", fitted["path"], context.workspace) is None
+    assert refusal("detectors", str(tmp_path), context.workspace) is not None
     (queued,) = endpoints.rescore_with_detector([run], fitted["path"])
     (detector,) = yaml.safe_load(runs.get(context.db, queued["run"]).config)["detectors"]
     assert (detector["type"], detector["path"]) == ("mentions", fitted["path"])
-    with pytest.raises(ConfigError, match="no fitted detector"):
+    with pytest.raises(ConfigError, match="not a fitted detector"):
         endpoints.rescore_with_detector([run], str(tmp_path))
 
 

@@ -15,7 +15,7 @@ from json_endpoints import JsonEndpoints
 from app.common.context import Context
 from app.endpoints.own_data import OwnDataEndpoints
 from app.forms import own_data, run_form
-from app.forms.allowlist import check_questions, list_questions
+from app.forms.allowlist import list_questions, refusal
 from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.workspace import Workspace
 from rl2f_core.environments.data_files import scan_records
@@ -148,7 +148,7 @@ def test_a_read_only_server_stores_nothing(own: OwnDataEndpoints, context: Conte
 def test_a_form_names_uploaded_files_alone(own: OwnDataEndpoints, context: Context, tmp_path: Path) -> None:
     workspace = context.workspace
     path = workspace.data / own.add_data_file("a.csv", TEXT)
-    assert check_questions(str(path), workspace) is None and check_questions("sample", workspace) is None
+    assert refusal("questions", str(path), workspace) is None and refusal("questions", "sample", workspace) is None
     assert [option.value for option in list_questions(workspace)] == ["sample", str(path)]
     (tmp_path / "secret.csv").write_text(TEXT)
     (workspace.data / "link.csv").symlink_to(tmp_path / "secret.csv")
@@ -156,7 +156,7 @@ def test_a_form_names_uploaded_files_alone(own: OwnDataEndpoints, context: Conte
     refused = [tmp_path / "secret.csv", workspace.data / "link.csv", workspace.data / "notes.txt", workspace.data,
                workspace.data / ".." / "data" / path.name, "/etc/passwd", path.name, "\0"]  # fmt: skip
     for name in map(str, refused):
-        assert "no uploaded file of questions" in str(check_questions(name, workspace))
+        assert "not an uploaded file of questions" in str(refusal("questions", name, workspace))
     data = {**yaml.safe_load(run_form.preset_yaml("quickstart"))}
     data["environment"] = {"type": "dataset", "path": str(tmp_path / "secret.csv")}
     assert [error.field for error in run_form.check_data(data, workspace).errors] == ["environment.path"]

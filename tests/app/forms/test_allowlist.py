@@ -9,8 +9,13 @@ import pytest
 import yaml
 
 from app.forms import run_form
-from app.forms.allowlist import check_model, list_model_options
+from app.forms.allowlist import list_model_options, refusal
 from jobs.workspace import Workspace
+
+
+def check_model(name: str, workspace: Workspace = Workspace(Path("unused"))) -> str | None:
+    """Return why a form may not name a model."""
+    return refusal("models", name, workspace)
 
 
 def test_a_folder_that_looks_like_a_hub_id_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,13 +144,13 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
 @pytest.mark.parametrize(
     ("teacher", "field", "told"),
     [
-        ({"llm": {"type": "local", "adapter": "/tmp/adapter"}}, "llm.adapter", "no checkpoint of a known run"),
-        ({"llm": {"type": "local", "model": {"name": "/tmp/model"}}}, "llm.model.name", "no known model"),
+        ({"llm": {"type": "local", "adapter": "/tmp/adapter"}}, "llm.adapter", "not a checkpoint of a known run"),
+        ({"llm": {"type": "local", "model": {"name": "/tmp/model"}}}, "llm.model.name", "not a known model"),
         ({"llm": {"type": "openai_api", "base_url": "http://169.254.169.254/v1"}}, "llm.base_url", "on this machine"),
         ({"llm": {"type": "openai_api", "base_url": "https://api.openai.com/v1"}}, "llm.base_url", "RL2F_ENDPOINTS"),
         ({"llm": {"type": "openai_api", "base_url": "http://localhost.evil.example/v1"}}, "llm.base_url", "nor listed"),
         ({"llm": {"type": "openai_api", "api_key_env": "AWS_SECRET_ACCESS_KEY"}}, "llm.api_key_env", "pattern"),
-        ({"prompt": "/etc/secret.txt"}, "prompt", "no shipped prompt"),
+        ({"prompt": "/etc/secret.txt"}, "prompt", "not a shipped prompt"),
     ],
 )
 def test_what_a_teacher_inside_a_form_loads_or_asks_is_known_too(
@@ -172,7 +172,7 @@ def test_a_form_reads_problems_by_name_and_no_file(workspace: Workspace) -> None
     stages = [{"name": "s", "method": "sft", "steps": 1}]
     for path, source in (("source", "/etc/x.jsonl"), ("test_source", "../x.parquet"), ("source", "gsm8k")):
         checked = run_form.check_data({"environment": {"type": "math", path: source}, "stages": stages}, workspace)
-        told = [(error.field, "no known set of problems" in error.message) for error in checked.errors]
+        told = [(error.field, "not a known set of problems" in error.message) for error in checked.errors]
         assert told == ([] if source == "gsm8k" else [(f"environment.{path}", True)])
 
 
@@ -195,7 +195,7 @@ def test_a_rescoring_in_a_form_reads_a_run_of_the_workspace_and_no_other_folder(
     (workspace.folder("1-mine") / "config.yaml").write_text("kind: train")
     for name, ok in (("1-mine", True), ("2-none", False), ("..", False), ("/etc", False), ("../runs/1-mine", False)):
         checked = run_form.check_data({"kind": "rescore", "run": name}, workspace)
-        assert checked.ok is ok and (ok or "no run of this workspace" in checked.errors[0].message)
+        assert checked.ok is ok and (ok or "not a run of this workspace" in checked.errors[0].message)
     judge = {"type": "llm_judge", "prompt": "/etc/passwd.txt"}
     (error,) = run_form.check_data({"kind": "rescore", "run": "1-mine", "detectors": [judge]}, workspace).errors
     assert error.field == "detectors.0.prompt" and "a form cannot name" in error.message

@@ -94,7 +94,7 @@ def test_the_other_button_queues_a_rescoring_of_all_labeled_runs_or_the_chosen_o
 
 def test_an_error_is_shown_in_place(studio: Studio) -> None:
     assert "Label more hints" in start_fit(studio, FIT)
-    assert "no fitted detector" in start_rescoring(studio, FIT, "/etc")
+    assert "not a fitted detector" in start_rescoring(studio, FIT, "/etc")
 
 
 def test_the_comparison_has_a_row_per_source_with_the_same_labels(studio: Studio, truth: Truth) -> None:
