@@ -55,7 +55,7 @@ def check_dialogue_filters(db: Database, filters: Iterable[DialogueFilter]) -> N
         known = {name: {*values} for name, values in dialogues.facets(db, filter.run).items() if name[:-1] in names}
         if run is not None:
             known["stages"] |= {stage.name for stage in runs.stages(db, run.id or 0)}
-            known["checkpoints"] |= {each.name for each in runs.checkpoints(db, run.id or 0)}
+            known["checkpoints"] |= {item.name for item in runs.checkpoints(db, run.id or 0)}
         known["conditions"] |= {*get_args(Condition), *OWN_CONDITIONS}
         check_environment(db, names.pop("environment"))
         for name, value in names.items():

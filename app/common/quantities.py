@@ -32,7 +32,7 @@ def parse_range(name: str, text: str) -> dict[str, float]:
         raise ConfigError(f"The {name} is a number, or a range such as {example}.", value=text)
     low, dash, high = found.groups()
     ends = {"from": low, "to": high if dash else low}
-    return {f"{name}_{end}": kind(each) for end, each in ends.items() if each}
+    return {f"{name}_{end}": kind(item) for end, item in ends.items() if item}
 
 
 def number(value: float | None, digits: int = 3) -> str:

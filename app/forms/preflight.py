@@ -102,8 +102,8 @@ def _read(path: Path) -> str:
 def _progress(run: Run, folder: Path) -> JsonObject:
     """Return the progress from the worker's file, which is newer than the row."""
     try:
-        held = json.loads(checked_path(folder, "progress.json").read_bytes())
-        return {"phase": str(held["phase"]), "done": float(held["done"]), "total": held["total"]}
+        progress = json.loads(checked_path(folder, "progress.json").read_bytes())
+        return {"phase": str(progress["phase"]), "done": float(progress["done"]), "total": progress["total"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {"phase": run.phase, "done": run.done, "total": run.total}
 

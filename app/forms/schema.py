@@ -128,9 +128,9 @@ def _node(annotation: object, metadata: Sequence[object], known: str, inside: tu
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata = [*more, *metadata]
-    held = next((m for m in metadata if isinstance(m, Component)), None)
-    if held is not None:
-        return {"kind": "component", "component": held.category, "types": held.names()}
+    item = next((m for m in metadata if isinstance(m, Component)), None)
+    if item is not None:
+        return {"kind": "component", "component": item.category, "types": item.names()}
     origin, args = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return object_node(annotation, inside)
@@ -220,7 +220,7 @@ def complete(cls: type[BaseModel], value: Mapping[str, object]) -> JsonObject:
             made[name] = complete_value(info.annotation, info.metadata, value[name])
         elif not info.is_required():
             made[name] = default_of(info)
-    return made | {key: held for key, held in value.items() if key not in made}
+    return made | {key: item for key, item in value.items() if key not in made}
 
 
 def complete_value(annotation: object, metadata: Sequence[object], value: object) -> object:
@@ -228,11 +228,11 @@ def complete_value(annotation: object, metadata: Sequence[object], value: object
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata = [*more, *metadata]
-    held = next((m for m in metadata if isinstance(m, Component)), None)
-    if held is not None:
+    item = next((m for m in metadata if isinstance(m, Component)), None)
+    if item is not None:
         if isinstance(value, str):
             value = {"type": value}
-        cls = component_class(held.category, value.get("type")) if isinstance(value, Mapping) else None
+        cls = component_class(item.category, value.get("type")) if isinstance(value, Mapping) else None
         return complete(cls, value) if cls is not None and isinstance(value, Mapping) else value
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return complete(annotation, value) if isinstance(value, Mapping) else value

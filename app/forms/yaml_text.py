@@ -163,7 +163,7 @@ def _updated(node: object, old: Any, value: object, editor: YAML) -> object:
     elif isinstance(node, CommentedSeq) and isinstance(value, list | tuple):
         if len(node) != len(value):  # items with a name keep their comments
             pairs = zip(node, old, strict=True)
-            named = {held.get("name"): (held, was) for held, was in pairs if isinstance(held, CommentedMap)}
+            named = {item.get("name"): (item, was) for item, was in pairs if isinstance(item, CommentedMap)}
             kept = [named.pop(v.get("name"), None) if isinstance(v, Mapping) else None for v in value]
             node[:], old = [pair and pair[0] for pair in kept], [pair and pair[1] for pair in kept]
         for i, item in enumerate(value):
@@ -222,9 +222,9 @@ def _ends_in_comment(node: object) -> bool:
 def for_browser(value: object) -> Any:
     """Return a value that JSON and JavaScript represent exactly; other numbers become text that YAML reads back."""
     if isinstance(value, Mapping):
-        return {str(key): for_browser(held) for key, held in value.items()}
+        return {str(key): for_browser(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [for_browser(held) for held in value]
+        return [for_browser(item) for item in value]
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, int):

@@ -52,7 +52,7 @@ def flag_views(hint: HintDetail, run: int, turn: int, trust: Trust, *, can_rerun
         name = found.detector or "detector"
         button = rerun_button(turn, found.source) if can_rerun and found.action != "drop" else None
         nodes.append(el("div.dv-trust", card_summary(name, cards.get(name)), button))
-    rerun = next((each for each in trust.reruns if each.turn == turn), None)
+    rerun = next((item for item in trust.reruns if item.turn == turn), None)
     return [*nodes, rerun_view(rerun)] if rerun else nodes
 
 
@@ -72,7 +72,7 @@ def card_summary(detector: str, card: DetectorCard | None) -> Element:
 def _figures(row: CardRow, preposition: str) -> list[Node]:
     if row.precision.value is None:
         return [f"{UNKNOWN} {preposition} {row.name}"]
-    precision, recall = (el("b.rl-num", number(each.value)) for each in (row.precision, row.recall))
+    precision, recall = (el("b.rl-num", number(item.value)) for item in (row.precision, row.recall))
     return ["precision ", precision, ", recall ", recall, f" {preposition} {row.name} ({row.hints:,})"]
 
 
@@ -89,7 +89,7 @@ def _card_row(row: CardRow) -> Element:
         "tr",
         el("th", row.name, el("small.rl-muted", f" {measured}") if measured else None, scope="row"),
         el("td.rl-num", f"{row.hints:,}" if row.hints else "0"),
-        [el("td.rl-num", _estimate(each)) for each in (row.precision, row.recall)],
+        [el("td.rl-num", _estimate(item)) for item in (row.precision, row.recall)],
         data_row=row.name,
     )
 
@@ -153,7 +153,7 @@ def _outcomes(rerun: RedactedRerun) -> Element:
     heads = ("next attempt", "stored", "same seed", f"{rerun.samples} other seeds")
     head = el(
         "thead",
-        el("tr", [el("th", each, class_="rl-num" if each == heads[-1] else None, scope="col") for each in heads]),
+        el("tr", [el("th", item, class_="rl-num" if item == heads[-1] else None, scope="col") for item in heads]),
     )
     return el("table.rl-table.tx-card-table", head, el("tbody", rows))
 

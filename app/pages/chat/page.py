@@ -203,7 +203,7 @@ class _Page:
         return {
             self.note: view.note(tab),
             self.text: text,
-            self.actions: gr.Dataset(samples=[[each] for each in actions or ()], visible=bool(actions)),
+            self.actions: gr.Dataset(samples=[[item] for item in actions or ()], visible=bool(actions)),
             self.primary: gr.update(visible=can_act, value=label),
             self.scripted: gr.update(visible=is_open and waiting > 0),
             self.stop: gr.update(visible=tab.is_busy),

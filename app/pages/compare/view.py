@@ -149,7 +149,7 @@ def quantity_choices(evaluations: Mapping[int, JsonObject]) -> list[tuple[str, s
 
 
 def _columns(evaluations: Mapping[int, JsonObject]) -> dict[str, JsonObject]:
-    return {column["key"]: column for each in evaluations.values() for column in each["table"]["columns"]}
+    return {column["key"]: column for item in evaluations.values() for column in item["table"]["columns"]}
 
 
 def quantity_note(evaluations: Mapping[int, JsonObject], quantity: str) -> Element | None:
@@ -165,8 +165,8 @@ def evaluation_matrix(
 ) -> Element:
     """Return one quantity of all runs: checkpoint × condition in rows, runs in columns."""
     cells: dict[int, dict[tuple[str, str], JsonObject | None]] = {
-        run: {(row["checkpoint"], row["control"]): row["cells"].get(quantity) for row in each["table"]["rows"]}
-        for run, each in evaluations.items()
+        run: {(row["checkpoint"], row["control"]): row["cells"].get(quantity) for row in item["table"]["rows"]}
+        for run, item in evaluations.items()
     }
     limits = value_range(cell for by_row in cells.values() for cell in by_row.values())
     links = {run: dialogues_link(run) for run in evaluations}
@@ -192,7 +192,7 @@ def evaluation_matrix(
                 class_=f"{'rl-first' if is_first else ''} {'rl-hints' if condition == 'hints' else ''}",
             )
         )
-    heads = [_run_head(runs[run], bool(each["whole"])) for run, each in evaluations.items()]
+    heads = [_run_head(runs[run], bool(item["whole"])) for run, item in evaluations.items()]
     return el("div.rl-card", table(["checkpoint", "condition", *heads], body, "rl-eval"))
 
 
@@ -211,22 +211,22 @@ def base_choices(found: EvaluationComparison) -> list[tuple[str, str]]:
 
 def paired_table(found: EvaluationComparison) -> Element:
     """Return the difference of every checkpoint to the base, paired over tasks."""
-    limits = value_range(each["cell"] for row in found.differences for each in row["quantities"])
+    limits = value_range(item["cell"] for row in found.differences for item in row["quantities"])
     body = []
     for row in found.differences:
         if row["unlike"]:
             verb = "differs" if len(row["unlike"]) == 1 else "differ"
             text = f"not comparable: {', '.join(row['unlike'])} {verb}"
             body.append(el("tr", el("td", row["checkpoint"]), el("td.rl-muted", text, colspan=4)))
-        for i, each in enumerate(row["quantities"]):
+        for i, item in enumerate(row["quantities"]):
             body.append(
                 el(
                     "tr",
                     el("td", None if i else row["checkpoint"]),
-                    el("td", each["quantity"]),
-                    el("td", number(each["cell"]), whisker(each["cell"], *limits)),
-                    el("td", each["finding"]),
-                    el("td.rl-muted", str(each["tasks"])),
+                    el("td", item["quantity"]),
+                    el("td", number(item["cell"]), whisker(item["cell"], *limits)),
+                    el("td", item["finding"]),
+                    el("td.rl-muted", str(item["tasks"])),
                     class_="" if i else "rl-first",
                 )
             )
@@ -240,7 +240,7 @@ def seed_tables(merged: Sequence[JsonObject]) -> Element | None:
     """Return a table of means over seeds for each configuration; None without any."""
     if not merged:
         return None
-    return el("section.rl-section", [_seed_table(each) for each in merged], aria_label="seeds")
+    return el("section.rl-section", [_seed_table(item) for item in merged], aria_label="seeds")
 
 
 def _seed_table(merged: JsonObject) -> Element:

@@ -301,7 +301,7 @@ class DialogueBrowser:
         annotator = place.annotator
         if not annotator:
             return replace(place, message="Enter your name first.")
-        mine = next((each for each in hint.labels if each.annotator == annotator), None)
+        mine = next((item for item in hint.labels if item.annotator == annotator), None)
         start, end = (mine.start, mine.end) if mine else (None, None)
         if span and span["key"] == str(place.turn):
             start, end = span["start"], span["end"]

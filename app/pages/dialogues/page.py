@@ -110,7 +110,7 @@ class _Page:
         self.keys = View(foot(), elem_id="dl-keys")
         self.timer = gr.Timer(REFRESH_SECONDS)
         self.filters["order"] = self.order
-        self.fields = QueryFields({name: (each, "") for name, each in self.filters.items()})
+        self.fields = QueryFields({name: (item, "") for name, item in self.filters.items()})
 
     def _build_list(self) -> None:
         with gr.Row(elem_id="dl-top"):
@@ -140,8 +140,8 @@ class _Page:
         opened = [*everything, self.filters_box]
         self.address.input(self.open_page, browser, opened, js=READ_BROWSER, **ORDERED)
         # The choice of an option triggers `blur` once, but `input` twice.
-        texts = [each for each in filters.values() if isinstance(each, gr.Textbox)]
-        left, submitted = [each.blur for each in filters.values()], [each.submit for each in texts]
+        texts = [item for item in filters.values() if isinstance(item, gr.Textbox)]
+        left, submitted = [item.blur for item in filters.values()], [item.submit for item in texts]
         edits = [*left, *submitted, filters["search"].change]
         gr.on(edits, self.edit, [state, *fields], everything, **in_order(PATH, "always_last"))
         self.clear.click(self.clear_filters, state, everything, **ORDERED)

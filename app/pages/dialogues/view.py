@@ -173,12 +173,12 @@ def step_of(place: PageState) -> tuple[int, str, int] | None:
 def histogram_chart(found: RewardHistogram, stage: str, step: int) -> JsonObject:
     """Return the chart of a step's rewards; the data of a bar is its range of rewards."""
     bins = found.bins
-    points = [{"low": each.low, "high": each.high, "stage": stage, "step": step} for each in bins]
-    names = [fixed(each.low) if each.low == each.high else f"{fixed(each.low)} to {fixed(each.high)}" for each in bins]
+    points = [{"low": item.low, "high": item.high, "stage": stage, "step": step} for item in bins]
+    names = [fixed(item.low) if item.low == item.high else f"{fixed(item.low)} to {fixed(item.high)}" for item in bins]
     bar: JsonObject = {
         "type": "bar",
         "x": names,
-        "y": [len(each.dialogues) for each in bins],
+        "y": [len(item.dialogues) for item in bins],
         "customdata": points,
         "marker": {"color": "--rl-student"},
         "hovertemplate": "reward %{x}: %{y} dialogues<extra></extra>",
@@ -194,7 +194,7 @@ def histogram_chart(found: RewardHistogram, stage: str, step: int) -> JsonObject
         "yaxis": {**axis, "rangemode": "tozero"},
         "bargap": 0.1,
     }
-    counts = ", ".join(f"{name}: {len(each.dialogues)}" for name, each in zip(names, bins, strict=True))
+    counts = ", ".join(f"{name}: {len(item.dialogues)}" for name, item in zip(names, bins, strict=True))
     return {
         "key": "rewards",
         "title": f"Rewards of {stage} step {step}",

@@ -95,7 +95,7 @@ class _Page:
         gr.Markdown("# Exports\nLeak-labeled dialogues as datasets in TRL's types.")
         form["runs"] = self.runs = gr.Dropdown([], label="Runs", multiselect=True)
         offered = self.exports.export_choices().formats
-        formats = [(f"{each.title}: {each.description}", each.name) for each in offered]
+        formats = [(f"{item.title}: {item.description}", item.name) for item in offered]
         form["formats"] = gr.CheckboxGroup(formats, label="Dataset types")
         form["labels"] = self.labels = gr.Radio(LABEL_SOURCES, label="Labels that count")
         form["annotator"] = gr.Dropdown([EVERYBODY], label="Annotator")
@@ -213,7 +213,7 @@ class _Page:
     @handler
     def offer(self, run_ids: list[int]) -> Updates:
         """Offer the choices of the chosen runs."""
-        return {self.form[name]: gr.update(**each) for name, each in self._choices(run_ids).items() if name != "runs"}
+        return {self.form[name]: gr.update(**item) for name, item in self._choices(run_ids).items() if name != "runs"}
 
     @handler
     def edit(self, *values: object) -> Updates:
@@ -267,6 +267,6 @@ def command_line(form: JsonObject) -> str:
         value, option = form[name], OPTIONS.get(name, f"--{name.replace('_', '-')}")
         if value == default or name in ("runs", "name"):
             continue
-        for each in value if isinstance(value, list) else [value]:
-            words += [option] if each is True else [option, str(each)]
+        for item in value if isinstance(value, list) else [value]:
+            words += [option] if item is True else [option, str(item)]
     return rl2f_command(*words)

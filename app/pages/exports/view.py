@@ -25,8 +25,8 @@ def count_text(form: JsonObject, found: ExportCount | None) -> Element:
         return el("p.rl-muted", missing)
     text = f"{plural(found.dialogues, 'dialogue')}, {found.labeled:,} of them with human labels"
     excluded = [
-        el("p.rl-muted", f"{plural(each.dialogues, 'dialogue')} {each.what} excluded; see Which dialogues.")
-        for each in found.excluded
+        el("p.rl-muted", f"{plural(item.dialogues, 'dialogue')} {item.what} excluded; see Which dialogues.")
+        for item in found.excluded
     ]
     link = None
     if form["labels"] == "human" and not found.labeled:
@@ -38,8 +38,8 @@ def count_text(form: JsonObject, found: ExportCount | None) -> Element:
 def export_list(found: ExportList, writable: bool, *, paused: bool = False) -> Element:
     """Return the exports that wait, run or failed, and below them the finished ones with their files."""
     jobs = [_job(job, writable, paused) for job in [*found.active, *found.failed]]
-    finished = [_export(each, writable) for each in found.finished]
-    models = [_model(each, writable) for each in found.models]
+    finished = [_export(item, writable) for item in found.finished]
+    models = [_model(item, writable) for item in found.models]
     nothing = empty(
         "No export yet",
         "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",

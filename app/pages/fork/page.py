@@ -166,7 +166,7 @@ class _Page:
         turns = shown.turns
         hint = turns[subject.turn].hint if subject.turn < len(turns) else None
         form = self._fields.values(query)
-        known = [each.label for each in choices.checkpoints]
+        known = [item.label for item in choices.checkpoints]
         form["checkpoints"] = [label for label in map(str, form["checkpoints"]) if label in known]
         form["checkpoints"] = form["checkpoints"] or [choices.default_checkpoint]
         form["arms"] = [arm for arm in form["arms"] if arm in HINTS]
@@ -220,7 +220,7 @@ class _Page:
         if data["action"] == "stop":
             self._studio.run.stop_run(int(data["run"]))
         else:
-            shown = [each for each in shown if each != data["id"]] if data["id"] in shown else [*shown, data["id"]]
+            shown = [item for item in shown if item != data["id"]] if data["id"] in shown else [*shown, data["id"]]
         query = {**query, "open": ",".join(shown)}
         return [Replacement(query), *self._result(query, state)]
 

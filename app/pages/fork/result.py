@@ -138,7 +138,7 @@ def _checkpoint(report: JsonObject, checkpoint: str) -> Element | None:
 
 def _hints(report: JsonObject, checkpoint: str) -> JsonObject:
     """Return the hints of a checkpoint by arm, and the value of the original one."""
-    found = (each for each in report["hints"] if each["checkpoint"] == checkpoint)
+    found = (item for item in report["hints"] if item["checkpoint"] == checkpoint)
     return next(found, {"hints_by_arm": {}, "hint_value": None})
 
 
@@ -292,18 +292,18 @@ def _samples(
     opened: Mapping[str, DialogueWithSiblings],
 ) -> Element:
     rows: list[Node] = []
-    for each in page.rows:
-        sample = f"{key}|{each.event_id}"
-        link = page_url("dialogues", run=run, dialogue=each.event_id, turn=turn + 1)
+    for item in page.rows:
+        sample = f"{key}|{item.event_id}"
+        link = page_url("dialogues", run=run, dialogue=item.event_id, turn=turn + 1)
         head: list[Node] = [
-            el("span.rl-num.rl-muted", str(each.index + 1)),
-            signs(each.outcomes[turn + 1 :]),
-            None if each.error is None else el("span.rl-wrong", "! error", title=each.error),
+            el("span.rl-num.rl-muted", str(item.index + 1)),
+            signs(item.outcomes[turn + 1 :]),
+            None if item.error is None else el("span.rl-wrong", "! error", title=item.error),
         ]
         content = None
         if sample in opened:  # the changed hint and everything after it
             turns = opened[sample].turns[turn:]
-            content = el("div", *(turn_view(each, hint_only=each.index == turn) for each in turns))
+            content = el("div", *(turn_view(item, hint_only=item.index == turn) for item in turns))
         rows.append(_branch(sample, 2, head, content, el("a.rl-small", "replay", href=link, tabindex=-1)))
     total = page.total or 0
     if total > len(page.rows):

@@ -68,7 +68,7 @@ def heading(dialogue: DialogueDetail, turn: int, *, is_open: bool) -> list[Node]
         signs(dialogue.outcomes),
     )
     task = text_block(dialogue.prompt.text, label="task")
-    turns = [turn_view(each) for each in dialogue.turns[: turn + 1]]
+    turns = [turn_view(item) for item in dialogue.turns[: turn + 1]]
     summary = el("summary", f"Task and {f'the {turn + 1} attempts' if turn else 'the attempt'} up to here")
     before = el("details.rl-card.fk-before", summary, el("div.rl-stack", task, *turns), open=is_open)
     return [title, before, blocked_notice(dialogue, turn)]
@@ -117,9 +117,9 @@ def checkpoint_choices(checkpoints: Sequence[CheckpointChoice], run: int) -> lis
     """Return title and label of the checkpoints; those of the run without its number."""
     own = f"{run}:"
     return [
-        (each.label.removeprefix(own) if each.label.startswith(own) else f"{each.label} · {each.note}",
-         each.label)
-        for each in checkpoints
+        (item.label.removeprefix(own) if item.label.startswith(own) else f"{item.label} · {item.note}",
+         item.label)
+        for item in checkpoints
     ]  # fmt: skip
 
 

@@ -83,8 +83,8 @@ def _recommendation(recommended: Recommendation) -> Element:
 def _comparison(results: Sequence[CascadeResult]) -> Element:
     rows = []
     for result in results:
-        held_out, of = result.report.held_out, result.available
-        hints = f"{result.hints:,}" + (f" of {of:,}" if result.hints < of else "")
+        held_out, available = result.report.held_out, result.available
+        hints = f"{result.hints:,}" + (f" of {available:,}" if result.hints < available else "")
         rows.append(
             el(
                 "tr",
@@ -115,18 +115,18 @@ def _comparison(results: Sequence[CascadeResult]) -> Element:
 
 def _groups(results: Sequence[CascadeResult], by: str) -> Element | None:
     """Return the recall of each cascade on hand-written hints by kind, register or environment."""
-    of = [result for result in results if result.benchmark == "handwritten"]
+    chosen = [result for result in results if result.benchmark == "handwritten"]
     scores: dict[str, Score] = {}
-    for result in of:
-        scores |= {name: each for name, each in getattr(result.report, f"by_{by}").items() if each.recall.n}
+    for result in chosen:
+        scores |= {name: item for name, item in getattr(result.report, f"by_{by}").items() if item.recall.n}
     if not scores:
         return None
     rows = []
     for name in sorted(scores):
-        found = [getattr(result.report, f"by_{by}").get(name) for result in of]
-        cells = [interval_cell(each.recall) if each else number_cell("") for each in found]
+        found = [getattr(result.report, f"by_{by}").get(name) for result in chosen]
+        cells = [interval_cell(item.recall) if item else number_cell("") for item in found]
         rows.append(_row({"name": name}, number_cell(scores[name].recall.n), *cells))
-    heads = [by, "leaks", *(f"{result.detectors} ({result.split})" for result in of)]
+    heads = [by, "leaks", *(f"{result.detectors} ({result.split})" for result in chosen)]
     title = f"Recall on hand-written hints by {by}"
     return el("section.rl-card.rl-stack.bd-wide", el("h2", title), number_table(heads, rows, title), aria_label=title)
 
@@ -145,9 +145,9 @@ def _summary(scores: JsonObject) -> Element:
     splits: dict[str, JsonObject] = {split["name"]: split for split in scores["by"]["split"]}
     test, dev = splits.get("test") or scores["overall"], splits.get("dev")
     count = scores["overall"]["leaks"] + scores["overall"]["near"]
-    each = 1000 * scores["seconds"] / count
+    item = 1000 * scores["seconds"] / count
     phrasings = " in phrasings that no detector was tuned on" if "test" in splits else ""
-    speed = f"{each:.3f}" if each < 0.1 else f"{each:.2f}"
+    speed = f"{item:.3f}" if item < 0.1 else f"{item:.2f}"
     return el(
         "section.rl-card.bd-head",
         el("p.bd-sentence", _figures("Precision", test), f"{phrasings}, {test['near']:,} of them near-misses."),
@@ -169,7 +169,7 @@ def _figures(first: str, score: JsonObject) -> list[Node]:
 
 
 def _by_environment(scores: JsonObject) -> Element:
-    detectors = [_row(each, number_cell(each["found"]), number_cell(each["false"])) for each in scores["by_detector"]]
+    detectors = [_row(item, number_cell(item["found"]), number_cell(item["false"])) for item in scores["by_detector"]]
     return el(
         "section.rl-card.rl-stack",
         el("h2", "By environment"),
@@ -185,10 +185,10 @@ def _by_environment(scores: JsonObject) -> Element:
 
 def _scores(head: str, scores: list[JsonObject]) -> Element:
     rows = []
-    for each in scores:
-        numbers = [number_cell(number) for number in (fraction(each["f1"]), each["leaks"], each["near"])]
-        cells = [interval_cell(Interval(**each[name])) for name in ("precision", "recall")]
-        rows.append(_row(each, *cells, *numbers))
+    for item in scores:
+        numbers = [number_cell(number) for number in (fraction(item["f1"]), item["leaks"], item["near"])]
+        cells = [interval_cell(Interval(**item[name])) for name in ("precision", "recall")]
+        rows.append(_row(item, *cells, *numbers))
     return number_table([head, "precision", "recall", "F1", "leaks", "near-misses"], rows, f"scores by {head}")
 
 
@@ -208,7 +208,7 @@ def _mistakes(scores: JsonObject) -> Element:
     return el(
         "section.rl-card.rl-stack.bd-wide",
         el("h2", f"Mistakes on dev ({scores['wrong_dev']})"),
-        el("div.bd-wrongs", [_mistake(each) for each in wrong]) if wrong else el("p.rl-muted", "None."),
+        el("div.bd-wrongs", [_mistake(item) for item in wrong]) if wrong else el("p.rl-muted", "None."),
         el("p.rl-muted.rl-small", hidden),
         aria_label="mistakes",
     )

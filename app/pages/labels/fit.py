@@ -64,21 +64,21 @@ def start_rescoring(studio: Studio, form: LabelForm, path: str) -> str:
         queued = studio.fitting.rescore_with_detector(_chosen_runs(studio, form), path)
     except RL2FError as error:
         return str(error)
-    runs = ", ".join(str(each.run) for each in queued)
+    runs = ", ".join(str(item.run) for item in queued)
     return f"Rescoring is queued as run {runs}. The comparison below then has a row for each."
 
 
 def _chosen_runs(studio: Studio, form: LabelForm) -> list[int]:
-    return [each.id for each in _chosen(studio.fitting.list_fitted_detectors(), form)]
+    return [item.id for item in _chosen(studio.fitting.list_fitted_detectors(), form)]
 
 
 def _chosen(overview: FitOverview, form: LabelForm) -> list[LabeledRun]:
     """Return the labeled run that the form names, or all."""
-    return [each for each in overview.labeled_runs if not form.run or form.run == str(each.id)]
+    return [item for item in overview.labeled_runs if not form.run or form.run == str(item.id)]
 
 
 def _start(chosen: list[LabeledRun], message: str, writable: bool) -> Element:
-    labels = sum(each.labels for each in chosen)
+    labels = sum(item.labels for item in chosen)
     return el(
         "section.rl-card.rl-stack",
         el("h2", "Fit detector"),
@@ -95,13 +95,13 @@ def _start(chosen: list[LabeledRun], message: str, writable: bool) -> Element:
 
 
 def _versions(detectors: list[FittedDetector], writable: bool) -> Element:
-    rows = [row for each in detectors for row in _version(each, writable)]
+    rows = [row for item in detectors for row in _version(item, writable)]
     heads: list[Node] = ["version", "", "precision", "recall", "hints", "threshold", ""]
     return el(
         "section.rl-card.rl-stack.bd-wide",
         el("h2", "Fitted versions"),
         number_table(heads, rows, "fitted versions") if rows else el("p.rl-muted", "None yet."),
-        [el("p.rl-muted.rl-small", each) for each in (CROSS_VALIDATED, USE)] if rows else None,
+        [el("p.rl-muted.rl-small", item) for item in (CROSS_VALIDATED, USE)] if rows else None,
         aria_label="fitted versions",
     )
 

@@ -109,7 +109,7 @@ def build(studio: Studio) -> None:
     stage = LabelCard(elem_id="label-stage")
 
     fields = {"view": view, **filters}
-    page = _Page(studio, QueryFields({name: (each, getattr(LabelForm, name)) for name, each in fields.items()}))
+    page = _Page(studio, QueryFields({name: (item, getattr(LabelForm, name)) for name, item in fields.items()}))
     inputs, shown = [address, desk, *fields.values()], [address, desk, stage]
     edited = [*shown, stored, *fields.values()]
     opened = address.input(page.open, [address, stored], [*shown, *fields.values()], js=stored.reader(), **FAST)
@@ -119,7 +119,7 @@ def build(studio: Studio) -> None:
     budget = [event for name in BUDGET for event in (filters[name].submit, filters[name].blur)]
     budgeted = gr.on(budget, page.edit, inputs, edited, **LATEST)
     budgeted.then(page.load_benchmark, values, stage, **FAST)
-    chosen = [each.input for name, each in filters.items() if name not in TYPED + BUDGET]
+    chosen = [item.input for name, item in filters.items() if name not in TYPED + BUDGET]
     typed = [event for name in TYPED for event in (filters[name].submit, filters[name].blur)]
     gr.on([*chosen, *typed], page.edit, inputs, edited, **LATEST)
     stage.click(page.act, inputs, shown, **LATEST)
@@ -143,9 +143,9 @@ class _Page:
         form = LabelForm(**self._fields.values({"annotator": str(kept.get("annotator") or ""), **query}))
         offered, sources = self._studio.labels.label_choices(), self._studio.detectors.list_finding_sources()[1:]
         choices = {
-            "run": [ANY, *((f"{each.id} · {each.name}", str(each.id)) for each in offered.runs)],
-            "environment": [ANY, *((each, each) for each in offered.environments)],
-            "source": [AT_RUN_TIME, *((f"run {each.name} · {each.detectors}", each.name) for each in sources)],
+            "run": [ANY, *((f"{item.id} · {item.name}", str(item.id)) for item in offered.runs)],
+            "environment": [ANY, *((item, item) for item in offered.environments)],
+            "source": [AT_RUN_TIME, *((f"run {item.name} · {item.detectors}", item.name) for item in sources)],
         }
         desk = self._start(form, _place(query), bool(sources))
         updates = self._updates(form, desk)
@@ -318,4 +318,4 @@ def _place(query: Mapping[str, str]) -> HintRef | None:
 
 def _group_by(query: Mapping[str, str]) -> GroupBy:
     name = query.get("group_by")
-    return next((each for each in GROUPINGS if each == name), GROUPINGS[0])
+    return next((item for item in GROUPINGS if item == name), GROUPINGS[0])

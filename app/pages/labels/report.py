@@ -258,11 +258,11 @@ def _information(report: DetectorReport) -> Element:
         el("span", "determine the answer", help_tip("determine", "One candidate is left, stated or not.")),
     ]
     rows = []
-    for each in report.information:
-        name, known = "flagged" if each.flagged else "not flagged", each.known
-        mean = f"{each.bits / known:.2f}" if known else "–"
-        determining = f"{each.determining:,} of {known:,}"
-        cells = [number_cell(each.hints), number_cell(mean), number_cell(determining)]
+    for item in report.information:
+        name, known = "flagged" if item.flagged else "not flagged", item.known
+        mean = f"{item.bits / known:.2f}" if known else "–"
+        determining = f"{item.determining:,} of {known:,}"
+        cells = [number_cell(item.hints), number_cell(mean), number_cell(determining)]
         rows.append(el("tr", el("th", name, scope="row"), cells, data_row=name))
     text = "Detectors find hints that state the answer. A hint can also determine it: a single answer is then left."
     return el(
@@ -277,10 +277,10 @@ def _information(report: DetectorReport) -> Element:
 def _planted(report: DetectorReport) -> Element:
     """Return the table of the recall on planted leaks."""
     rows = []
-    for each in report.planted:
-        group, name = each.group, each.name
+    for item in report.planted:
+        group, name = item.group, item.name
         title = name if group == "all" else f"{group} {name.replace('_', ' ') if group == 'kind' else name}"
-        cells = [interval_cell(each.recall), number_cell(each.flagged), number_cell(each.hints)]
+        cells = [interval_cell(item.recall), number_cell(item.flagged), number_cell(item.hints)]
         rows.append(el("tr", el("th", inline(title, 40), scope="row"), cells, data_row=f"planted {group} {name}"))
     text = (
         "Leaks that the teacher leaky wrote. Their kind is known, so recall needs no labels. No other number has them."
@@ -320,21 +320,21 @@ def _labels(report: DetectorReport) -> Element:
     counts = [
         el(
             "tr",
-            el("th", inline(each.name, 40), scope="row"),
-            [number_cell(getattr(each, label)) for label in ("leak", "no_leak", "unsure")],
-            number_cell(f"{each.blind} of {each.n}"),
+            el("th", inline(item.name, 40), scope="row"),
+            [number_cell(getattr(item, label)) for label in ("leak", "no_leak", "unsure")],
+            number_cell(f"{item.blind} of {item.n}"),
         )
-        for each in annotators
+        for item in annotators
     ]
     both = [
         el(
             "tr",
-            el("th", inline(each.a, 30), " and ", inline(each.b, 30), scope="row"),
-            number_cell(each.n),
-            el("td.rl-num", estimate(each.observed)),
-            el("td.rl-num", estimate(each.kappa)),
+            el("th", inline(item.a, 30), " and ", inline(item.b, 30), scope="row"),
+            number_cell(item.n),
+            el("td.rl-num", estimate(item.observed)),
+            el("td.rl-num", estimate(item.kappa)),
         )
-        for each in pairs
+        for item in pairs
     ]
     nobody = (
         "κ needs two annotators on the same hints, blind: let a second person label a sample of the same seed and size."

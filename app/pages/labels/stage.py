@@ -71,12 +71,12 @@ def _meter(found: LabelingProgress, form: LabelForm) -> Element | None:
     labeled, total = found.labeled, found.total
     if not total:
         return None
-    of = "more than 10,000" if found.is_capped else f"{total:,}"
+    count = "more than 10,000" if found.is_capped else f"{total:,}"
     not_blind = "not blind: every hint here was flagged" if form.selection == "flagged" else "not blind"
     return el(
         "div.lb-meter",
         progress(labeled, total),
-        el("span.rl-num.rl-small.rl-muted", f"{labeled:,} of {of} labeled"),
+        el("span.rl-num.rl-small.rl-muted", f"{labeled:,} of {count} labeled"),
         None if form.is_blind else el("span.rl-small.rl-muted", not_blind),
     )
 

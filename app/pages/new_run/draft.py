@@ -290,10 +290,10 @@ class Draft:
     def _changed(self, node: Node, value: object, path: Path) -> Iterator[tuple[Path, object]]:
         if node["kind"] in ("object", "component") and isinstance(value, dict):
             for field in self.fields_of(node, value):
-                held, here = value.get(field["key"]), (*path, field["key"])
-                if "default" in field and not is_section(field["node"]) and held != field["default"]:
+                current, here = value.get(field["key"]), (*path, field["key"])
+                if "default" in field and not is_section(field["node"]) and current != field["default"]:
                     yield here, field["default"]
-                yield from self._changed(field["node"], held, here)
+                yield from self._changed(field["node"], current, here)
         elif node["kind"] == "list" and isinstance(value, list):
             for i, item in enumerate(value):
                 yield from self._changed(node["item"], item, (*path, i))

@@ -55,11 +55,11 @@ def draw_form(draft: Draft, *, focus: Path | None = None) -> Element:
     """
     form = FormDrawing(draft)
     root = draft.spec["root"]
-    basic, rest = ([each for each in root["fields"] if each["basic"] == first] for first in (True, False))
+    basic, rest = ([item for item in root["fields"] if item["basic"] == first] for first in (True, False))
     cards = [el("div.rl-card.rf-rows", form.rows(basic, "run"), form.unknown_keys(root["fields"], draft.data, ()))]
     if rest:
         is_open = REST in draft.opened
-        title = f"all other settings: {', '.join(each['label'] for each in rest)}"
+        title = f"all other settings: {', '.join(item['label'] for item in rest)}"
         button = fold_button(title, REST, is_open, count_changes(rest, draft.data))
         cards.append(el("div.rl-card.rf-rest", button, form.rows(rest, "other") if is_open else None))
     form.add_errors()
@@ -123,14 +123,14 @@ class FormDrawing:
     # -- sections --------------------------------------------------------------------------------------------------
     def rows(self, fields: list[Field], title: str) -> Iterator[Element]:
         """Yield the plain fields of the root as one row, and each section as a row."""
-        plain = [each for each in fields if not is_section(each["node"])]
+        plain = [item for item in fields if not is_section(item["node"])]
         if plain:
             yield el("section.rf-row", el("h3.rf-title", title), self.grid(plain, ()))
-        for each in fields:
-            if is_section(each["node"]):
-                path: Path = (each["key"],)
-                about = el("div.rf-title", el("h3", each["label"]), el("p.rf-help", words(each["help"])))
-                body = el("div.rf-body", self.inside(each["node"], path, self.draft.get(path)))
+        for item in fields:
+            if is_section(item["node"]):
+                path: Path = (item["key"],)
+                about = el("div.rf-title", el("h3", item["label"]), el("p.rf-help", words(item["help"])))
+                body = el("div.rf-body", self.inside(item["node"], path, self.draft.get(path)))
                 yield self.box("section.rf-row", path, about, body)
 
     def box(self, tag: str, path: Path, *children: Node | list[Node]) -> Element:
@@ -166,7 +166,7 @@ class FormDrawing:
     def group(self, fields: list[Field], path: Path, value: object) -> list[Node]:
         """Draw the basic fields, and the others once their fold is open."""
         first = basic_fields(fields)
-        more = [each for each in fields if each not in first]
+        more = [item for item in fields if item not in first]
         drawn = self.fields(first, path)
         if more:
             fold = dotted(path)
@@ -177,32 +177,32 @@ class FormDrawing:
 
     def fields(self, fields: list[Field], path: Path) -> list[Node]:
         """Draw plain fields in a grid, then the sections with their names above them."""
-        drawn: list[Node] = [self.grid([each for each in fields if not is_section(each["node"])], path)]
-        for each in fields:
-            if is_section(each["node"]):
-                here = (*path, each["key"])
-                about = el("div", el("b", each["label"]), el("span.rf-help", words(each["help"])))
+        drawn: list[Node] = [self.grid([item for item in fields if not is_section(item["node"])], path)]
+        for item in fields:
+            if is_section(item["node"]):
+                here = (*path, item["key"])
+                about = el("div", el("b", item["label"]), el("span.rf-help", words(item["help"])))
                 drawn.append(
-                    self.box("div.rf-inner", here, about, self.inside(each["node"], here, self.draft.get(here)))
+                    self.box("div.rf-inner", here, about, self.inside(item["node"], here, self.draft.get(here)))
                 )
         return drawn
 
     def grid(self, fields: list[Field], path: Path) -> Element | None:
         """Draw plain fields in a grid."""
-        return el("div.rf-grid", [self.field(each, (*path, each["key"])) for each in fields]) if fields else None
+        return el("div.rf-grid", [self.field(item, (*path, item["key"])) for item in fields]) if fields else None
 
     def unknown_keys(self, fields: list[Field], value: object, path: Path) -> list[Node]:
         """Show the keys that the form does not contain; they are kept until the user removes them."""
-        known = {*(each["key"] for each in fields), "type", "kind"}
+        known = {*(item["key"] for item in fields), "type", "kind"}
         unknown = {key: value[key] for key in value if key not in known} if isinstance(value, dict) else {}
         return [
             self.box(
                 "div.rf-unknown",
                 (*path, key),
-                el("code", f"{key}: {json.dumps(held, ensure_ascii=False)}"),
+                el("code", f"{key}: {json.dumps(item, ensure_ascii=False)}"),
                 tool("Remove", f"remove {key}", "drop", (*path, key), style="rl-button rl-small"),
             )
-            for key, held in unknown.items()
+            for key, item in unknown.items()
         ]
 
     def component(self, node: Field, path: Path, value: object) -> list[Node]:
@@ -242,14 +242,14 @@ class FormDrawing:
         """Draw an item of a list."""
         kind, fields = node["item"]["kind"], node["item"].get("fields", [])
         tools = item_tools(path, label, count, node.get("min") or 0)
-        is_short = len(fields) <= 3 and all(each["node"]["kind"] in SHORT for each in fields)
+        is_short = len(fields) <= 3 and all(entry["node"]["kind"] in SHORT for entry in fields)
         if kind == "object" and isinstance(item, dict) and is_short:
             line = self.box("div.rf-item.rf-line", path, self.grid(fields, path), tools)
             return [line, *self.unknown_keys(fields, item, path)]
         if kind in ("object", "component"):
             name = item.get("name") if isinstance(item, dict) else None
             title = el("b", f"{int(path[-1]) + 1} · {name or label}") if kind == "object" else None
-            chips = [el("span.rl-chip", each) for each in component_types(fields, item)]
+            chips = [el("span.rl-chip", entry) for entry in component_types(fields, item)]
             head = el("div.rf-itemhead", title, chips, tools)
             return [self.box("div.rf-item", path, head, self.inside(node["item"], path, item))]
         return [self.box("div.rf-entry", path, self.control(node["item"], path, item, label), tools)]
@@ -257,18 +257,18 @@ class FormDrawing:
     def map_entries(self, node: Field, path: Path, entries: JsonObject) -> list[Node]:
         """Draw names and values."""
         drawn: list[Node] = []
-        for i, (name, held) in enumerate(entries.items()):
+        for i, (name, entry) in enumerate(entries.items()):
 
             def rename(new: str, old: str = name) -> None:
                 now = self.draft.get(path) or {}
                 if new == old or new not in now:
-                    self.draft.set(path, {new if key == old else key: each for key, each in now.items()})
+                    self.draft.set(path, {new if key == old else key: item for key, item in now.items()})
 
             here = (*path, name)
             at_min = len(entries) <= (node.get("min") or 0)
             title = self.text_input(f"{dotted(path)}#{i}", name, rename, "name", late=True)
             remove = tool("×", f"remove {name}", "drop", here, off=at_min)
-            drawn.append(self.box("div.rf-entry", here, title, self.control(node["value"], here, held, name), remove))
+            drawn.append(self.box("div.rf-entry", here, title, self.control(node["value"], here, entry, name), remove))
         return [*drawn, tool("+ entry", "add an entry", "entry", path, style="rl-button rl-small rf-add")]
 
     # -- one field -------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class FormDrawing:
         info = " · ".join(text for text in (bounds(node), field["help"]) if text)
         control = self.control(node, path, value, label, default=field.get("default"))
         is_wide = node["kind"] in ("tuple", "any", "list") or (node["kind"] == "union" and len(control) > 1)
-        is_wide = is_wide or any(isinstance(each, list) and each[0] == "textarea" for each in control)
+        is_wide = is_wide or any(isinstance(item, list) and item[0] == "textarea" for item in control)
         style = ".rf-wide" if is_wide else ".rf-union" if node["kind"] == "union" else ""
         about = el("p.rf-help", words(info)) if info else None
         name = None if node["kind"] == "boolean" and not node.get("nullable") else el("span.rf-label", label)
@@ -309,7 +309,7 @@ class FormDrawing:
                 return [self.checks(node, path, value)]
             case "tuple" if isinstance(value, list) and len(value) == len(node["items"]):
                 parts = [
-                    self.control(each, (*path, i), value[i], f"{label} {i + 1}") for i, each in enumerate(node["items"])
+                    self.control(item, (*path, i), value[i], f"{label} {i + 1}") for i, item in enumerate(node["items"])
                 ]
                 return [el("div.rf-pair", *parts)]
             case "union":
@@ -352,13 +352,13 @@ class FormDrawing:
 
     def select(self, name: str, value: str, options: Sequence[tuple[str, str]], apply: Apply, label: str) -> Element:
         """Return a dropdown of labels and values."""
-        items = [el("option", text, value=each) for text, each in options]
+        items = [el("option", text, value=item) for text, item in options]
         return self.input("select.rl-field", name, value, apply, label, *items)
 
     def choice(self, path: Path, value: object, values: Sequence[object], label: str) -> Element:
         """Draw a choice of a few values; one that is not allowed is shown until another is chosen."""
-        options = [(value_text(each), str(i)) for i, each in enumerate(values)]
-        index = next((i for i, each in enumerate(values) if same(each, value)), None)
+        options = [(value_text(item), str(i)) for i, item in enumerate(values)]
+        index = next((i for i, item in enumerate(values) if same(item, value)), None)
         if index is None and value is not None:
             options.append((f"{value_text(value)} (not allowed)", str(len(values))))
             index = len(values)
@@ -389,15 +389,15 @@ class FormDrawing:
     def checks(self, node: Field, path: Path, value: Sequence[object]) -> Element:
         """Draw a choice of several values; their order is kept, new ones come last."""
 
-        def check(each: object, checked: bool) -> None:
-            others = [other for other in self.draft.get(path) or [] if other != each]
-            self.draft.set(path, [*others, each] if checked else others)
+        def check(item: object, checked: bool) -> None:
+            others = [other for other in self.draft.get(path) or [] if other != item]
+            self.draft.set(path, [*others, item] if checked else others)
 
-        odd = [each for each in value if each not in node["choices"]]
+        odd = [item for item in value if item not in node["choices"]]
         boxes = []
-        for each in [*node["choices"], *odd]:
-            text = f"{each} (not allowed)" if each in odd else str(each)
-            boxes.append(self.checkbox(f"{dotted(path)}={each}", each in value, partial(check, each), text))
+        for item in [*node["choices"], *odd]:
+            text = f"{item} (not allowed)" if item in odd else str(item)
+            boxes.append(self.checkbox(f"{dotted(path)}={item}", item in value, partial(check, item), text))
         return el("div.rf-checks", boxes)
 
     def union(self, node: Field, path: Path, value: object, label: str, default: object) -> list[Node]:
@@ -424,17 +424,17 @@ class FormDrawing:
         """Draw the choice of something that the server lists, such as models and checkpoints."""
         kind, name, nullable = node["known"], dotted(path), bool(node.get("nullable"))
         listed = self.choices_of(kind)
-        values = [each.value for each in listed]
+        values = [item.value for item in listed]
         free = OTHER_TEXTS.get(kind)
         chosen = value or ""
         is_other = free is not None and bool(self.draft.memory.get(f"{name}@") or (chosen and chosen not in values))
-        note = next((each.note for each in listed if each.value == value and kind == "models"), "")
+        note = next((item.note for item in listed if item.value == value and kind == "models"), "")
         options = [("none", "")] if nullable else []
-        for each in listed:
+        for item in listed:
             options.append(
                 (
-                    f"{each.label} · {each.note}" if each.note and kind != "models" else each.label,
-                    each.value,
+                    f"{item.label} · {item.note}" if item.note and kind != "models" else item.label,
+                    item.value,
                 )
             )
         if free:
@@ -480,9 +480,9 @@ class FormDrawing:
             attributes: Any = box[1]
             if messages := texts.get(attributes["id"]):
                 box.append(el("p.rf-error", "\n".join(messages), role="alert"))
-                for each in box[2:]:
-                    if isinstance(each, list) and "data-field" in each[1]:
-                        each[1]["aria-invalid"] = "true"
+                for item in box[2:]:
+                    if isinstance(item, list) and "data-field" in item[1]:
+                        item[1]["aria-invalid"] = "true"
 
     def add_resets(self) -> None:
         """Add a button to each field that differs from its default."""

@@ -109,7 +109,7 @@ class OwnDataCard:
         settings = [self.name, self.checker, *self.columns]
         opened = [self.file, self.name, self.details, *self.columns, self.checker, self.report, self.use]
         self.file.upload(upload, self.file, opened, **QUEUED)
-        edits = [each.input for each in (*self.columns, self.checker)]
+        edits = [item.input for item in (*self.columns, self.checker)]
         gr.on(edits, check_again, settings, [self.report, self.use], **QUEUED)
         self.use.click(use, [draft, *settings], [self.card, *updated], **in_order("new"))
         opener.click(lambda: gr.update(visible=True), None, self.card, **FAST)
@@ -154,7 +154,7 @@ def report(found: DataCheck) -> list[Node]:
         f"problems. The constant baseline solves {found.baseline:.1%}. {found.empty_hints:,} of "
         f"{found.checked_hints:,} scripted hints would be empty."
     )
-    bad = [(str(each.row), each.column or "–", each.reason) for each in found.bad_rows]
+    bad = [(str(item.row), item.column or "–", item.reason) for item in found.bad_rows]
     more = found.num_bad_rows - len(bad)
     return [
         el("p", counts),

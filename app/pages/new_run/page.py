@@ -107,7 +107,7 @@ class _Page:
     def connect(self) -> None:
         """Connect the events."""
         draft, address, drafts = self.draft, self.address, self.drafts
-        ordered, each = in_order(PATH), in_order(PATH, "multiple")
+        ordered, item = in_order(PATH), in_order(PATH, "multiple")
         updated = [self.form, self.yaml, self.summary, self.command, drafts]
         where = [draft, address, self.preset, self.variant, self.clone, self.kind]
         opened = [*where, self.source, self.notice, self.body, self.timer, self.result, *updated]
@@ -118,10 +118,10 @@ class _Page:
         self.notice.click(self.discard, draft, [self.notice, self.kind, *updated], **ordered)
         self.kind.input(self.choose_kind, [draft, self.kind], [self.kind, self.preflight, *updated], **ordered)
         self.upload.upload(self.load_file, [draft, self.upload], [self.kind, self.source, *updated], **ordered)
-        self.form.input(self.edit, draft, updated, **each)
+        self.form.input(self.edit, draft, updated, **item)
         self.form.click(self.act, draft, updated, **ordered)
-        self.yaml.input(self.type_yaml, draft, updated, **each)
-        self.yaml.blur(self.leave_yaml, draft, updated, **each)
+        self.yaml.input(self.type_yaml, draft, updated, **item)
+        self.yaml.blur(self.leave_yaml, draft, updated, **item)
         self.override.submit(self.set_override, [draft, self.override], [self.override, *updated], **ordered)
         gr.on([self.summary.click, self.command.click], self.lead, draft, updated, **ordered)
         self.start.click(self.start_run, draft, [self.go, *updated], **ordered)

@@ -31,9 +31,9 @@ def preset_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[
     """Return one choice for each file of presets, those for a CPU first."""
     found: list[tuple[str, str]] = []
     for on_cpu in (True, False):
-        names = dict.fromkeys(family(each.name) for each in presets if each.runs_on_cpu == on_cpu)
+        names = dict.fromkeys(family(item.name) for item in presets if item.runs_on_cpu == on_cpu)
         for name in names:
-            members = [each.name for each in presets if family(each.name) == name]
+            members = [item.name for item in presets if family(item.name) == name]
             if any(member == value for _, value in found for member in members):
                 continue
             variants = f" · {len(members)} variants" if len(members) > 1 else ""
@@ -44,7 +44,7 @@ def preset_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[
 
 def variant_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[str, str]]:
     """Return the presets in the file of the chosen one."""
-    names = [each.name for each in presets if chosen and family(each.name) == family(chosen)]
+    names = [item.name for item in presets if chosen and family(item.name) == family(chosen)]
     return [(spaced(name.split(":")[1]), name) for name in names if ":" in name] if len(names) > 1 else []
 
 
@@ -57,7 +57,7 @@ def about(presets: list[PresetInfo], preset: str | None, clone: int | None) -> E
     """Return what the form started from: the description of a preset, or a link to the cloned run."""
     if clone is not None:
         return note("A copy of ", el("a", f"run {clone}", href=page_url("run", run=clone)), ".")
-    return note(*words(next((each.description for each in presets if each.name == preset), "")))
+    return note(*words(next((item.description for item in presets if item.name == preset), "")))
 
 
 def note(*content: Node) -> Element:
@@ -224,7 +224,7 @@ def next_times(preview: SchedulePreview) -> list[Node]:
 
 
 def _times(times: Iterable[str]) -> list[Node]:
-    return [el("li.rl-num", date_text(each), " ", time_ago(datetime.fromisoformat(each).timestamp())) for each in times]
+    return [el("li.rl-num", date_text(item), " ", time_ago(datetime.fromisoformat(item).timestamp())) for item in times]
 
 
 def date_text(iso: str) -> str:

@@ -175,9 +175,9 @@ class RunPage:
     # -- contents --------------------------------------------------------------------------------------------------
     def _show(self, query: Mapping[str, str], before: Shown) -> Updates:
         """Return the updates from what the browser shows to the state of the run."""
-        run_id, asked = run_number(query), query.get("run")
-        if run_id is None and asked:
-            return self._message(view.not_found(f"“{asked}” is not the number of a run."))
+        run_id, named = run_number(query), query.get("run")
+        if run_id is None and named:
+            return self._message(view.not_found(f"“{named}” is not the number of a run."))
         if run_id is None:
             return self._message(view.run_choice(self.studio.runs.list_runs().rows))
         try:
@@ -233,7 +233,7 @@ class RunPage:
         if known == source:
             return source, {}
         whole = self.endpoints.run_evaluation(run.id) if state else None
-        parts = {each["title"]: each for each in whole["parts"]} if whole else {}
+        parts = {item["title"]: item for item in whole["parts"]} if whole else {}
         chosen = query.get("part", WHOLE)
         selected = parts.get(chosen, whole)
         part = gr.update(choices=[WHOLE, *parts], value=chosen if chosen in parts else WHOLE, visible=bool(parts))
@@ -359,7 +359,7 @@ class RunPage:
                 self.studio.exports.export_model(run_id, data["checkpoint"], data["format"])
             case "untag":
                 tags = endpoints.get_run(run_id).tags
-                endpoints.tag_run(run_id, [each for each in tags if each != data["tag"]])
+                endpoints.tag_run(run_id, [item for item in tags if item != data["tag"]])
             case "delete_note":
                 endpoints.delete_note(run_id, int(data["note"]))
             case name:

@@ -402,7 +402,7 @@ def _recorded(name: str, value: object) -> Node:
     if name == "created" and isinstance(value, int | float):
         return time_ago(value)
     if isinstance(value, dict):
-        return "; ".join(f"{key}: {each}" for key, each in value.items())
+        return "; ".join(f"{key}: {item}" for key, item in value.items())
     return "–" if value is None else str(value)
 
 

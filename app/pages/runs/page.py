@@ -112,7 +112,7 @@ class _Page:
         self.shown, self.selected = gr.State(Shown()), gr.State([])
         self.newcomer = gr.BrowserState(NEW_USER, storage_key="rl2f.welcome", secret="rl2f")
         components: dict[str, Any] = {"search": search, "status": status, **self.facets, "sort": sort}
-        self.filters = QueryFields({name: (each, DEFAULTS[name]) for name, each in components.items()})
+        self.filters = QueryFields({name: (item, DEFAULTS[name]) for name, item in components.items()})
 
         fields, place = self.filters.components, [self.address, self.selected]
         listed = [self.table, self.pager]
@@ -122,7 +122,7 @@ class _Page:
         self.address.input(self.open_page, [*place, self.newcomer], [self.head, *content, search, status, sort], **FAST)
         timer.tick(self.refresh, shown, content, **FAST)
         # `input` misses Backspace and pasted text in a Textbox, and is triggered twice by a Dropdown
-        edits = [each.change for each in components.values()]
+        edits = [item.change for item in components.values()]
         gr.on(edits, self.edit, [*place, *fields], [self.address, *listed], **LATEST)
         self.pager.click(self.turn, place, [self.address, *listed], **FAST)
         browse, form = [self.live.select, self.table.select], [*place, self.newcomer, *fields]
@@ -219,11 +219,11 @@ class _Page:
     @handler
     def edit(self, query: dict[str, str], chosen: list[int], *values: object) -> Updates:
         """Filter by the form; the first letter of a search adds an entry to the history, further ones replace it."""
-        wanted = self.filters.query(values)
-        if wanted == {name: text for name, text in query.items() if name in DEFAULTS}:
+        filtered = self.filters.query(values)
+        if filtered == {name: text for name, text in query.items() if name in DEFAULTS}:
             return {self.table: gr.skip()}  # the page itself changed the field
-        is_typing = query.get("search", "") not in ("", wanted.get("search", ""))
-        return {self.address: Replacement(wanted) if is_typing else wanted, **self.listing(wanted, chosen)}
+        is_typing = query.get("search", "") not in ("", filtered.get("search", ""))
+        return {self.address: Replacement(filtered) if is_typing else filtered, **self.listing(filtered, chosen)}
 
     @handler
     def turn(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Updates:
@@ -249,7 +249,7 @@ class _Page:
             changes = DEFAULTS if name == "clear" else {name: data[name]}
             form = self.filters.named(values) | changes
             query = self.filters.query(list(form.values()))
-            fields: Updates = {self.filters.fields[each][0]: value for each, value in changes.items()}
+            fields: Updates = {self.filters.fields[item][0]: value for item, value in changes.items()}
             return {self.address: query, **fields, **self.listing(query, chosen)}
         if name == "unselect":
             return {self.selected: [], **self.listing(query, [])}
@@ -313,14 +313,14 @@ def facet_choices(name: str, facets: dict[str, list[str]], value: str) -> JsonOb
     """Return the choices of a filter; it is hidden if there is nothing to choose."""
     found = facets[FACETS[name]]
     known = [*found, *([value] if value and value not in found else [])]
-    choices = [(f"any {name}", ""), *((f"#{each}" if name == "tag" else each, each) for each in known)]
+    choices = [(f"any {name}", ""), *((f"#{item}" if name == "tag" else item, item) for item in known)]
     return gr.update(choices=choices, visible=len(found) > 1 or bool(value) or "hidden")
 
 
 def act(studio: Studio, data: Mapping[str, str], chosen: list[int]) -> list[int]:
     """Do an action of a run, of several runs or of the queue; return the selection afterwards."""
     runs, name = studio.runs, data["action"]
-    ids = [int(each) for each in data.get("run", "").split(",") if each]
+    ids = [int(item) for item in data.get("run", "").split(",") if item]
     if name in ("pause_queue", "resume_queue"):
         (runs.pause_queue if name == "pause_queue" else runs.resume_queue)()
     elif name == "move":

@@ -315,8 +315,8 @@ def scheduler(planned: Sequence[ScheduledRun], problems: Sequence[JobLog], writa
     """Return the schedules, and the errors of the scheduler."""
     titles = ("On", "Schedule", "Next", "Last", "")
     header = el("tr", [el("th", title or None, scope="col" if title else None) for title in titles])
-    listed = _table(header, [_schedule(each, writable) for each in planned])
-    failed = _table(None, [_problem(each) for each in problems])
+    listed = _table(header, [_schedule(item, writable) for item in planned])
+    failed = _table(None, [_problem(item) for item in problems])
     return stack(
         _section("Schedules", "schedules", listed) if planned else None,
         _section("Scheduler errors", "trouble", failed) if problems else None,
@@ -399,7 +399,7 @@ def _menu(run: RunRow, writable: bool) -> Element:
         el("a", "Export", href=page_url("exports", runs=run_id)),
         el("button", "Tags and notes…", data_action="notes", data_run=run_id, data_name=name,
            data_tags="\n".join(run.tags), data_trigger="select"),
-        *(buttons[each] for each in ACTIONS.get(run.status, ())),
+        *(buttons[item] for item in ACTIONS.get(run.status, ())),
     ]  # fmt: skip
     return el(
         "details.rl-menu",
