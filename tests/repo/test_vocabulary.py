@@ -271,3 +271,18 @@ def test_every_path_that_contributing_names_exists() -> None:
     named = re.findall(r"`(\w+)`(?: and `\w+`)? in `([\w./]+\.py)`", text)
     assert len(named) > 10
     assert [pair for pair in named if pair[0] not in (ROOT / pair[1]).read_text("utf-8")] == []
+
+
+def test_every_module_that_a_guide_names_exists() -> None:
+    known = [
+        f"/{path.relative_to(ROOT)}"
+        for name in ("app", "jobs", "rl2f_core", "tests", "data", ".ci")
+        for path in (ROOT / name).rglob("*.*")
+    ]
+    missing = {}
+    for guide in (ROOT / name for name in ("app", "jobs", "rl2f_core")):
+        for path in guide.rglob("README.md"):
+            named = re.findall(r"`(?:\.\./)*(\w[\w./]*\.(?:py|js|css))`", path.read_text("utf-8"))
+            if gone := [name for name in named if not any(other.endswith(f"/{name}") for other in known)]:
+                missing[str(path.relative_to(ROOT))] = gone
+    assert missing == {}

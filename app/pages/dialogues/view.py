@@ -6,8 +6,8 @@ import time
 
 from app.common.urls import page_url
 from app.components.browser.keys import Key
-from app.components.elements.replay import group_view, replay
-from app.components.elements.transcript import fixed
+from app.components.elements.replay import LABEL_KEYS, group_view, replay
+from app.components.elements.transcript import LABEL_TEXTS, fixed
 from app.components.nodes import Element, Node, action, el, empty, page_button
 from app.endpoints.dialogues import DialogueFacets
 from app.endpoints.run import RewardHistogram
@@ -42,10 +42,10 @@ def shortcuts() -> list[Key]:
             targets = [f".dl-foot [data-action={name}]"]
             targets += [f"{FALLBACKS[name]} [data-action={name}]"] if name in FALLBACKS else []
             keys.append(Key(ALIASES.get(key, key), text, ", ".join(targets)))
-    labels = (("1", "leak"), ("2", "no_leak"), ("3", "unsure"))
+    labels = ".dv-turn[data-current] .dv-labels"
     keys += [
-        Key(key, f"label the turn's hint: {name.replace('_', ' ')}", f".dv-labels [data-label={name}]")
-        for key, name in labels
+        Key(key, f"label the turn's hint: {LABEL_TEXTS[name]}", f"{labels} [data-label={name}]")
+        for name, key in LABEL_KEYS.items()
     ]
     return [
         *keys,
