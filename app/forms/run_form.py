@@ -140,7 +140,7 @@ def _yaml_error(problem: YamlProblem) -> YamlError:
 def _check(data: JsonObject, workspace: Workspace, text: str | None) -> FormState:
     kind = data.get("kind", "train")
     if not isinstance(kind, str) or kind not in kinds():
-        error = FieldError(("kind",), f"is no run kind; known: {', '.join(kinds())}")
+        error = FieldError(("kind",), f"is not a run kind; known: {', '.join(kinds())}")
         return FormState(kind="train", data=for_browser(data), yaml=yaml_text.update(text, data), errors=(error,))
     node = run_node(kind)
     config, errors = None, []

@@ -34,7 +34,7 @@ class QueryFields:
         """The events that a user's edit of a field triggers, and no update by Python.
 
         Texts and numbers also have `blur`: `input` misses pasted text, and the first input in an accordion that was
-        closed. `change` is no substitute: it is triggered while an update by Python is applied to some fields only.
+        closed. `change` does not replace it: it is triggered while an update by Python is applied to some fields only.
         """
         fields: list[Any] = self.components
         left = [field.blur for field in fields if isinstance(field, gr.Textbox | gr.Number)]

@@ -112,7 +112,7 @@ def as_messages(value: object, column: str, role: Literal["user", "assistant"]) 
     messages = []
     for number, item in enumerate(value):
         if item.get("role") not in ("system", "developer", "user", "assistant", "tool"):
-            raise RowError(f"{column}.{number}.role: {item.get('role')!r} is no role of a message")
+            raise RowError(f"{column}.{number}.role: {item.get('role')!r} is not a role of a message")
         messages.append(Message(role=str(item["role"]), content=_content(item, f"{column}.{number}")))
     return messages
 
@@ -181,7 +181,7 @@ def as_number(value: object, column: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float):
-        raise RowError(f"{column}: {value!r:.60} is no number")
+        raise RowError(f"{column}: {value!r:.60} is not a number")
     try:
         number = float(value)
     except OverflowError:
@@ -211,17 +211,17 @@ def as_correct(value: object, column: str) -> bool | None:
     except ValueError:
         score = -1.0
     if score is not None and not 0 <= score <= 1:
-        raise RowError(f"{column}: {value!r:.60} is no verdict; true, false, or a number from 0 to 1 is")
+        raise RowError(f"{column}: {value!r:.60} is not a verdict; true, false, or a number from 0 to 1 is")
     return None if score is None else score == 1
 
 
 def as_step(value: object, column: str) -> int | None:
-    """Return a step; None if it is missing. Raises `RowError` if it is no whole number from 0."""
+    """Return a step; None if it is missing. Raises `RowError` if it is not a whole number from 0."""
     number = as_number(value, column)
     if number is None:
         return None
     if number < 0 or number != int(number) or number >= 2**31:
-        raise RowError(f"{column}: {value!r:.60} is no step")
+        raise RowError(f"{column}: {value!r:.60} is not a step")
     return int(number)
 
 

@@ -194,7 +194,7 @@ class Scheduler:
         """Copy the database into the workspace's `backups/`."""
         path = retention.backup(self.db, self.workspace, time.time())
         if path is None:
-            self.log.record("backup", "skipped", "the database is no file: use its backup tools")
+            self.log.record("backup", "skipped", "the database is not a file: use its backup tools")
         else:
             self.log.record("backup", "ran", path.name)
 

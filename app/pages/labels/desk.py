@@ -41,7 +41,7 @@ class LabelForm:
     show_findings: bool = False
     include_controls: bool = False
     usd: float = 0.0
-    """Budget of the recommended cascade, in US dollars per 1,000 hints; 0 is no model."""
+    """Budget of the recommended cascade, in US dollars per 1,000 hints; 0 means without a model."""
     speed: float = 0.0
     """Its minimum of hints per second."""
     precision: float = 0.9

@@ -173,7 +173,7 @@ def read_items(path: Path = LEAK_BENCHMARK, split: Split | None = None) -> list[
                 if split in (None, data["split"]):
                     items.append(_from_handwritten(data) if "label" in data else LeakItem.model_validate(data))
             except (ValueError, LookupError, TypeError) as error:
-                raise DataError(f"Line {number} of {file.name} is no benchmark item.", value=str(error)) from None
+                raise DataError(f"Line {number} of {file.name} is not a benchmark item.", value=str(error)) from None
     return items
 
 

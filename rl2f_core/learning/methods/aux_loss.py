@@ -84,7 +84,7 @@ class CritiqueConfig(AuxLossConfig, RevisionGradientConfig):
 def is_trainable_hint(hint: Hint | None) -> bool:
     """Return whether a hint is an unflagged critique of this attempt by the teacher.
 
-    Fallback hints are no critiques, and flagged hints (also redacted or resampled ones) would teach to guess answers.
+    Fallback hints are not critiques, and flagged hints (also redacted or resampled ones) would teach to guess answers.
     """
     return (
         hint is not None

@@ -130,7 +130,7 @@ def reproduce(
 
 # -- stored files ----------------------------------------------------------------------------------------------------
 def _read_records(path: Path) -> dict[str, bytes]:
-    """Return the lines of an event file by event id, without lines that are no JSON."""
+    """Return the lines of an event file by event id, without lines that are not JSON."""
     lines: dict[str, bytes] = {}
     try:
         with open(path, "rb") as file:

@@ -29,7 +29,7 @@ def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) 
     assert "<b>3 + 4?</b>" in json.dumps(shown), "the prompt is text; pages insert it as text nodes"
     details = JsonEndpoints(RunEndpoints(context)).get_run(run["id"])
     assert details["actions"] == ["delete"] and details["checkpoints"] == []
-    with pytest.raises(ConfigError, match="kind: is no run kind"):
+    with pytest.raises(ConfigError, match="kind: is not a run kind"):
         JsonEndpoints(LaunchEndpoints(context)).launch_run(
             yaml=JsonEndpoints(RunEndpoints(context)).run_config(run["id"])
         )

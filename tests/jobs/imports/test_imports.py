@@ -239,10 +239,10 @@ def test_bad_rows_are_listed_with_their_reason_and_nothing_is_imported(
     reasons = {row.position: row.reason for row in caught.value.bad}
     assert list(reasons) == ["line 2", "line 3", "line 4", "line 5", "line 6", "line 8"]
     assert reasons["line 2"].startswith("is not JSON") and reasons["line 3"].startswith("is not an object")
-    assert reasons["line 4"] == "reward: 'high' is no number"
+    assert reasons["line 4"] == "reward: 'high' is not a number"
     assert reasons["line 5"] == "no message of the assistant"
-    assert reasons["line 6"] == "messages.0.role: 'robot' is no role of a message"
-    assert reasons["line 8"] == "step: -1 is no step"
+    assert reasons["line 6"] == "messages.0.role: 'robot' is not a role of a message"
+    assert reasons["line 8"] == "step: -1 is not a step"
     assert_nothing_imported(db, workspace)
 
 

@@ -71,7 +71,7 @@ def _puzzle(row: Mapping[str, object], where: str) -> GivenPuzzle:
     try:
         names, solution, statements = row["names"], row["solution"], row["statements"]
         if not isinstance(names, list) or not isinstance(solution, list):
-            raise TypeError("names and solution are no lists")
+            raise TypeError("names and solution are not lists")
         parsed = ast.literal_eval(statements) if isinstance(statements, str) else statements
         puzzle = tuple(_statement(item, len(names)) for item in parsed)  # type: ignore[union-attr]
         assignment = sum(1 << i for i, knight in enumerate(solution) if knight is True)
