@@ -25,7 +25,7 @@ from jobs.chat.tree import without_tokens
 from jobs.chat.turn import Turn, TurnUpdate
 from jobs.db.models import Chat, ChatMessage, ChatSummary, MessageSummary
 from jobs.db.queries import chats
-from rl2f_core.types import FrozenModel, JsonObject
+from rl2f_core.types import FrozenModel, JsonObject, Split
 
 STREAM_INTERVAL_SECONDS = 0.04
 """Minimum interval of two updates of a growing response."""
@@ -33,7 +33,6 @@ STREAM_INTERVAL_SECONDS = 0.04
 ChatId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a chat.")]
 MessageId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of a message.")]
 Device = Literal["auto", "cpu", "cuda", "mps"]
-Split = Literal["train", "validation", "test"]
 
 
 class ChatModels(FrozenModel):

@@ -19,7 +19,7 @@ from app.endpoints.transcript import (
     record_opened,
     token_texts,
 )
-from app.endpoints.types import NoteId, RunId
+from app.endpoints.types import MAX_LISTED_RUNS, Cursor, NoteId, RunId
 from jobs.db.dialogue_models import DialogueRow, DialogueSummary
 from jobs.db.errors import NotFoundError
 from jobs.db.models import NoteSummary, RunRef
@@ -37,10 +37,8 @@ Text = Annotated[str, Field(max_length=1000)]
 EventId = Annotated[str, Field(min_length=1, max_length=1000, description="Id of a dialogue; permanent in its run.")]
 Annotator = Annotated[str, Field(max_length=200, description="Name of the annotator.")]
 TurnIndex = Annotated[int, Field(ge=0, le=9_999, description="0-based turn.")]
-Cursor = Annotated[str, Field(max_length=1000)]
 Limit = Annotated[int, Field(ge=1, le=500)]
 Target = Literal["first", "last", "next", "previous", "next_step", "previous_step"]
-MAX_LISTED_RUNS = 200
 MAX_SIBLINGS = 100
 MAX_STEP_PAGES, STEP_PAGE_SIZE = 50, 500
 """Pages, and dialogues per page, in which the next or previous step is searched."""

@@ -11,6 +11,7 @@ from pydantic import Field
 from app.common.known_values import check_checkpoint, check_dialogue_filters, check_known
 from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import (
+    MAX_LISTED_RUNS,
     Checkpoint,
     FileRef,
     QueuedRun,
@@ -39,7 +40,6 @@ from rl2f_core.config.loading import dump_yaml
 from rl2f_core.types import FrozenModel, JsonObject
 
 ExportFolder = Annotated[str, Field(max_length=300, description="Folder of a finished export, see `list_exports`.")]
-MAX_LISTED_RUNS = 200
 KINDS = ("export", "model_export")
 """Run kinds of exports."""
 FAILED: tuple[RunStatus, ...] = ("failed", "stopped", "interrupted")

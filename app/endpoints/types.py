@@ -31,6 +31,8 @@ ShortText = Annotated[str, Field(max_length=300)]
 Checkpoint = Annotated[str, Field(max_length=300, description="Name of a checkpoint, e.g. `rl2f@24`.")]
 Cursor = Annotated[str, Field(max_length=1000, description="`before` or `after` of another page.")]
 
+MAX_LISTED_RUNS = 200
+"""Newest runs that a filter offers."""
 Model = TypeVar("Model", bound=BaseModel)
 
 

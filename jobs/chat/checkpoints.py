@@ -13,7 +13,7 @@ from rl2f_core.errors import ConfigError, RL2FError, RunError, UnknownNameError
 from rl2f_core.models.store.conversion import conversion_name
 from rl2f_core.models.store.store import is_loadable, list_models
 from rl2f_core.run.directory import RunDir
-from rl2f_core.types import FrozenModel, JsonObject
+from rl2f_core.types import FrozenModel, JsonObject, Split
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
@@ -62,7 +62,7 @@ class ChatSettings(Strict):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     source: str = ""
     """Source of an interactive task's configuration: `run:17` or `preset:quickstart`."""
-    split: Literal["train", "validation", "test"] = "test"
+    split: Split = "test"
     index: int = Field(0, ge=0, lt=2**31)
     max_turns: int = Field(4, ge=1, le=64)
     """Maximum attempts at an interactive task."""

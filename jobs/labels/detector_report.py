@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import combinations
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from jobs.labels.agreement import LABELS, LEAK, agreement, majority_vote
 from jobs.labels.estimation import Estimates, Stratum, estimate
@@ -22,7 +23,8 @@ from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import FrozenModel
 
-GROUP_BY = ("detector", "teacher", "environment", "checkpoint", "condition", "run")
+GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
+GROUP_BY: tuple[GroupBy, ...] = get_args(GroupBy)
 MIN_LABELS = 20
 """Number of counted labels below which a row is marked as uncertain."""
 MAX_UNLABELED_FRACTION = 0.1

@@ -6,7 +6,7 @@ Results on the test set are returned only by `unlock_test_set`, which logs the a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
@@ -20,14 +20,12 @@ from app.endpoints.types import RunId
 from jobs.db.models import TestSetAccess
 from jobs.db.queries import runs
 from jobs.labels import hint_counts, report_queries
-from jobs.labels.detector_report import DetectorReport, Disagreement, MetricsRow
+from jobs.labels.detector_report import GROUP_BY, DetectorReport, Disagreement, GroupBy, MetricsRow
 from jobs.labels.estimation import SUFFICIENT_LABELS, labels_needed
 from jobs.labels.hint_counts import RUN, HintScope, Scope
 from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
 from rl2f_core.types import FrozenModel, JsonObject
 
-GroupBy = Literal["detector", "teacher", "environment", "checkpoint", "condition", "run"]
-GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
 NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 MAX_DISAGREEMENTS = 200
@@ -132,7 +130,7 @@ class DetectorEndpoints(Endpoints):
             annotator: Name of the person who looks at the test set.
             scope: The hints.
         """
-        reports = self._reports(scope, GROUPINGS, test=True)
+        reports = self._reports(scope, GROUP_BY, test=True)
         report_queries.unlock_test_set(self._context.db, _scope(scope, test=True), annotator)
         groupings = {name: ReportRows(rows=report.rows, hidden=report.hidden) for name, report in reports.items()}
         result = self._result(reports[scope.group_by], is_test_set=True)

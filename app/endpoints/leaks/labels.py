@@ -21,7 +21,7 @@ from app.endpoints.transcript import (
     record_opened,
     task_prompt,
 )
-from app.endpoints.types import RunId
+from app.endpoints.types import MAX_LISTED_RUNS, RunId
 from jobs.db.errors import NotFoundError
 from jobs.db.models import LabelSummary, RunRef
 from jobs.db.queries import dialogues, runs
@@ -34,7 +34,6 @@ from rl2f_core.types import FrozenModel, JsonObject
 Source = Annotated[
     str, Field(max_length=20, description="Findings made during the runs (`run`), or by the rescore run with this id.")
 ]
-MAX_LISTED_RUNS = 200
 
 
 class HintRef(FrozenModel):

@@ -17,7 +17,7 @@ from app.pages.chat import settings as choices
 from app.pages.chat import view
 from app.pages.chat.tab import ChatTab, describe
 from rl2f_core.errors import RL2FError
-from rl2f_core.types import JsonObject
+from rl2f_core.types import SPLITS, JsonObject
 
 PATH = "chat"
 TITLE = "Chat"
@@ -99,7 +99,7 @@ class _Page:
         with gr.Row():
             fields["model"] = gr.Dropdown([], label="Base model", min_width=150)
             fields["source"] = gr.Dropdown([], label="Task from", min_width=320, elem_id="chat-source")
-            fields["split"] = gr.Dropdown(list(choices.SPLITS), value="test", label="Split", min_width=120)
+            fields["split"] = gr.Dropdown(list(SPLITS), value="test", label="Split", min_width=120)
             fields["index"] = gr.Textbox(label="Task number", placeholder="random", max_lines=1, min_width=110)
         most = self.limits.max_checkpoints
         fields["checkpoints"] = gr.Dropdown([], label="Checkpoints", multiselect=True, max_choices=most)

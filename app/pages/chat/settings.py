@@ -11,7 +11,6 @@ from jobs.chat.checkpoints import ChatRun
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import JsonObject
 
-SPLITS = ("train", "validation", "test")
 MAX_ACTIONS = 1000
 """Buttons of actions; more are on further pages."""
 SAMPLING = {"max_new_tokens": "Tokens", "temperature": "Temperature", "top_p": "Top p", "seed": "Seed"}

@@ -14,7 +14,7 @@ from app.components.browser.stored import Stored
 from app.components.elements.transcript import LABEL_TEXTS
 from app.components.label_card import LabelCard
 from app.components.nodes import Element, Node, el
-from app.endpoints.leaks.detectors import GROUPINGS, GroupBy, ReportResult
+from app.endpoints.leaks.detectors import ReportResult
 from app.endpoints.leaks.labels import HintRef
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
@@ -26,6 +26,7 @@ from app.pages.labels.desk import Desk, Draft, LabelForm, Labeling, place_of
 from app.pages.labels.fit import fit_view, start_fit, start_rescoring
 from app.pages.labels.report import report_view
 from app.pages.labels.stage import LABEL_KEYS, error_view, hint_key, queue_view
+from jobs.labels.detector_report import GROUP_BY, GroupBy
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -202,8 +203,8 @@ class _Page:
             case "group":
                 query = {**query, "group_by": data["by"]}
             case "step_group":
-                now = GROUPINGS.index(_group_by(query))
-                query = {**query, "group_by": GROUPINGS[(now + int(data["step"])) % len(GROUPINGS)]}
+                now = GROUP_BY.index(_group_by(query))
+                query = {**query, "group_by": GROUP_BY[(now + int(data["step"])) % len(GROUP_BY)]}
             case "label":
                 labeling.give(data["label"], draft)
             case "next":
@@ -252,7 +253,7 @@ class _Page:
     def _show(self, form: LabelForm, query: Mapping[str, str], desk: Desk) -> list[object]:
         """Return the values of address, desk and stage; Back returns to the previous view, not to each hint."""
         shown, group_by = self._query(form), _group_by(query)
-        if group_by != GROUPINGS[0]:
+        if group_by != GROUP_BY[0]:
             shown["group_by"] = group_by
         if form.view == "queue" and desk.hint:
             place = place_of(desk.hint)
@@ -318,4 +319,4 @@ def _place(query: Mapping[str, str]) -> HintRef | None:
 
 def _group_by(query: Mapping[str, str]) -> GroupBy:
     name = query.get("group_by")
-    return next((item for item in GROUPINGS if item == name), GROUPINGS[0])
+    return next((item for item in GROUP_BY if item == name), GROUP_BY[0])

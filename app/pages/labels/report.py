@@ -9,9 +9,9 @@ from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
 from app.components.elements.transcript import LABEL_TEXTS, inline
 from app.components.nodes import Element, Node, action, el, table, time_ago
-from app.endpoints.leaks.detectors import GROUPINGS, Accesses, DisagreementRow, GroupBy, ReportResult
+from app.endpoints.leaks.detectors import Accesses, DisagreementRow, ReportResult
 from app.pages.labels.desk import LabelForm
-from jobs.labels.detector_report import DetectorReport, MetricsRow
+from jobs.labels.detector_report import GROUP_BY, DetectorReport, GroupBy, MetricsRow
 from jobs.labels.estimation import Estimates
 from rl2f_core.common.stats.intervals import Interval
 
@@ -219,7 +219,7 @@ def _breakdown(report: DetectorReport, group_by: GroupBy) -> Element:
             data_by=name,
             aria_pressed=str(name == group_by).lower(),
         )
-        for name in GROUPINGS
+        for name in GROUP_BY
     ]
     for arrow, name, step in (("←", "previous", -1), ("→", "next", 1)):
         tag, title = f"button.rl-button.rl-small.rl-quiet.bd-{name}", f"{name} grouping"
