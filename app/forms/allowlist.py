@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from app.forms.errors import FieldError, fields_of
-from app.forms.errors import Path as FieldPath
+from app.forms.errors import FieldError
 from app.forms.own_data import stored_files
-from app.forms.schema import Node
+from app.forms.schema import Node, fields_of
+from app.forms.schema import Path as FieldPath
 from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import runs

@@ -10,10 +10,9 @@ from pydantic import ConfigDict, computed_field
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-from app.forms.schema import Node, options
+from app.forms.schema import Node, Path, fields_of, get_item, get_value, options
 from rl2f_core.errors import shorten_repr
 
-Path = tuple[str | int, ...]
 MAX_ERRORS = 100
 _TAGS = {
     "tuple": "list",
@@ -68,7 +67,7 @@ def field_errors(errors: Sequence[ErrorDetails], node: Node, data: object) -> li
             e["loc"][: len(path)] == path and e["loc"] != item["loc"] for e in errors
         ):
             continue  # pydantic counts only valid items
-        here = _at(data, path)
+        here = get_value(data, path)
         message = _message(item, [field["key"] for field in fields_of(inside, here)])
         if item["type"] == "extra_forbidden":
             path = (*path, str(item["loc"][-1]))
@@ -97,7 +96,7 @@ def _follow(loc: Sequence[str | int], node: Node, data: object) -> tuple[Path, N
             break
         node = below
         path.append(part)
-        data = _get(data, part)
+        data = get_item(data, part)
     return tuple(path), node, fits
 
 
@@ -125,30 +124,6 @@ def _below(node: Node, part: str | int, data: object) -> Node | None:
             return node["items"][part]
         return None
     return node["value"] if kind == "map" else None
-
-
-def fields_of(node: Node, data: object) -> list[Node]:
-    """Return the fields of a section; those of a component depend on the `type` in its data."""
-    if node["kind"] == "object":
-        return node["fields"]
-    if node["kind"] != "component":
-        return []
-    name = data if isinstance(data, str) else _get(data, "type")
-    return options(node["component"]).get(name, {"fields": []})["fields"] if isinstance(name, str) else []
-
-
-def _at(data: object, path: Path) -> object:
-    for part in path:
-        data = _get(data, part)
-    return data
-
-
-def _get(data: object, part: str | int) -> object:
-    if isinstance(data, Mapping):
-        return data.get(part)
-    if isinstance(data, list | tuple) and isinstance(part, int) and part < len(data):
-        return data[part]
-    return None
 
 
 def _message(item: ErrorDetails, keys: Sequence[str]) -> str:

@@ -34,6 +34,8 @@ from rl2f_core.config.components import Component
 from rl2f_core.types import JsonObject
 
 Node = JsonObject
+Path = tuple[str | int, ...]
+"""Keys and positions from the top."""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern")
 _SCALARS = {"integer", "number", "string", "boolean"}
 _LISTS = (list, tuple, set, frozenset, Sequence)
@@ -241,3 +243,30 @@ def complete_value(annotation: object, metadata: Sequence[object], value: object
         fixed = args[1:] and args[1] is not Ellipsis
         return [complete_value(args[i] if fixed and i < len(args) else args[0], (), v) for i, v in enumerate(value)]
     return value
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+def fields_of(node: Node, value: object) -> list[Node]:
+    """Return the fields of a section; those of a component depend on the `type` in its value."""
+    if node["kind"] == "object":
+        return node["fields"]
+    if node["kind"] != "component":
+        return []
+    name = value if isinstance(value, str) else get_item(value, "type")
+    return options(node["component"]).get(name, {"fields": []})["fields"] if isinstance(name, str) else []
+
+
+def get_value(value: object, path: Path) -> Any:
+    """Return the value at a path, or None."""
+    for key in path:
+        value = get_item(value, key)
+    return value
+
+
+def get_item(holder: object, key: str | int) -> Any:
+    """Return the value of a key or position, or None."""
+    if isinstance(holder, Mapping):
+        return holder.get(key)
+    if isinstance(holder, list | tuple) and isinstance(key, int) and 0 <= key < len(holder):
+        return holder[key]
+    return None

@@ -16,6 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 
+from app.forms.schema import Path
 from rl2f_core.common.text.yaml_loader import Loader, with_loader
 from rl2f_core.config.loading import to_yaml
 
@@ -24,7 +25,6 @@ MAX_VALUES = 20_000
 """Maximum number of values after the expansion of aliases; a few lines can name billions."""
 SAFE_INTEGER = 2**53 - 1
 """Largest integer that JavaScript represents exactly."""
-Path = tuple[str | int, ...]
 
 
 class YamlProblem(Exception):

@@ -7,17 +7,17 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from app.endpoints.launch import FormState
 from app.forms.allowlist import Option
+from app.forms.schema import Path, fields_of, get_item, get_value
 from rl2f_core.types import JsonObject
 
 Node: TypeAlias = JsonObject
 """A node of the form, see `app.forms.schema`."""
 Field: TypeAlias = JsonObject
-Path: TypeAlias = "tuple[str | int, ...]"
 Apply: TypeAlias = Callable[[Any], None]
 """Applies the value of an input to the draft."""
 REST = "*"
@@ -70,7 +70,7 @@ class Draft:
         """Set the value at a path; what is above it becomes a mapping if it is neither mapping nor list."""
         holder: Any = self.data
         for key in path[:-1]:
-            if not isinstance(_item(holder, key), dict | list):
+            if not isinstance(get_item(holder, key), dict | list):
                 holder[key] = {}
             holder = holder[key]
         holder[path[-1]] = value
@@ -89,14 +89,6 @@ class Draft:
         if text != shown:
             self.typed[name] = (text, shown)
         return text
-
-    def fields_of(self, node: Node, value: object) -> list[Field]:
-        """Return the fields of a section; those of a component are known by its type."""
-        if node["kind"] == "object":
-            return node["fields"]
-        kind = value if isinstance(value, str) else _item(value, "type")
-        section = self.spec["components"].get(node["component"], {}).get(kind) if isinstance(kind, str) else None
-        return section["fields"] if section else []
 
     # -- changes of the structure ----------------------------------------------------------------------------------
     def choose_type(self, path: Path, node: Node, name: str) -> None:
@@ -157,12 +149,12 @@ class Draft:
                 index = option_of(node["options"], value)
                 node = node["options"][index or 0]
             if node["kind"] in ("object", "component"):
-                node = next(field["node"] for field in self.fields_of(node, value) if field["key"] == key)
+                node = next(field["node"] for field in fields_of(node, value) if field["key"] == key)
             elif node["kind"] == "tuple":
                 node = node["items"][key]
             else:
                 node = node["item" if node["kind"] == "list" else "value"]
-            value = _item(value, key)
+            value = get_item(value, key)
         if node["kind"] == "union":
             node = node["options"][option_of(node["options"], value) or 0]
         return node
@@ -216,7 +208,7 @@ class Draft:
             key = field["key"]
             if key not in made:
                 known = isinstance(last, dict) and key in last
-                made[key] = copy.deepcopy(_item(last, key)) if known else self.blank(field["node"])
+                made[key] = copy.deepcopy(get_item(last, key)) if known else self.blank(field["node"])
         return renamed({field["key"]: made[field["key"]] for field in node["fields"] if field["key"] in made}, items)
 
     def blank(self, node: Node, seed: float | None = None) -> object:
@@ -264,7 +256,7 @@ class Draft:
         here: Path = ()
         for key in path:
             if node["kind"] in ("object", "component"):
-                fields = self.fields_of(node, value)
+                fields = fields_of(node, value)
                 found = next((field for field in fields if field["key"] == key), None)
                 if found is None:
                     return
@@ -281,7 +273,7 @@ class Draft:
                     return
             else:
                 return
-            value, here = _item(value, key), (*here, key)
+            value, here = get_item(value, key), (*here, key)
 
     def changed(self) -> Iterator[tuple[Path, object]]:
         """Yield the fields that differ from their default, and the default."""
@@ -289,7 +281,7 @@ class Draft:
 
     def _changed(self, node: Node, value: object, path: Path) -> Iterator[tuple[Path, object]]:
         if node["kind"] in ("object", "component") and isinstance(value, dict):
-            for field in self.fields_of(node, value):
+            for field in fields_of(node, value):
                 current, here = value.get(field["key"]), (*path, field["key"])
                 if "default" in field and not is_section(field["node"]) and current != field["default"]:
                     yield here, field["default"]
@@ -297,21 +289,6 @@ class Draft:
         elif node["kind"] == "list" and isinstance(value, list):
             for i, item in enumerate(value):
                 yield from self._changed(node["item"], item, (*path, i))
-
-
-def _item(holder: object, key: str | int) -> Any:
-    if isinstance(holder, Mapping):
-        return holder.get(key)
-    if isinstance(holder, list | tuple) and isinstance(key, int) and 0 <= key < len(holder):
-        return holder[key]
-    return None
-
-
-def get_value(data: object, path: Path) -> Any:
-    """Return the value at a path, or None."""
-    for key in path:
-        data = _item(data, key)
-    return data
 
 
 def dotted(path: Path) -> str:
@@ -331,7 +308,7 @@ def basic_fields(fields: list[Field]) -> list[Field]:
 
 def count_changes(fields: list[Field], value: object) -> int:
     """Return how many fields differ from their default."""
-    return sum("default" in field and _item(value, field["key"]) != field["default"] for field in fields)
+    return sum("default" in field and get_item(value, field["key"]) != field["default"] for field in fields)
 
 
 def bounds(node: Node) -> str:
@@ -410,7 +387,7 @@ def renamed(item: object, items: Sequence[object]) -> object:
     """Give an item a name that no other item has."""
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
         return item
-    taken = {_item(other, "name") for other in items}
+    taken = {get_item(other, "name") for other in items}
     stem = re.sub(r"-\d+$", "", item["name"]) or "item"
     number = 2
     while item["name"] in taken or not item["name"]:

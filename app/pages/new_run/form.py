@@ -10,18 +10,17 @@ from typing import Any
 
 from app.components.nodes import Attribute, Element, Node, el
 from app.forms.allowlist import Option
+from app.forms.schema import Path, get_item
 from app.pages.new_run.draft import (
     REST,
     SHORT,
     Apply,
     Draft,
     Field,
-    Path,
     basic_fields,
     bounds,
     count_changes,
     dotted,
-    get_value,
     is_section,
     number_text,
     option_name,
@@ -211,7 +210,7 @@ class FormDrawing:
             value = {"type": value}
         if value is not None and not isinstance(value, dict):
             return [self.raw(path, value)]
-        kind = get_value(value, ("type",))
+        kind = get_item(value, "type")
         options = [(name, name) for name in node["types"]]
         if kind is not None and kind not in node["types"]:
             options.insert(0, (f"{kind} (unknown)", str(kind)))

@@ -16,10 +16,11 @@ from app.components.view import View
 from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
+from app.forms.schema import Path
 from app.pages._events import FAST, Updates, handler, in_order, once_opened
 from app.pages._frame import page_frame
 from app.pages.new_run import view as show
-from app.pages.new_run.draft import Draft, Path
+from app.pages.new_run.draft import Draft
 from app.pages.new_run.form import draw_form, draw_yaml
 from app.pages.new_run.own_data import OwnDataCard
 from app.pages.new_run.schedule import ScheduleCard

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 
 from app.components.nodes import Element, Node, el
-from app.pages.new_run.draft import Field, Path, dotted
+from app.forms.schema import Path
+from app.pages.new_run.draft import Field, dotted
 
 DUPLICATE = el(
     "svg:svg",

@@ -15,8 +15,7 @@ import yaml
 from pydantic import BaseModel, Field
 
 from app.forms import run_form, schema, yaml_text
-from app.forms.errors import fields_of
-from app.forms.schema import Node
+from app.forms.schema import Node, fields_of
 from jobs import run_kinds
 from jobs.workspace import Workspace
 from rl2f_core import registry
