@@ -36,11 +36,11 @@ def call(
             functions = {name: function for name, _, function in Studio(context).endpoints()}
             given = {name: getattr(arguments, name) for name in arguments.model_fields_set}
             result: Any = functions[operation.name](**given)
-            for each in result if operation.is_stream else [result]:
-                typer.echo(json.dumps(operation.to_json(each), indent=2, ensure_ascii=False))
+            for part in result if operation.is_stream else [result]:
+                typer.echo(json.dumps(operation.to_json(part), indent=2, ensure_ascii=False))
 
     if endpoint is None:
-        rows = [(name, each.scope, _first_sentence(each)) for name, each in sorted(OPERATIONS.items())]
+        rows = [(name, item.scope, _first_sentence(item)) for name, item in sorted(OPERATIONS.items())]
         out().print(table("endpoint", "scope", "", rows=rows))
         return
     if endpoint not in OPERATIONS:

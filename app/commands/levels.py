@@ -44,5 +44,5 @@ def levels(
         return
     if "perturbations" in changes:
         changes["perturbations"] = [name for name in changes["perturbations"] if name != "none"]
-    config = levels_config([find_target(each, workspace) for each in targets or []], environment, model, **changes)
+    config = levels_config([find_target(target, workspace) for target in targets or []], environment, model, **changes)
     execute_new(with_overrides(config, sets), out)

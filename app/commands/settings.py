@@ -61,7 +61,9 @@ def options_of(model: str, *fields: str, **names: str | None) -> Any:
 
 def add_command(app: typer.Typer, name: str, function: Callable[..., object], **options: Any) -> None:
     """Add a command to an app; its settings models are imported when it runs, or prints its help."""
-    if not any(isinstance(each.default, SettingsOptions) for each in inspect.signature(function).parameters.values()):
+    if not any(
+        isinstance(parameter.default, SettingsOptions) for parameter in inspect.signature(function).parameters.values()
+    ):
         app.command(name, **options)(function)
         return
 
@@ -96,15 +98,17 @@ def expand(function: Callable[..., object]) -> Callable[..., object]:
     parameters: list[inspect.Parameter] = []
     settings: dict[str, tuple[SettingsOptions, list[inspect.Parameter]]] = {}
     signature = inspect.signature(function)
-    names = [name for name, each in signature.parameters.items() if not isinstance(each.default, SettingsOptions)]
+    names = [
+        name for name, parameter in signature.parameters.items() if not isinstance(parameter.default, SettingsOptions)
+    ]
     known = type("Known", (), {"__annotations__": {name: function.__annotations__[name] for name in names}})
     hints = get_type_hints(known, vars(import_module(function.__module__)), include_extras=True)
-    for name, each in signature.parameters.items():
-        if isinstance(each.default, SettingsOptions):
-            settings[name] = each.default, list(_options(each.default, each.default.model()))
+    for name, parameter in signature.parameters.items():
+        if isinstance(parameter.default, SettingsOptions):
+            settings[name] = parameter.default, list(_options(parameter.default, parameter.default.model()))
             parameters += settings[name][1]
         else:
-            parameters.append(each.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
 
     def call(**values: Any) -> object:
         for name, (wanted, options) in settings.items():
@@ -115,7 +119,7 @@ def expand(function: Callable[..., object]) -> Callable[..., object]:
     made: Any = call
     made.__name__, made.__doc__ = function.__name__, function.__doc__
     made.__signature__ = inspect.Signature(parameters)
-    made.__annotations__ = {each.name: each.annotation for each in parameters}
+    made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
 
 
@@ -154,10 +158,10 @@ def _option_type(annotation: Any) -> tuple[Any, bool, bool]:
     if origin is Annotated:
         return _option_type(args[0])
     if origin in (Union, UnionType):
-        others = [each for each in args if each is not type(None)]
+        others = [arg for arg in args if arg is not type(None)]
         return _option_type(others[0]) if len(others) == 1 else (str, False, True)
     if origin is Literal:
-        return Literal[tuple(each for each in args if each != "")], False, False  # type: ignore[return-value]
+        return Literal[tuple(arg for arg in args if arg != "")], False, False  # type: ignore[return-value]
     if origin in (tuple, list, Sequence):
         kind, is_nested, is_json = _option_type(args[0])
         return (kind, True, False) if not (is_nested or is_json) else (str, False, True)
@@ -195,8 +199,8 @@ def _settings(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = "__".join(str(part) for part in first["loc"])
-        found = (each for each in options if f"{path}__".startswith(f"{each.name}__"))
-        name = next((each.annotation.__metadata__[0].default for each in found), path.replace("__", "."))
+        found = (candidate for candidate in options if f"{path}__".startswith(f"{candidate.name}__"))
+        name = next((candidate.annotation.__metadata__[0].default for candidate in found), path.replace("__", "."))
         reason = first["msg"].removeprefix("Value error, ")
         fix = "The option --help shows what is allowed."
         raise ConfigError(f"Option {name}: {reason}.", value=first["input"], fix=fix) from error

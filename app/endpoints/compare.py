@@ -238,7 +238,7 @@ class CompareEndpoints(RunDataEndpoints):
         end = time.monotonic() + COMPUTE_BUDGET_SECONDS
         rows: list[comparison.CheckpointDifference] = []
         for checkpoint in others:
-            sources = [run_of[each.run] for each in (checkpoint, base)]
+            sources = [run_of[side.run] for side in (checkpoint, base)]
             version = tuple((run.created, run.events_offset, run.config) for run in sources)
             make = partial(_difference, checkpoint, base)
             rows.append(self._differences.get((checkpoint.name, base.name), version, make))

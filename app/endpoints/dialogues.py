@@ -302,7 +302,7 @@ class DialogueEndpoints(Endpoints):
             group=row.group,
         )
         rows = dialogues.page(self._context.db, same, limit=MAX_SIBLINGS).rows
-        return [Sibling.model_validate(each) for each in rows]
+        return [Sibling.model_validate(sibling) for sibling in rows]
 
     @endpoint("read")
     def dialogue_group(self, run: RunId, event_id: EventId, annotator: Annotator = "") -> list[DialogueDetail]:
@@ -311,7 +311,7 @@ class DialogueEndpoints(Endpoints):
         view, owner = dialogues.get(db, run, event_id), runs.get(db, run)
         views = dialogues.group(db, run, view.row)
         self._record_opened(views, annotator)
-        return [dialogue_detail(owner, each) for each in views]
+        return [dialogue_detail(owner, shown) for shown in views]
 
     def _record_opened(self, views: Sequence[DialogueView], annotator: str) -> None:
         """Record that an annotator sees the findings of all hints."""

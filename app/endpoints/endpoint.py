@@ -113,13 +113,16 @@ class Operation:
     def arguments(self) -> type[BaseModel]:
         """Model of the arguments, in the order of the signature; the fields of settings models are arguments."""
         fields: dict[str, Any] = {}
-        for each in self._parameters:
-            if each.name in self._settings:
-                fields |= {n: (f.annotation, f) for n, f in self._settings[each.name].model_fields.items()}
+        for parameter in self._parameters:
+            if parameter.name in self._settings:
+                fields |= {n: (f.annotation, f) for n, f in self._settings[parameter.name].model_fields.items()}
                 continue
-            text, default = self._texts.get(each.name), ... if each.default is each.empty else each.default
+            text, default = (
+                self._texts.get(parameter.name),
+                ... if parameter.default is parameter.empty else parameter.default,
+            )
             info = Field(default, description=text) if text else Field(default)
-            fields[each.name] = (self._hints[each.name], info)
+            fields[parameter.name] = (self._hints[parameter.name], info)
         return create_model(self.name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
 
     @cached_property
@@ -210,14 +213,18 @@ def describe_properties(schema: JsonObject) -> JsonObject:
     models = schema.get("$defs", {})
     for model in [schema, *models.values()]:
         model.pop("title", None)
-        for name, each in model.get("properties", {}).items():
-            each.pop("title", None)
-            used = next((found for found in re.findall(r"#/\$defs/(\w+)", str(each)) if found in models), None)
+        for name, property_schema in model.get("properties", {}).items():
+            property_schema.pop("title", None)
+            used = next(
+                (found for found in re.findall(r"#/\$defs/(\w+)", str(property_schema)) if found in models), None
+            )
             text = COMMON.get(name) if used is None else models[used].get("description")
             number = (
-                f"Number of {name.replace('_', ' ')}." if each.get("type") == "integer" and name.endswith("s") else ""
+                f"Number of {name.replace('_', ' ')}."
+                if property_schema.get("type") == "integer" and name.endswith("s")
+                else ""
             )
-            each.setdefault("description", text or number)
+            property_schema.setdefault("description", text or number)
     return schema
 
 

@@ -210,8 +210,10 @@ class ExportEndpoints(Endpoints):
         listed = catalog.listed(self._context.workspace)
         run_of = {row.folder: row.id for row in self._jobs(("succeeded",), 200)}
         return ExportList(
-            finished=[_finished(each, run_of.get(each["folder"])) for each in listed if "model" not in each],
-            models=[_model(each) for each in listed if "model" in each],
+            finished=[
+                _finished(manifest, run_of.get(manifest["folder"])) for manifest in listed if "model" not in manifest
+            ],
+            models=[_model(manifest) for manifest in listed if "model" in manifest],
             active=[from_row(ExportJob, row, run=row.id) for row in self._jobs(ACTIVE, 50)],
             failed=[from_row(ExportJob, row, run=row.id) for row in self._jobs(FAILED, MAX_FAILED)],
         )
@@ -219,7 +221,7 @@ class ExportEndpoints(Endpoints):
     def _jobs(self, status: Sequence[RunStatus], limit: int) -> list[Run]:
         """Return the newest exports of datasets and of models with a status."""
         filters = [RunFilter(kind=kind, status=status) for kind in KINDS]
-        rows = [row for each in filters for row in queries.page(self._context.db, each, limit=limit).rows]
+        rows = [row for condition in filters for row in queries.page(self._context.db, condition, limit=limit).rows]
         return sorted(rows, key=lambda row: -(row.id or 0))[:limit]
 
     @endpoint("read")
@@ -348,7 +350,9 @@ def _finished(export: JsonObject, run: int | None) -> FinishedExport:
         labels=export.get("labels") or {},
         privileged=settings.get("privileged", False),
         label_source=str(settings.get("labels")),
-        runs=[ExportedRun(run=str(each.get("run")), name=str(each.get("name"))) for each in export.get("runs", [])],
-        formats=[ExportFormat(name=n, rows=each["rows"], files=sorted(each["files"])) for n, each in formats],
+        runs=[
+            ExportedRun(run=str(source.get("run")), name=str(source.get("name"))) for source in export.get("runs", [])
+        ],
+        formats=[ExportFormat(name=n, rows=entry["rows"], files=sorted(entry["files"])) for n, entry in formats],
         files=_files(export),
     )

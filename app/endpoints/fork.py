@@ -172,7 +172,7 @@ class ForkEndpoints(Endpoints):
         row, owner = dialogues.get(db, run, event_id).row, runs.get(db, run)
         known = self._checkpoints(owner)
         return ForkChoices(
-            checkpoints=[CheckpointChoice(label=label, note=each.note) for label, each in known.items()],
+            checkpoints=[CheckpointChoice(label=label, note=checkpoint.note) for label, checkpoint in known.items()],
             default_checkpoint=self._default_checkpoint(owner, row, known),
             hints=list(HINTS),
             teachers=_teachers(),
@@ -205,13 +205,19 @@ class ForkEndpoints(Endpoints):
         config = self._config(run, event_id, turn, ["base"], [Arm(hint="empty")])
         origin = fork_point_at(dialogues.get(self._context.db, run, event_id).event, turn)
         configured = config.leak_detection.detectors
-        usable = [each for each in configured if not registry.get("leak_detector", each.type).requires_model]
+        usable = [
+            detector for detector in configured if not registry.get("leak_detector", detector.type).requires_model
+        ]
         detectors = make_detectors(usable, build_environment(config.environment))
         turns = origin.prefix(None)
-        hints = tuple(each.reply for each in turns if each.hint is not None)
-        report = run_cascade(detectors, [LeakQuery(origin.task, text, tuple(each.attempt for each in turns), hints)])[0]
+        hints = tuple(earlier.reply for earlier in turns if earlier.hint is not None)
+        report = run_cascade(
+            detectors, [LeakQuery(origin.task, text, tuple(earlier.attempt for earlier in turns), hints)]
+        )[0]
         start, end = report.span or (None, None)
-        return from_row(HintScreening, report, detectors=[each.name for each in detectors], start=start, end=end)
+        return from_row(
+            HintScreening, report, detectors=[detector.name for detector in detectors], start=start, end=end
+        )
 
     @endpoint("run")
     def start_fork(self, run: RunId, event_id: EventId, turn: TurnIndex, settings: Flat[ForkSettings]) -> QueuedRun:
@@ -362,7 +368,7 @@ class ForkEndpoints(Endpoints):
         except RL2FError:
             return "base"
         folder = saved[nearest_checkpoint(list(saved), row.checkpoint or row.policy)]
-        return next((label for label, each in known.items() if each.folder == folder), "base")
+        return next((label for label, checkpoint in known.items() if checkpoint.folder == folder), "base")
 
 
 def _teachers() -> list[str]:

@@ -183,7 +183,7 @@ class RunEndpoints(RunDataEndpoints):
         row, all_notes = runs.get(db, run), notes.of_run(db, run)
         rows, evaluation = data.rows(row), data.evaluation(row)
         off_policy = data.off_policy(row)
-        costs = add_costs(each.values for each in (*rows, *metrics.evaluations(db, run)))
+        costs = add_costs(measured.values for measured in (*rows, *metrics.evaluations(db, run)))
         state: EvaluationState | None = None
         if evaluation:
             cells = len(evaluation.cells)
@@ -366,7 +366,7 @@ class RunEndpoints(RunDataEndpoints):
         row = runs.get(self._context.db, run)
         tail = read_tail(self._folder(row).checked_path(LOG), offset)
         rows = runs.logs(self._context.db, run, MAX_LOG_MESSAGES) if offset is None else []
-        messages = [Log(**{**dict(each), "text": each.text[:MAX_BYTES]}) for each in rows]
+        messages = [Log(**{**dict(line), "text": line.text[:MAX_BYTES]}) for line in rows]
         return RunLog(**dict(tail), messages=messages, status=row.status)
 
 

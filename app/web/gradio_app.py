@@ -109,7 +109,7 @@ def argument_schemas(operation: Operation) -> list[JsonObject]:
     schema = _for_gradio(operation.input_schema())
     shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     fields = schema.get("properties", {}).values()
-    return [{**each, **shared, "additional_description": each.get("description", "")} for each in fields]
+    return [{**field, **shared, "additional_description": field.get("description", "")} for field in fields]
 
 
 def result_schema(operation: Operation) -> JsonObject:
@@ -120,10 +120,10 @@ def result_schema(operation: Operation) -> JsonObject:
 def _for_gradio(schema: Any) -> Any:
     """Return a schema without what Gradio's client cannot read: that an object has no other properties."""
     if isinstance(schema, list):
-        return [_for_gradio(each) for each in schema]
+        return [_for_gradio(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    return {key: _for_gradio(each) for key, each in schema.items() if (key, each) != ("additionalProperties", False)}
+    return {key: _for_gradio(part) for key, part in schema.items() if (key, part) != ("additionalProperties", False)}
 
 
 def _hide_events(blocks: gr.Blocks, published: list[PublishedEndpoint]) -> None:

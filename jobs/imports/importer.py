@@ -101,12 +101,12 @@ def find_format(path: Path, name: str = "") -> RolloutFormat:
 
     Raises `DataError` listing the known formats.
     """
-    known = [f"{each.name}: {each.title}" for each in FORMATS]
+    known = [f"{log_format.name}: {log_format.title}" for log_format in FORMATS]
     if name:
         for format in FORMATS:
             if format.name == name:
                 return format
-        raise DataError("Unknown format of rollouts.", value=name, known=[each.name for each in FORMATS])
+        raise DataError("Unknown format of rollouts.", value=name, known=[log_format.name for log_format in FORMATS])
     rows = (row for file in find_files(path) for _, row in read_rows(file))
     first = next((row for row in rows if isinstance(row, dict)), None)
     if first is None:

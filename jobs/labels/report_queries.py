@@ -43,7 +43,7 @@ def sources(db: Database) -> list[Source]:
 
 def source(db: Database, name: str) -> Source:
     """Return one of `sources`; raises `NotFoundError` if it does not exist."""
-    known = {each.name: each for each in sources(db)}
+    known = {listed.name: listed for listed in sources(db)}
     if name not in known:
         raise NotFoundError("Unknown source of findings.", value=name, known=list(known)[:20])
     return known[name]

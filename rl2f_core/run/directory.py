@@ -133,7 +133,7 @@ class RunDir:
         Raises `ConfigError` listing the known checkpoints.
         """
         known = self.checkpoint_names()
-        found = [each for each in known if name in (each, each.rpartition("@")[2])]
+        found = [checkpoint for checkpoint in known if name in (checkpoint, checkpoint.rpartition("@")[2])]
         if len(found) != 1:
             text = "Several stages have a checkpoint at this step." if found else "There is no such checkpoint."
             raise ConfigError(text, value=name, known=found or known)

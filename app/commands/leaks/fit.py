@@ -47,7 +47,7 @@ def fit(
         from jobs.labels.fitting import fit_labels
 
         with migrated(workspace) as (opened, db):
-            weights = fit_labels(opened, db, [find_number(each, workspace) for each in run or ()])
+            weights = fit_labels(opened, db, [find_number(name, workspace) for name in run or ()])
             file: Path | None = opened.detectors / f"{weights.name}.json"
     else:
         weights, file = fit_default(mrbench), MENTION_WEIGHTS if default else output

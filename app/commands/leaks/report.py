@@ -68,15 +68,15 @@ def report(
         data = {
             **result.model_dump(mode="json"),
             "split": "test" if test else "dev",
-            "test_set_accesses": [dict(each) for each in opened],
+            "test_set_accesses": [dict(access) for access in opened],
             "detector_cards": [card.model_dump(mode="json") for card in cards],
         }
         typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     for line in sentences(result, test=test):
         out().print(line, markup=False)
-    for each in _tables(result, group_by, cards):
-        out().print(each)
+    for section in _tables(result, group_by, cards):
+        out().print(section)
     times = {0: "never", 1: "once"}.get(len(opened), f"{len(opened)} times")
     last = f", last by {opened[0].annotator}" if opened else ""
     out().print(f"The test set was unlocked {times}{last}.", markup=False)

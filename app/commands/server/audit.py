@@ -24,7 +24,7 @@ def audit(
     with opened_context(workspace) as context:
         entries = AuditEndpoints(context).list_actions(search, limit)
     if as_json:
-        out().print_json(json.dumps({"entries": [each.model_dump() for each in entries]}))
+        out().print_json(json.dumps({"entries": [entry.model_dump() for entry in entries]}))
     elif entries:
         columns = ("caller", "action", "arguments", "outcome", "detail")
         rows = [(_time(e.time), *(getattr(e, name) for name in columns), e.url or "") for e in entries]

@@ -70,7 +70,7 @@ def configured_detectors(db: Database, folder: RunDir, source: str) -> list[Json
             return list(json.loads(report_queries.source(db, source).detectors))
         config = folder.config()
         own = config.leak_detection.detectors if isinstance(config, BaseRun) else getattr(config, "detectors", ())
-        return [each.model_dump(mode="json") for each in own]  # kind rescore has detectors, exports have none
+        return [detector.model_dump(mode="json") for detector in own]  # kind rescore has detectors, exports have none
     except (RL2FError, ValueError):  # a detector is not installed, or its settings were not recorded
         return []
 
@@ -86,8 +86,8 @@ def detector_cards(configs: Sequence[JsonObject], report: DetectorReport) -> lis
     recorded = benchmark_scores.recorded()
     cards: list[DetectorCard] = []
     for name, config in by_name.items():
-        found = {each: _measured(recorded, each, config, configs) for each in SETS} if config else {}
-        rows = [_recorded_row(title, name, found.get(each)) for each, title in SETS.items()]
+        found = {key: _measured(recorded, key, config, configs) for key in SETS} if config else {}
+        rows = [_recorded_row(title, name, found.get(key)) for key, title in SETS.items()]
         cards.append(DetectorCard(detector=name, rows=[*rows, _label_row(name, report)]))
     return cards
 
@@ -100,10 +100,15 @@ def _measured(
     The order of preference is: the same cascade, the detector without others, the shortest cascade; test before dev,
     and more hints before fewer.
     """
-    results = [each for each in recorded if each.benchmark == benchmark and config in each.configs]
+    results = [result for result in recorded if result.benchmark == benchmark and config in result.configs]
     return min(
         results,
-        key=lambda each: (list(each.configs) != list(cascade), len(each.configs), each.split != "test", -each.hints),
+        key=lambda result: (
+            list(result.configs) != list(cascade),
+            len(result.configs),
+            result.split != "test",
+            -result.hints,
+        ),
         default=None,
     )
 

@@ -190,7 +190,10 @@ class DetectorEndpoints(Endpoints):
         return ReportResult(
             is_test_set=is_test_set,
             report=report.model_copy(update={"disagreements": []}),
-            disagreements=[DisagreementRow(**dict(each)) for each in report.disagreements[-MAX_DISAGREEMENTS:][::-1]],
+            disagreements=[
+                DisagreementRow(**dict(disagreement))
+                for disagreement in report.disagreements[-MAX_DISAGREEMENTS:][::-1]
+            ],
             disagreement_count=len(report.disagreements),
             labels_needed=LabelsNeeded(
                 precision=labels_needed(total.precision, total.n_flagged),

@@ -164,7 +164,7 @@ class LabelEndpoints(Endpoints):
         items = annotation_queue.queue(self._context.db, name, chosen, limit, **place)
         if chosen.selection == "flagged":
             record_opened(self._context, [item.key for item in items], name)
-        hints = [QueuedHint(**hint_ref(each.key), level=each.level, label=each.label) for each in items]
+        hints = [QueuedHint(**hint_ref(queued.key), level=queued.level, label=queued.label) for queued in items]
         return QueuePage(hints=hints, **dict(self._progress(name, chosen)))
 
     @endpoint("read")

@@ -114,7 +114,7 @@ def evaluate(
         model=models.student_config.name if uses_model else None,
         usd_per_1000_hints=None if trial.cost is None else 1000 * trial.cost / len(items),
         hints_per_second=len(items) / trial.seconds,
-        errors=sum(each.error is not None for each in trial.reports),
+        errors=sum(found.error is not None for found in trial.reports),
         area_under_roc=areas(items, trial.reports).get("all"),
         report=report.model_copy(update={"wrong": ()}),
     )
@@ -186,4 +186,4 @@ def recommend(
         and result.hints_per_second >= min_hints_per_second
         and (result.report.overall.precision.value or 0.0) >= min_precision
     ]
-    return max(eligible, key=lambda each: each[:3])[3] if eligible else None
+    return max(eligible, key=lambda scored: scored[:3])[3] if eligible else None

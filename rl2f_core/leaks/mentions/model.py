@@ -228,9 +228,9 @@ def fitted(
     again = probabilities(weights, examples)
     names = [(example.source, *example.also) for example in examples]
     report = {}
-    for each in dict.fromkeys(name for of in names for name in of):
-        at = np.array([each in of for of in names])
-        report[each] = quality(held_out[at], leaks[at], threshold, again[at])
+    for fromkey in dict.fromkeys(name for of in names for name in of):
+        at = np.array([fromkey in of for of in names])
+        report[fromkey] = quality(held_out[at], leaks[at], threshold, again[at])
     return weights.model_copy(update={"name": name, "threshold": threshold, "report": report})
 
 
