@@ -38,7 +38,7 @@ def row(number: int, steps: int, random_: random.Random) -> Run:
         {
             "name": f"{kind} {WORDS[number % len(WORDS)]} {number}",
             "seed": number,
-            "model": {"name": random_.choice(["tiny", "smollm2-135m"])},
+            "model": {"name": random_.choice(["tiny-random", "smollm2-135m"])},
             "environment": environment,
             "stages": [
                 {"name": "warmup", "method": "sft", "steps": steps},
