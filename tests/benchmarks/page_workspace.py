@@ -50,7 +50,8 @@ def add_chats(db: Database) -> None:
 
     sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 64, "seed": 0}
     for i in range(CHATS):
-        settings = {"model": "tiny-random", "checkpoints": ["base"], "system": "", "device": "cpu", "sampling": sampling}
+        place = {"model": "tiny-random", "checkpoints": ["base"], "device": "cpu"}
+        settings = {**place, "system": "", "sampling": sampling}
         chat = chats.create(db, f"Question {i}", "chat", settings, opening=f"What is {i} + {i}?")
         assert chat.id is not None
         first = chats.messages(db, chat.id)[0]
