@@ -152,16 +152,18 @@ def constants(module: ast.Module) -> list[str]:
     """Return the public constants of a module, each with a short value and the first sentence of its docstring."""
     lines = []
     for node, after in zip(module.body, [*module.body[1:], None], strict=True):
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        value = getattr(node, "value", None)
-        is_constant = isinstance(target, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]+", target.id)
-        if not (is_constant and isinstance(target, ast.Name) and isinstance(value, ast.expr)):
-            continue
-        shown = ast.unparse(value)
-        text = after.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
-        sentence = first_sentence(str(text.value)) if text else ""
-        short = f" = {shown}" if len(shown) <= 40 else ""
-        lines.append(f"  - `{target.id}{short}`" + (f": {sentence}" if sentence else ""))
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name), *_], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if re.fullmatch(r"[A-Z][A-Z0-9_]+", name):
+                shown = ast.unparse(value)
+                lines.append(f"  - `{name} = {shown}`" if len(shown) <= 40 else f"  - `{name}`")
+            case _:
+                continue
+        match after:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                lines[-1] += f": {first_sentence(text)}"
     return lines
 
 

@@ -33,7 +33,6 @@ from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject, Turn
 
-Text = Annotated[str, Field(max_length=1000)]
 EventId = Annotated[str, Field(min_length=1, max_length=1000, description="Id of a dialogue; permanent in its run.")]
 Annotator = Annotated[str, Field(max_length=200, description="Name of the annotator.")]
 TurnIndex = Annotated[int, Field(ge=0, le=9_999, description="0-based turn.")]

@@ -117,10 +117,8 @@ class Operation:
             if parameter.name in self._settings:
                 fields |= {n: (f.annotation, f) for n, f in self._settings[parameter.name].model_fields.items()}
                 continue
-            text, default = (
-                self._texts.get(parameter.name),
-                ... if parameter.default is parameter.empty else parameter.default,
-            )
+            text = self._texts.get(parameter.name)
+            default = ... if parameter.default is parameter.empty else parameter.default
             info = Field(default, description=text) if text else Field(default)
             fields[parameter.name] = (self._hints[parameter.name], info)
         return create_model(self.name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
@@ -213,18 +211,12 @@ def describe_properties(schema: JsonObject) -> JsonObject:
     models = schema.get("$defs", {})
     for model in [schema, *models.values()]:
         model.pop("title", None)
-        for name, property_schema in model.get("properties", {}).items():
-            property_schema.pop("title", None)
-            used = next(
-                (found for found in re.findall(r"#/\$defs/(\w+)", str(property_schema)) if found in models), None
-            )
+        for name, field in model.get("properties", {}).items():
+            field.pop("title", None)
+            used = next((found for found in re.findall(r"#/\$defs/(\w+)", str(field)) if found in models), None)
             text = COMMON.get(name) if used is None else models[used].get("description")
-            number = (
-                f"Number of {name.replace('_', ' ')}."
-                if property_schema.get("type") == "integer" and name.endswith("s")
-                else ""
-            )
-            property_schema.setdefault("description", text or number)
+            is_count = field.get("type") == "integer" and name.endswith("s")
+            field.setdefault("description", text or (f"Number of {name.replace('_', ' ')}." if is_count else ""))
     return schema
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from app.endpoints.dialogues import EventId, Text, TurnIndex
+from app.endpoints.dialogues import EventId, TurnIndex
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.labels import Source
 from app.endpoints.leaks.redacted_reruns import RedactedRerun, rerun_result
@@ -31,6 +31,7 @@ from rl2f_core.evaluation.counterfactual.report import CounterfactualReport
 from rl2f_core.evaluation.formatting import verdict_text
 from rl2f_core.models.store.conversion import conversion_name
 from rl2f_core.models.store.store import is_loadable
+from rl2f_core.run.events import Text
 from rl2f_core.types import FrozenModel, JsonObject
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from app.common import benchmark_scores
 from app.common.known_values import check_environment, check_known
-from app.endpoints.dialogues import EventId, Text
+from app.endpoints.dialogues import EventId
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.detector_cards import DetectorCard, configured_detectors, detector_cards
 from app.endpoints.leaks.labels import Annotator, Source
@@ -24,6 +24,7 @@ from jobs.labels.detector_report import GROUP_BY, DetectorReport, Disagreement, 
 from jobs.labels.estimation import SUFFICIENT_LABELS, labels_needed
 from jobs.labels.hint_counts import RUN, HintScope, Scope
 from rl2f_core.leaks.benchmark.comparison import BENCHMARKS, CascadeResult, latest, recommend
+from rl2f_core.run.events import Text
 from rl2f_core.types import FrozenModel, JsonObject
 
 NonNegative = Annotated[float, Field(ge=0)]

@@ -12,6 +12,7 @@ features, or their squared differences to earlier weights; 3,000 hints take less
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
@@ -226,11 +227,11 @@ def fitted(
     default = 0.5 if prior is None else prior.threshold
     threshold = choose_threshold(held_out[counted], leaks[counted], default)
     again = probabilities(weights, examples)
-    names = [(example.source, *example.also) for example in examples]
+    origins = [(example.source, *example.also) for example in examples]
     report = {}
-    for fromkey in dict.fromkeys(name for of in names for name in of):
-        at = np.array([fromkey in of for of in names])
-        report[fromkey] = quality(held_out[at], leaks[at], threshold, again[at])
+    for origin in dict.fromkeys(itertools.chain(*origins)):
+        at = np.array([origin in known for known in origins])
+        report[origin] = quality(held_out[at], leaks[at], threshold, again[at])
     return weights.model_copy(update={"name": name, "threshold": threshold, "report": report})
 
 

@@ -11,12 +11,9 @@ from rl2f_core.types import Verdict
 
 ROLES = "roles"
 """The only part of an answer in `AnswerSpace`: the assignment as n bits."""
-_HINT = re.compile(
-    r"(?:Your answer does not fit what (?P<name>.+?) says\.)? ?"
-    r"(?:(?P<low>\d+)(?: to (?P<high>\d+))? of (?P<n>\d+) people (?:is|are) wrong\.)?"
-)
+_COUNT = re.compile(r"(?P<low>\d+)(?: to (?P<high>\d+))? of (?P<n>\d+) people (?:is|are) wrong\.")
+_HINT = re.compile(rf"(?:Your answer does not fit what (?P<name>.+?) says\.)? ?(?:{_COUNT.pattern})?")
 """A hint, true or misleading."""
-_COUNT = re.compile(r"(\d+)(?: to (\d+))? of \d+ people (?:is|are) wrong\.")
 
 
 def hint_statements(
@@ -69,7 +66,7 @@ def claim_agreement(
             satisfied.append(bool(involved & changed))
     count = _COUNT.search(hint)
     if count is not None and before.parts:
-        low, high = int(count[1]), int(count[2] or count[1])
+        low, high = int(count["low"]), int(count["high"] or count["low"])
         if not low <= len(before.parts) - len(before.correct_parts) <= high:
             satisfied.append(low <= len(changed) <= high)
     return sum(satisfied) / len(satisfied) if satisfied else None
