@@ -359,10 +359,8 @@ def test_the_copied_link_is_the_address(show: Callable[..., Any], new_page: Call
     assert query(page)["turn"] == "2"
 
 
-@pytest.mark.slow
-def test_every_key_during_a_slow_answer_counts(show: Callable[..., Any]) -> None:
-    page = show(run=SMALL)
-    wait_for(page, dialogue=STEP.format(1, 0, 0))
+def hold_first_action(page: Any) -> list[Any]:
+    """Hold the request of the next action; it is in the returned list, from which a test continues it."""
     held: list[Any] = []
 
     def delay(route: Any) -> None:
@@ -373,12 +371,36 @@ def test_every_key_during_a_slow_answer_counts(show: Callable[..., Any]) -> None
             held.append(route)
 
     page.route("**/queue/join*", delay)
+    return held
+
+
+@pytest.mark.slow
+def test_every_key_during_a_slow_answer_counts(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL)
+    wait_for(page, dialogue=STEP.format(1, 0, 0))
+    held = hold_first_action(page)
     for key in ("n", "n", "n"):
         page.keyboard.press(key)
     wait_for(page, dialogue=STEP.format(1, 0, 2))
     held[0].continue_()
     wait_for(page, dialogue=STEP.format(1, 0, 3), turn="0")
     expect(page.locator(".dl-row[aria-current]")).to_have_attribute("data-event", STEP.format(1, 0, 3))
+
+
+@pytest.mark.slow
+def test_the_turn_that_was_selected_stays_current_when_an_earlier_answer_arrives(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL, dialogue=STEP.format(3, 0, 3), turn=1)
+    page.wait_for_selector(".dv-turn[data-current][data-turn='1']")
+    held = hold_first_action(page)
+    page.keyboard.press("k")
+    page.keyboard.press("t")
+    page.wait_for_timeout(300)
+    page.keyboard.press("j")
+    held[0].continue_()
+    page.wait_for_selector(".dv-token-view")
+    current = page.locator(".dv-turn[data-current]")
+    expect(current).to_have_count(1)
+    expect(current).to_have_attribute("data-turn", "1")
 
 
 @pytest.mark.slow

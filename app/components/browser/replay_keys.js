@@ -11,14 +11,20 @@ function show(turn) {
   last?.removeAttribute("aria-current");
   turn.setAttribute("data-current", "");
   turn.setAttribute("aria-current", "true");
-  turn.scrollIntoView({ block: "nearest" });
-  history.replaceState(history.state, "", location.href.replace(/([?&]turn=)\d+/, `$1${turn.dataset.turn}`));
+  if (last || turn.dataset.turn !== "0") turn.scrollIntoView({ block: "nearest" });
+  if (last) history.replaceState(history.state, "", location.href.replace(/([?&]turn=)\d+/, `$1${turn.dataset.turn}`));
+}
+
+/** Select the turn with which a dialogue opens. A drawing of the server changes no turn that is selected. */
+function selectFirst() {
+  const dialogue = current() ? null : document.querySelector(".dv[data-turn]");
+  show(dialogue?.querySelector(`.dv-turn[data-turn="${dialogue.dataset.turn}"]`));
 }
 
 /** Go to another turn; tokens that are shown follow. */
 function go(turn) {
   if (!turn || turn === current()) return;
-  const hasTokens = current()?.querySelector(".dv-token-view");
+  const hasTokens = document.querySelector(".dv-token-view");
   show(turn);
   if (hasTokens) turn.querySelector(".dv-tok").click();
 }
@@ -53,7 +59,9 @@ export default function mount() {
     event.stopPropagation(); // no event of the View
     actions[source.dataset.action](source);
   }, true);
+  selectFirst();
   new MutationObserver((records) => {
+    selectFirst();
     const added = isOpen ? records.flatMap(({ addedNodes }) => [...addedNodes]) : [];
     added.filter((node) => node.querySelectorAll).forEach(fold);
   }).observe(document.body, { childList: true, subtree: true });

@@ -62,7 +62,7 @@ class ReplayState(Trust):
     """What is shown of a dialogue."""
 
     turn: int = 0
-    """The current turn; `ReplayKeys` selects another one in the browser."""
+    """The turn that is current at first; afterwards `ReplayKeys` alone decides which one is."""
     tokens: TurnTokens | None = None
     token_turn: int | None = None
     """The turn whose tokens are shown."""
@@ -72,8 +72,6 @@ class ReplayState(Trust):
     """Whose label the buttons show."""
     read_only: bool = False
     """Hints cannot be labeled, and notes cannot be deleted."""
-    follow: bool = False
-    """Scroll to the current turn."""
 
 
 # -- one dialogue ----------------------------------------------------------------------------------------------------
@@ -94,6 +92,7 @@ def replay(dialogue: DialogueWithSiblings, state: ReplayState = ReplayState()) -
         else None,
         _notes(dialogue.notes, state.read_only),
         data_key=f"{dialogue.run_id} {dialogue.event_id}",
+        data_turn=state.turn,
     )
 
 
@@ -195,7 +194,7 @@ def _answer(privileged: PrivilegedData) -> Element:
 
 # -- turn ------------------------------------------------------------------------------------------------------------
 def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail: str) -> Element:
-    index, current = turn.index, turn.index == state.turn
+    index = turn.index
     previous = dialogue.turns[index - 1] if index else None
     next_turn = dialogue.turns[index + 1] if index + 1 < len(dialogue.turns) else None
     hint = turn.hint
@@ -218,11 +217,8 @@ def _turn(dialogue: DialogueDetail, turn: TurnDetail, state: ReplayState, detail
         if shows_hint(turn) and hint
         else None,
         aria_label=f"turn {index + 1}",
-        aria_current="true" if current else None,
-        data_current=current,
         data_turn=index,
         data_action="turn",
-        data_show=f"{dialogue.event_id} {index}" if current and state.follow else None,
     )
 
 

@@ -395,7 +395,7 @@ def token_view(found: TurnTokens) -> Element:
     """Return the tokens of an attempt, shaded by their log-probability."""
     tokens = found.tokens
     if not tokens:
-        return el("p.rl-muted.rl-small", "No tokens are stored for this attempt.")
+        return el("p.dv-token-view.rl-muted.rl-small", "No tokens are stored for this attempt.")
     sampled = any(token.logprob is not None for token in tokens)
     has_text = any(token.text is not None for token in tokens)
     shown: list[Node] = []

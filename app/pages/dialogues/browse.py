@@ -173,7 +173,6 @@ class DialogueBrowser:
             dialogue=None,
             error=None,
             turn=turn,
-            follow=turn > 0,
             token_turn=None if place.token_turn is None else turn,
             privileged=None,
             prompts={},
