@@ -110,7 +110,9 @@ def free_slots(slots: Slots, active: Iterable[str]) -> SlotAllocation:
         if is_remote(name):
             continue
         allocation.used[slot_class(name)] += 1
-        if name.startswith("cuda:"):
+        if name == "cuda":  # started by a version that did not store the device here: it may be any
+            allocation.devices.update(slots.cuda)
+        elif name.startswith("cuda:"):
             allocation.devices.add(name.removeprefix("cuda:"))
     return allocation
 

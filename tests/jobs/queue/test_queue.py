@@ -29,6 +29,7 @@ from jobs.db.queries import runs
 from jobs.ingest.ingester import ingest
 from jobs.queue import run_dirs
 from jobs.queue.queue import Queue
+from jobs.queue.slots import Slots, free_slots
 from jobs.queue.status import transition
 from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.run.directory import RunDir
@@ -182,6 +183,14 @@ def test_concurrent_runs_are_limited_by_slots(queue: Queue) -> None:
     assert queue.dispatch() == [] and statuses(queue, *ids) == ["starting", "starting", "queued"]
     until_status(queue, ids[2], "succeeded")
     assert statuses(queue, *ids, light.id)[2:] == ["succeeded", "succeeded"]
+
+
+def test_no_device_is_given_twice_while_a_run_holds_an_unknown_one() -> None:
+    """A run that an earlier version started has only the class of its slot in its row."""
+    slots = Slots(cpu=1, cuda=("0", "3"), light=2)
+    assert free_slots(slots, ["cuda"]).acquire("cuda") is None
+    assert free_slots(slots, ["cuda:0"]).acquire("cuda") == "cuda:3"
+    assert free_slots(slots, ["elsewhere:cuda"]).acquire("cuda") == "cuda:0"
 
 
 @pytest.mark.slow
