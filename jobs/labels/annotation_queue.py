@@ -59,6 +59,8 @@ class QueueFilter(HintScope):
     """All or flagged hints in dialogue order, or a random sample."""
     unlabeled_only: bool = False
     """Only hints without a label of the annotator."""
+    source: str = Field(RUN, pattern=r"^(run|[0-9]{1,9})$")
+    """Findings made during the runs (`run`), or by the rescore run with this id."""
     size: int = Field(200, ge=1, le=MAX_SAMPLE)
     """Sample size."""
     seed: int = Field(0, ge=0, lt=2**31)

@@ -225,7 +225,7 @@ Call = Callable[[LabelEndpoints], object]
         (lambda e: e.next_hints_to_label(queue={"run": "x"}), ArgumentError),
         (lambda e: e.next_hints_to_label(queue={"size": 0, "selection": "stratified"}), ArgumentError),
         (lambda e: e.next_hints_to_label(queue={"seed": 2**40}), ArgumentError),
-        (lambda e: e.next_hints_to_label(queue={"source": "'; DROP"}), NotFoundError),
+        (lambda e: e.next_hints_to_label(queue={"source": "'; DROP"}), ConfigError),
         (lambda e: e.next_hints_to_label(after={"run": 1, "event_id": "nowhere", "turn": 0}), NotFoundError),
         (lambda e: e.next_hints_to_label(after={"run": 1}), ArgumentError),
         (lambda e: e.next_hints_to_label(after=KEY, before=KEY), ConfigError),

@@ -122,9 +122,9 @@ def test_the_intervals_cover_the_truth_of_made_draws() -> None:
 
 
 def test_how_many_labels_are_missing_follows_from_the_width() -> None:
+    enough, fewer = (wilson(n / 2, n) for n in (SUFFICIENT_LABELS, SUFFICIENT_LABELS - 1))
     assert SUFFICIENT_LABELS == 381
-    assert wilson(190.5, 381).high - wilson(190.5, 381).low <= 0.1  # type: ignore[operator]
-    assert wilson(190, 380).high - wilson(190, 380).low > 0.1  # type: ignore[operator]
+    assert enough.high - enough.low <= 0.1 < fewer.high - fewer.low  # type: ignore[operator]
     wide = wilson(20, 40).model_copy(update={"low": 0.4, "high": 0.6})
     assert labels_needed(wide, 40) == 120, "half the width takes four times the labels"
     narrow = wilson(200, 400)
