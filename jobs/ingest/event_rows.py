@@ -58,14 +58,10 @@ def event_to_rows(event: Event) -> Prepared | None:
     """
     if isinstance(event, DialogueEvent):
         return _dialogue_rows(event)
-    if isinstance(event, LeakEvent):
-        _check_range(event.turn, _INT32, "turn")
-    elif isinstance(event, HintValueEvent):
-        for name in ("turn", "n"):
-            _check_range(getattr(event, name), _INT32, name)
+    if isinstance(event, HintValueEvent):
         if not all(map(math.isfinite, [event.value, event.low, event.high, event.time, *event.arms.values()])):
             raise ValueError("a value or the time is not a finite number")
-    elif not isinstance(event, MetricEvent | CheckpointEvent | LeakRescoreEvent | LogEvent):
+    elif not isinstance(event, LeakEvent | MetricEvent | CheckpointEvent | LeakRescoreEvent | LogEvent):
         return None
     return event
 

@@ -24,7 +24,8 @@ Status = Literal["queued", "starting", "running", "stopping", "succeeded", "fail
 Phase = Literal["train", "preflight", "evaluation", "chat", "fork", "distill"]
 Text = Annotated[str, Field(max_length=1000)]
 """A value by which dialogues are filtered."""
-Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""A number that the database stores."""
 
 OWN_CONDITIONS = ("", "hints", "kept")
 """Settings of a dialogue (`DialogueEvent.setting`) whose hints are the teacher's own; all others are controls."""
@@ -52,7 +53,7 @@ class MetricEvent(_Event):
 
     type: Literal["metric"] = "metric"
     stage: Text
-    step: Step
+    step: Number
     """1-based step of the stage."""
     values: dict[str, float]
 
@@ -69,7 +70,7 @@ class DialogueEvent(_Event):
     type: Literal["dialogue"] = "dialogue"
     phase: Phase
     stage: Text
-    step: Step
+    step: Number
     checkpoint: Text | None = None
     """Student's checkpoint, in an evaluation."""
     condition: Text | None = None
@@ -119,7 +120,7 @@ class CheckpointEvent(_Event):
     name: str
     """`stage@step`."""
     stage: Text
-    step: Step
+    step: Number
     path: str
     """Path relative to the run directory."""
     sha256: str
@@ -142,7 +143,7 @@ class LeakEvent(_Event):
     """The other run: the folder name if both are in the same folder, otherwise its path."""
     dialogue: str
     """Id of the dialogue event in the other run."""
-    turn: int
+    turn: Number
     """0-based turn of the hint."""
     report: LeakReport
 
@@ -171,7 +172,7 @@ class HintValueEvent(_Event):
     """Folder name of the dialogue's run."""
     dialogue: str
     """Id of the dialogue event in that run."""
-    turn: int = Field(ge=0)
+    turn: Number
     """0-based turn of the hint."""
     checkpoint: str
     """Checkpoint that continued the dialogue."""
@@ -179,7 +180,7 @@ class HintValueEvent(_Event):
     low: float
     high: float
     """Bounds of the 95 % interval."""
-    n: int
+    n: Number
     """Samples per arm."""
     turns: int | None = None
     """Maximum attempts after the hint; None is the rest of the dialogue."""

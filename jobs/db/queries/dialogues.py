@@ -20,7 +20,7 @@ from jobs.db.models import LeakLabel, Note
 from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
 from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
-from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Phase, Step, Text
+from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Number, Phase, Text
 from rl2f_core.types import DEMONSTRATION, Dialogue, FrozenModel, JsonObject, LeakReport, Split, Task, Turn
 
 T = TypeVar("T")
@@ -40,9 +40,9 @@ class DialogueFilter(FrozenModel):
     """Only dialogues of this phase."""
     stage: Text = ""
     """Only dialogues of this stage."""
-    step_from: Step | None = None
+    step_from: Number | None = None
     """First step."""
-    step_to: Step | None = None
+    step_to: Number | None = None
     """Last step."""
     environment: Text = ""
     """Only tasks of this environment."""

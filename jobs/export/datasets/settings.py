@@ -12,7 +12,7 @@ from jobs.export.datasets.formats import FileType
 from jobs.export.datasets.pairs import Match
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
-from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Step, Text
+from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Number, Text
 from rl2f_core.types import is_sampled
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class ExportFilter(BaseConfig):
     """Only dialogues of this phase."""
     stage: Text = ""
     """Only this stage."""
-    step_from: Step | None = None
+    step_from: Number | None = None
     """First training step."""
-    step_to: Step | None = None
+    step_to: Number | None = None
     """Last training step."""
     checkpoint: Text = ""
     """Only this checkpoint of an evaluation, e.g. `rl2f@20`."""
