@@ -51,7 +51,7 @@ LATEST: EventOptions = {**FAST, "trigger_mode": "always_last"}
 def in_order(page: str, mode: TriggerMode = "once") -> EventOptions:
     """Return the options of events that change the state of a tab: the queue runs those of a page one after another.
 
-    Other events run at the same time, see https://github.com/gradio-app/gradio/issues/3908.
+    This holds for all tabs together, because the queue knows no tabs. Other events run at the same time, see https://github.com/gradio-app/gradio/issues/3908.
     """
     return {**QUEUED, "trigger_mode": mode, "concurrency_id": page, "concurrency_limit": 1}
 

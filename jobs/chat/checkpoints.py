@@ -104,8 +104,9 @@ def run_choices(db: Database, workspace: Workspace) -> list[ChatRun]:
     for run in runs.page(db, runs.RunFilter(kind="train"), limit=RUNS_SHOWN).rows:
         names = [c.name for c in runs.checkpoints(db, run.id or 0) if _folder(workspace, run, c) is not None]
         if names and is_loadable(run.model):
-            fields = {name: getattr(run, name) for name in ("name", "model", "environment")}
-            choices.append(ChatRun(run=run.id, **fields, checkpoints=names))
+            choices.append(
+                ChatRun(run=run.id, name=run.name, model=run.model, environment=run.environment, checkpoints=names)
+            )
     return choices
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jobs.db.engine import Database
+from jobs.db.engine import Database
+from jobs.db.models import ChatMessage
+from jobs.db.queries import chats, notes, runs
+from jobs.workspace import Workspace
+
+from . import studio
 
 SIZES = {"small": (60, 3_000), "large": (1_000, 200_000)}
 """Runs and dialogues; a dialogue has five turns on average."""
@@ -22,11 +25,6 @@ DONE = "pages.json"
 
 def build(root: Path, size: str) -> None:
     """Create runs, dialogues, labels, chats, finished exports and the log of the largest run."""
-    from jobs.db.engine import Database
-    from jobs.db.queries import runs
-    from jobs.workspace import Workspace
-    from tests.benchmarks import studio
-
     number, dialogues = SIZES[size]
     workspace = Workspace(root).create()
     db = Database(workspace.database_url())
@@ -45,9 +43,6 @@ def build(root: Path, size: str) -> None:
 
 def add_chats(db: Database) -> None:
     """Create chats of a question and an answer each."""
-    from jobs.db.models import ChatMessage
-    from jobs.db.queries import chats
-
     sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 64, "seed": 0}
     for i in range(CHATS):
         place = {"model": "tiny-random", "checkpoints": ["base"], "device": "cpu"}
@@ -81,10 +76,6 @@ def add_export(folder: Path, number: int) -> None:
 
 def add_note(root: Path, run: int, text: str) -> float:
     """Add a note to a run through a connection of its own, like another process; return the time after the commit."""
-    from jobs.db.engine import Database
-    from jobs.db.queries import notes
-    from jobs.workspace import Workspace
-
     db = Database(Workspace(root).database_url())
     notes.add(db, run, text)
     end = time.time()

@@ -84,15 +84,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(workspace: Path, checkout: Path = ROOT) -> Iterator[Server]:
-    """Start a server over an existing workspace, with the code of a checkout."""
+def serving(workspace: Path) -> Iterator[Server]:
+    """Start a server over an existing workspace."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     process = subprocess.Popen(
         [*SERVE, "--port", str(port), "--workspace", str(workspace)],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
     )
     try:

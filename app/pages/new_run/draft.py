@@ -246,8 +246,7 @@ class Draft:
 
     def blank_component(self, node: Node, name: str) -> JsonObject:
         """Return a component with its defaults."""
-        section = self.spec["components"].get(node["component"], {}).get(name, {"fields": []})
-        return {"type": name, **self.blank_fields(section["fields"])}
+        return {"type": name, **self.blank_fields(fields_of(node, name))}
 
     # -- folds and marks -------------------------------------------------------------------------------------------
     def reveal(self, path: Path) -> None:

@@ -15,7 +15,7 @@ from app.components.view import View
 from app.endpoints.own_data import DataCheck, Meaning, OwnDataEndpoints
 from app.endpoints.studio import Studio
 from app.forms.own_data import store
-from app.pages._events import FAST, QUEUED, Updates, handler, in_order
+from app.pages._events import FAST, QUEUED, EventOptions, Updates, handler
 from app.pages.new_run.draft import Draft
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
@@ -66,7 +66,13 @@ class OwnDataCard:
         self.name = gr.State("")
 
     def connect(
-        self, studio: Studio, draft: gr.State, opener: gr.Button, apply: Apply, updated: Sequence[Component]
+        self,
+        studio: Studio,
+        draft: gr.State,
+        opener: gr.Button,
+        apply: Apply,
+        updated: Sequence[Component],
+        ordered: EventOptions,
     ) -> None:
         """Add the events.
 
@@ -76,6 +82,7 @@ class OwnDataCard:
             opener: Button that opens the card.
             apply: Uses an environment in the draft.
             updated: Outputs of `apply`.
+            ordered: Options of an event that changes the draft.
         """
         own = studio.own_data
 
@@ -111,7 +118,7 @@ class OwnDataCard:
         self.file.upload(upload, self.file, opened, **QUEUED)
         edits = [item.input for item in (*self.columns, self.checker)]
         gr.on(edits, check_again, settings, [self.report, self.use], **QUEUED)
-        self.use.click(use, [draft, *settings], [self.card, *updated], **in_order("new"))
+        self.use.click(use, [draft, *settings], [self.card, *updated], **ordered)
         opener.click(lambda: gr.update(visible=True), None, self.card, **FAST)
         self.close.click(lambda: gr.update(visible=False), None, self.card, **FAST)
 

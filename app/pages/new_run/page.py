@@ -131,8 +131,8 @@ class _Page:
         self.preflight.click(self.start_preflight, [draft, address], [self.form, address, *result], **ordered)
         self.timer.tick(self.follow, draft, result, **ordered)
         self.verdict.click(self.act_on_preflight, [draft, address], [address, *result], **ordered)
-        self.plan.connect(self.launch, draft, self.schedule, self.form, self._lead_to_error)
-        self.own_data.connect(self.studio, draft, self.open_own_data, self._use_environment, updated)
+        self.plan.connect(self.launch, draft, self.schedule, self.form, self._lead_to_error, ordered)
+        self.own_data.connect(self.studio, draft, self.open_own_data, self._use_environment, updated, ordered)
 
     # -- the draft -------------------------------------------------------------------------------------------------
     def _set_checked(self, draft: Draft, state: FormState, text: str) -> FormState:

@@ -12,7 +12,7 @@ from app.components.form import Form
 from app.components.view import View
 from app.endpoints.launch import ConfigSource, LaunchEndpoints, Trigger
 from app.endpoints.types import validated
-from app.pages._events import FAST, LATEST, QUEUED, Updates, handler, in_order
+from app.pages._events import FAST, LATEST, QUEUED, EventOptions, Updates, handler
 from app.pages.new_run import view as show
 from app.pages.new_run.draft import Draft
 from rl2f_core.types import JsonObject
@@ -46,6 +46,7 @@ class ScheduleCard:
         opener: gr.Button,
         form: Form,
         lead_to_error: Callable[[Draft], Updates | None],
+        ordered: EventOptions,
     ) -> None:
         """Add the events.
 
@@ -55,6 +56,7 @@ class ScheduleCard:
             opener: Button that opens the card.
             form: The form of the draft.
             lead_to_error: Returns updates of an invalid draft, or None.
+            ordered: Options of an event that reads the draft.
         """
 
         def preview(kind: Trigger, at: str | None, cron: str, zone: str | None) -> list[object]:
@@ -71,9 +73,8 @@ class ScheduleCard:
             if lost := lead_to_error(edited):
                 return [lost[form], *[gr.skip()] * 4]
             assert edited.checked is not None and edited.checked.data is not None
-            zones = launch.list_timezones()
+            zones, name = launch.list_timezones(), str(edited.checked.data.get("name", "run"))
             here = here if here in zones else "UTC"
-            name = str(edited.checked.data.get("name", "run"))
             return [gr.skip(), gr.update(visible=True), name, in_an_hour(here), gr.update(choices=zones, value=here)]
 
         @handler
@@ -93,7 +94,7 @@ class ScheduleCard:
         edits = [self.trigger.change, self.at.change, self.cron.change, self.zone.change]
         previewed = [self.at, self.cron, self.upcoming, self.save]
         opened = [form, self.card, self.name, self.at, self.zone]
-        opener.click(open_card, [draft, self.browser_zone], opened, js=BROWSER_ZONE, **in_order("new"))
+        opener.click(open_card, [draft, self.browser_zone], opened, js=BROWSER_ZONE, **ordered)
         gr.on(edits, handler(preview), times, previewed, **LATEST)
         self.examples.click(take_example, [self.zone, self.at], [self.trigger, *previewed], **FAST)
         self.save.click(save, [draft, self.name, *times], self.card, **QUEUED)
