@@ -11,7 +11,7 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.errors import RL2FError
 from rl2f_core.evaluation.counterfactual.config import inherit_settings
-from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
+from rl2f_core.evaluation.counterfactual.fork_points import find_dialogue, fork_point_at
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import FinishReason, FrozenModel, Hint, Message, Turn
@@ -45,7 +45,7 @@ def teacher_prompt(folder: RunDir, event: DialogueEvent, turn: int) -> TeacherPr
         note = f"Teacher {hint.teacher}: no prompt, because no model wrote this message."
         return TeacherPrompt(messages=[], notes=[note])
     try:
-        origin = fork_point_at(event, turn)
+        origin = fork_point_at(find_dialogue(folder, event.id), turn)  # the database replaces null characters
         settings = inherit_settings(folder, event.phase, event.stage, event.step, event.task.id)
         config, environment = (_component(name, settings[name]) for name in ("teacher", "environment"))
         if config.type != hint.teacher:

@@ -124,7 +124,11 @@ def test_the_prompt_of_a_model_teacher_is_rebuilt_from_the_stored_dialogue(
     old = SAID.model_copy(update={"prompt_template": "socratic@00000000"})
     scripted = SAID.model_copy(update={"teacher": "scripted", "prompt_template": None, "usage": None})
     hints, finish = (said, said, old, scripted, None), FinishReason.LENGTH
-    turns = [replay_data.turn(k, "B B B B", "B B B B", hint, finish_reason=finish) for k, hint in enumerate(hints)]
+    attempts = ("B B\0 B B", *["B B B B"] * 4)
+    turns = [
+        replay_data.turn(k, attempt, "B B B B", hint, finish_reason=finish)
+        for k, (attempt, hint) in enumerate(zip(attempts, hints, strict=True))
+    ]
     stored = replay_data.event("model", turns)
     run = replay_data.add_run(db, workspace, "model", [stored], teacher=config.model_dump())
     endpoints, key = JsonEndpoints(DialogueEndpoints(context)), (run.id or 0, stored.id)
@@ -141,6 +145,8 @@ def test_the_prompt_of_a_model_teacher_is_rebuilt_from_the_stored_dialogue(
         "Truncated at the student's token limit: attempt 2.",
         "The teacher's message was truncated at its limit of 9 tokens.",
     ]
+    first = endpoints.teacher_prompt(*key, 0)["messages"][1]["content"]
+    assert attempts[0] in first, "with the null character, which the database replaces"
     changed, none = endpoints.teacher_prompt(*key, 2), endpoints.teacher_prompt(*key, 3)
     assert changed["messages"] == [] and "the template socratic@00000000 has changed since" in changed["notes"][0]
     assert none == {"messages": [], "notes": ["Teacher scripted: no prompt, because no model wrote this message."]}
