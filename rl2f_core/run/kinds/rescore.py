@@ -47,7 +47,7 @@ class RescoreRun(BaseConfig):
     model: ModelConfig | None = None
     """Model of detectors that need one; None for the base model of the source run."""
     workers: int | None = Field(None, ge=1, le=256)
-    """Processes for detectors without a model; None for one per core."""
+    """Processes for detectors without a model; by default one per core."""
 
 
 @register("run_kind")
