@@ -12,6 +12,7 @@
 A commit writes the training state *and the events since the last commit* to a new folder. One rename makes it current;
 then the events are appended to `events.jsonl`. If the process dies before the rename, the steps are lost with their
 events; after it, a resume appends missing events. So no event is lost, duplicated, or of a step that was undone.
+During training a thread commits a copy of the state while the next step runs (`journal`).
 """
 
 from __future__ import annotations

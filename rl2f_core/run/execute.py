@@ -67,7 +67,10 @@ def execute(
             status("running", "resumed" if journal.resume_state else "")
             try:
                 finished = kind.execute(config, RunContext(journal, ranks.any_rank(stop), progress or Progress()))
+                journal.wait()
             except BaseException as error:
+                with contextlib.suppress(Exception):  # as below
+                    journal.wait()
                 with contextlib.suppress(RL2FError, OSError):  # raise the error that ended the run instead
                     status(*_status_of_error(error))
                 raise

@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from concurrent import futures
 from pathlib import Path
 
-from rl2f_core.common.file_io import disk_full_error, disk_is_full, sha256, write_atomically
+from rl2f_core.common.file_io import disk_full_error, disk_is_full, read_json, sha256, write_atomically
 from rl2f_core.errors import DataError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, EventSink, encode, read_events
@@ -30,6 +31,8 @@ class Journal:
         """Resume state of the last commit before this process; None for a new run."""
         self.state_dir: Path | None = None
         """Folder of the last commit with the training state."""
+        self._worker = futures.ThreadPoolExecutor(1, "journal")
+        self._running: futures.Future[None] | None = None
         self.flush_pending = False
         """Events of the last commit may be missing in the event file and must be appended first."""
 
@@ -38,19 +41,36 @@ class Journal:
         if self.ranks.is_main_process:
             self.pending += events
 
-    def commit(self, position: JsonObject, save: Callable[[Path], None] | None = None) -> None:
+    def commit(
+        self, position: JsonObject, save: Callable[[Path], None] | None = None, *, background: bool = False
+    ) -> None:
         """Commit the pending events and the training state; afterwards all processes can read the files.
 
         Args:
             position: Resume state.
             save: Writes weights and optimizer state to a folder; None keeps those of the last commit. Called in all
                 processes, which sharded weights need; only the main process may write.
+            background: Return at once and commit in another thread, in which `save` writes a copy of the state; in
+                a run of several processes without effect. The next commit waits for it, and so does `wait`.
         """
+        self.wait()
         if save is not None and not self.ranks.is_main_process:
             save(self.run_dir.state)
-        self.ranks.run_on_main(lambda: self._commit(position, save))
+        events, self.pending = self.pending, []
+        position = json.loads(json.dumps(position))  # a copy, because the run continues
+        if background and self.ranks.world_size == 1:
+            self._running = self._worker.submit(self._commit, events, position, save)
+        else:
+            self.ranks.run_on_main(lambda: self._commit(events, position, save))
 
-    def _commit(self, position: JsonObject, save: Callable[[Path], None] | None) -> None:
+    def wait(self) -> None:
+        """Wait until the commit in the background has ended; raise its error."""
+        if self._running is not None:
+            futures.wait([self._running])
+            running, self._running = self._running, None
+            running.result()
+
+    def _commit(self, events: list[Event], position: JsonObject, save: Callable[[Path], None] | None) -> None:
         root = self.run_dir.state
         current = self.current()
         number = int(current.name) + 1 if current else 1
@@ -58,7 +78,10 @@ class Journal:
         shutil.rmtree(fresh, ignore_errors=True)
         try:
             fresh.mkdir(parents=True)
-            self._fill(fresh, current, position, save)
+            digests = self._link_weights(fresh, current) if save is None and current is not None else {}
+            if save is not None:
+                save(fresh)
+            self._write_state(fresh, events, position, digests)
             shutil.rmtree(root / str(number), ignore_errors=True)
             os.rename(fresh, root / str(number))
         except Exception as error:
@@ -68,29 +91,29 @@ class Journal:
             raise
         self.flush_pending = True
         write_atomically(root / "CURRENT", str(number))
-        self.events.emit(self.pending)
-        self.pending, self.state_dir, self.flush_pending = [], root / str(number), False
+        self.events.emit(events)
+        self.state_dir, self.flush_pending = root / str(number), False
         for old in root.iterdir():
             if old.is_dir() and old.name != str(number):
                 shutil.rmtree(old, ignore_errors=True)
 
-    def _fill(
-        self, fresh: Path, current: Path | None, position: JsonObject, save: Callable[[Path], None] | None
-    ) -> None:
-        if save is not None:
-            save(fresh)
-        elif current is not None:
-            for file in current.iterdir():
-                if file.suffix == ".safetensors" or file.name == "adapter_config.json":
-                    try:
-                        os.link(file, fresh / file.name)
-                    except OSError:  # the file system has no hard links
-                        shutil.copy2(file, fresh / file.name)
-        with open(fresh / "events.jsonl", "wb") as events:
-            events.write(b"".join(encode(event) for event in self.pending))
-            events.flush()
-            os.fsync(events.fileno())
-        files = {p.name: sha256(p) for p in sorted(fresh.iterdir())}
+    def _link_weights(self, fresh: Path, current: Path) -> dict[str, str]:
+        """Link the weights of the last commit; return their known digests."""
+        for file in current.iterdir():
+            if file.suffix == ".safetensors" or file.name == "adapter_config.json":
+                try:
+                    os.link(file, fresh / file.name)
+                except OSError:  # the file system has no hard links
+                    shutil.copy2(file, fresh / file.name)
+        return dict(read_json(current / "state.json").get("files", {}))
+
+    def _write_state(self, fresh: Path, events: list[Event], position: JsonObject, digests: dict[str, str]) -> None:
+        with open(fresh / "events.jsonl", "wb") as file:
+            file.write(b"".join(encode(event) for event in events))
+            file.flush()
+            os.fsync(file.fileno())
+        digests.pop("events.jsonl", None)
+        files = {p.name: digests.get(p.name) or sha256(p) for p in sorted(fresh.iterdir())}
         state = {"position": position, "events_from": self.events.offset(), "files": files}
         write_atomically(fresh / "state.json", json.dumps(state, indent=2))
 

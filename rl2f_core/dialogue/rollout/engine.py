@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -297,7 +298,9 @@ class RolloutLoop:
     def _step_generation(self) -> list[ActiveDialogue]:
         """Step the generation; return the dialogues with a new reflection, or that need no asynchronous hint."""
         while self.session.has_unfinished:
+            start = time.perf_counter()
             self.session.step()
+            self.engine.backend.seconds_generating += time.perf_counter() - start
             pendings = (*self.generating, *self.reflecting)
             if not (self.static and any(pending.generation is None for pending in pendings)):
                 break

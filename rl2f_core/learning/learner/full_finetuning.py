@@ -8,15 +8,11 @@ has all weights in the base's dtype, a commit in float32.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from rl2f_core.models.backends.hf.lora import FULL_WEIGHTS
 from rl2f_core.models.modeling.attention import CausalLM
 
 
@@ -40,15 +36,6 @@ class FullModel(nn.Module):
 def checkpoint_name(parameter: str) -> str:
     """Return the name in a checkpoint, that of the base model, of a parameter of `FullModel`."""
     return parameter.removeprefix("base.")
-
-
-def save_full(folder: Path, weights: dict[str, torch.Tensor], dtype: torch.dtype, base: str) -> None:
-    """Write a checkpoint with all weights; `base` is the name of the base model."""
-    tensors = {checkpoint_name(name): tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "adapter_model.safetensors")
-    settings = {"peft_type": FULL_WEIGHTS, "base_model_name_or_path": base}
-    (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,11 @@ They are a LoRA adapter on a frozen base, or all weights (`full_finetuning`).
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
+import json
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,26 +18,28 @@ import peft
 import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
-from rl2f_core.common.file_io import apply_umask, read_json
+from rl2f_core.common.file_io import read_json
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.learning.learner import torch_compile
 from rl2f_core.learning.learner.fsdp import check_sharding, full_tensor, reshard_like, sharding
-from rl2f_core.learning.learner.full_finetuning import FullModel, checkpoint_name, save_full, swapped
+from rl2f_core.learning.learner.full_finetuning import FullModel, checkpoint_name, swapped
 from rl2f_core.learning.learner.gradient_checkpointing import ActivationMemory
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.policy_model import PolicyModel
+from rl2f_core.learning.learner.state_files import StateFiles, TensorFile
 from rl2f_core.learning.learner.value_head import ValueHead
 from rl2f_core.models.backends.hf.lora import FULL_WEIGHTS, check_base, read_lora_config
 from rl2f_core.models.modeling.attention import CausalLM
 from rl2f_core.models.modeling.loading import load_base_model
 from rl2f_core.models.process_group import current_group
 
-VALUE_HEAD_FILE = "value_head.safetensors"
+ADAPTER_FILE, OPTIMIZER_FILE = "adapter_model.safetensors", "optimizer.safetensors"
+REFERENCE_FILE, VALUE_HEAD_FILE = "reference.safetensors", "value_head.safetensors"
 
 
 class TrainableAdapter:
@@ -190,20 +196,33 @@ class TrainableAdapter:
             for name, parameter in self.parameters.items():
                 self.reference[name].lerp_(parameter, rate)
 
-    def save_adapter(self, folder: Path, *, exact: bool = False) -> None:
-        """Write the adapter in PEFT's format, or all weights, in the base's dtype unless `exact`.
+    def save_adapter(self, folder: Path) -> None:
+        """Write the adapter in PEFT's format, or all weights, in the base's dtype.
 
         All processes must call it; the main one writes.
         """
-        weights = {name: full_tensor(parameter).detach() for name, parameter in self.parameters.items()}
+        self._adapter_files(exact=False).write(folder)
+
+    def _adapter_files(self, *, exact: bool) -> StateFiles:
+        """Copy the trained weights; those of full fine-tuning in the base's dtype unless `exact`."""
+        weights = {name: full_tensor(parameter) for name, parameter in self.parameters.items()}
         if not current_group().is_main_process:
-            return
+            return StateFiles({}, {})
+        name_of = checkpoint_name if self.full else peft_name
+        tensors = {name_of(name): weight for name, weight in weights.items()}
+        dtype = self.dtype if self.full and not exact else torch.float32
+        files = {ADAPTER_FILE: TensorFile.copy(tensors, self.device, dtype)}
+        return StateFiles(files, {"adapter_config.json": self._adapter_config})
+
+    @functools.cached_property
+    def _adapter_config(self) -> str:
         if self.full:
-            save_full(folder, weights, torch.float32 if exact else self.dtype, str(self.folder))
-        else:
-            self.model.save_pretrained(str(folder), safe_serialization=True, state_dict=weights)
-            (folder / "README.md").unlink(missing_ok=True)
-        apply_umask(folder)
+            return json.dumps({"peft_type": FULL_WEIGHTS, "base_model_name_or_path": str(self.folder)}, indent=2)
+        config = copy.copy(self.model.peft_config["default"])
+        config.inference_mode = True
+        with tempfile.TemporaryDirectory() as folder:
+            config.save_pretrained(folder)
+            return (Path(folder) / "adapter_config.json").read_text()
 
     def load_adapter(self, folder: Path) -> None:
         """Load weights written by `save_adapter` or PEFT.
@@ -211,7 +230,7 @@ class TrainableAdapter:
         Raises `AdapterError` if they are damaged, or of another kind, shape, scale or base model.
         """
         try:
-            tensors = load_file(folder / "adapter_model.safetensors")
+            tensors = load_file(folder / ADAPTER_FILE)
         except (OSError, SafetensorError) as error:
             raise AdapterError(f"The adapter cannot be read: {error}.", value=str(folder)) from error
         self._check_config(folder)
@@ -252,25 +271,28 @@ class TrainableAdapter:
         check_base(config, self.folder)
 
     def save(self, folder: Path) -> None:
-        """Write everything an exact resume needs: adapter, optimizer, reference and value head.
+        """Write everything that an exact resume needs (`state_files`)."""
+        self.state_files().write(folder)
 
-        All processes must call it; the main one writes. DeepSpeed's optimizer state has no parameter names and is not
-        saved, so a resume under DeepSpeed starts with a new optimizer.
+    def state_files(self) -> StateFiles:
+        """Copy everything that an exact resume needs: adapter, optimizer, reference and value head.
+
+        All processes must call it; the main one gets the files. DeepSpeed's optimizer state has no parameter names and
+        is not saved, so a resume under DeepSpeed starts with a new optimizer.
         """
-        self.save_adapter(folder, exact=True)
-        tensors = {}
+        files = self._adapter_files(exact=True)
+        optimizer: dict[str, torch.Tensor] = {}
         for name, parameter in (self.parameters | self.head_parameters).items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"{key}|{name}"] = full_tensor(torch.as_tensor(value)).detach().cpu().contiguous()
-        reference = {n: full_tensor(t).cpu() for n, t in (self.reference or {}).items()}
+                optimizer[f"{key}|{name}"] = full_tensor(torch.as_tensor(value))
+        reference = {n: full_tensor(t) for n, t in (self.reference or {}).items()}
         if not current_group().is_main_process:
-            return
-        save_file(tensors, folder / "optimizer.safetensors")
-        if reference:
-            save_file(reference, folder / "reference.safetensors")
-        if self.policy_model.head is not None:
-            save_file({n: p.detach().cpu() for n, p in self.head_parameters.items()}, folder / VALUE_HEAD_FILE)
-        apply_umask(folder)
+            return files
+        kinds = ((OPTIMIZER_FILE, optimizer), (REFERENCE_FILE, reference), (VALUE_HEAD_FILE, dict(self.head_parameters)))
+        for file, tensors in kinds:
+            if tensors or file == OPTIMIZER_FILE:
+                files.tensors[file] = TensorFile.copy(tensors, self.device, torch.float32)
+        return files
 
     def load(self, folder: Path) -> None:
         """Load the files of `save`."""
@@ -283,14 +305,12 @@ class TrainableAdapter:
             with torch.no_grad():
                 for name, parameter in self.head_parameters.items():
                     parameter.copy_(values[name])
-        stored = load_file(folder / "optimizer.safetensors")
-        for name, parameter in (self.parameters | self.head_parameters).items():
-            state = {k.split("|")[0]: v for k, v in stored.items() if k.endswith(f"|{name}")}
-            if state:
-                self.optimizer.state[parameter] = {
-                    k: v if k == "step" else reshard_like(parameter, v) for k, v in state.items()
-                }
-        reference = folder / "reference.safetensors"
+        trained = self.parameters | self.head_parameters
+        for key, value in load_file(folder / OPTIMIZER_FILE).items():
+            kind, _, name = key.partition("|")
+            parameter = trained[name]
+            self.optimizer.state[parameter][kind] = value if kind == "step" else reshard_like(parameter, value)
+        reference = folder / REFERENCE_FILE
         parameters = self.parameters
         self.reference = (
             {n: reshard_like(parameters[n], t) for n, t in load_file(reference).items()} if reference.exists() else None
@@ -308,6 +328,11 @@ def with_adapter(base: CausalLM, lora: LoraConfig) -> CausalLM:
     return peft.get_peft_model(
         base, peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     )
+
+
+def peft_name(parameter: str) -> str:
+    """Return the name in PEFT's file of an adapter's parameter."""
+    return parameter.replace(".default.weight", ".weight")
 
 
 def target_modules(base: CausalLM, lora: LoraConfig) -> list[str]:

@@ -72,10 +72,12 @@ class Checkpoints:
     ) -> JsonObject:
         """Commit a step and return the position; without a learner the weights are those of the last commit.
 
-        `method` is the state of the method.
+        `method` is the state of the method. The run continues while a copy of the learner's state is written.
         """
         position = resume_position(stage, step, curriculum, method)
-        self.journal.commit(position, None if learner is None else learner.save)
+        self.journal.wait()  # one copy at a time
+        save = None if learner is None else learner.state_files().write
+        self.journal.commit(position, save, background=save is not None)
         return position
 
 

@@ -263,6 +263,7 @@ def _execute(
         journal.resume_state, journal.state_dir = position, folder
         trainer = Trainer(config, RunContext(journal, progress=progress))
         trainer.run_next_step()
+        journal.wait()
         events, weights = [*sink.events, *journal.pending], weights_digest(trainer.learner)
         del trainer
         gc.collect()  # two base models may not fit

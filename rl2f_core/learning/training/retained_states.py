@@ -83,6 +83,7 @@ class StateRetainer:
             write_atomically(self.folder / EVENTS, json.dumps(self._events_digest()))
 
     def _events_digest(self) -> JsonObject:
+        self.journal.wait()
         path = self.journal.run_dir.events_path
         return {"bytes": path.stat().st_size, "sha256": sha256(path)} if path.exists() else {"bytes": 0, "sha256": ""}
 

@@ -49,6 +49,7 @@ class StageSteps:
 
     def __post_init__(self) -> None:
         self.stage = self.config.stages[self.index]
+        self.timer = StepTimer()
         self.collector = Collector(
             self.engine,
             self.stage,
@@ -66,7 +67,9 @@ class StageSteps:
                 self.checkpoints.commit(self.index, step, self.curriculum, self.learner, self.method.state())
                 return False
             position = resume_position(self.index, step, self.curriculum, self.method.state())
+            self.timer.lap("other")
             self.retainer.keep_state(self.stage.name, position, self.learner)
+            self.timer.lap("journal")
             self.run_step(step)
         return True
 
@@ -75,21 +78,25 @@ class StageSteps:
         context, method, now = self.context, self.method, self.collector.resolve(step)
         if not method.on_policy:
             now = now.model_copy(update={"temperature": 1.0})  # demonstrations were not sampled
-        timer, usage = StepTimer(), ResourceUsage()
+        timer, usage, backend = self.timer, ResourceUsage(), self.engine.backend
 
         # rollouts
         engine_of = None if self.curriculum is None else self.curriculum.engine_of
         method.begin_step(StepContext.of(self.engine, step, self.stage.steps, engine_of))
         self.collector.policy = f"{self.stage.name}@{step}"
         self.collector.on_progress = partial(context.progress.update, f"{self.stage.name} step {step + 1} rollout")
+        timer.lap("other")
         if method.on_policy:
             self.checkpoints.sync(self.learner, self.collector.policy)
         timer.lap("sync")
+        generated = backend.seconds_generating
         groups = method.collect(self.collector, now)
         usage.sample()
-        self.engine.backend.release_memory()
+        backend.release_memory()
         trim_memory()
-        timer.lap("rollout")
+        seconds, generated = timer.lap("rollout"), backend.seconds_generating - generated
+        if generated:
+            timer.seconds |= {"rollout": generated, "waiting": seconds - generated}
 
         # samples
         samples = [sample for group in groups for sample in method.samples(group)]
@@ -113,12 +120,13 @@ class StageSteps:
             values |= {"temperature": now.temperature, **constant_baseline(environments)}
         values |= teacher_costs([rollout.dialogue for group in collected for rollout in group.rollouts])
         trained = [sample for sample in samples if options.trains(sample)]
-        values |= throughput(timer.seconds, collected, trained, on_policy=method.on_policy)
-        values |= usage.metrics()
         values |= {"groups/resampled": float(len(discarded)), "group_size": float(now.group_size)}
         values |= self._advance_curriculum(step, collected)
         name, number = self.stage.name, step + 1
         events = dialogue_events("train", name, number, collected, method, samples)
+        values |= usage.metrics()
+        timer.lap("other")
+        values |= throughput(timer.take(), collected, trained, on_policy=method.on_policy)
         events.append(MetricEvent(id=f"metric:{name}:{number}", stage=name, step=number, values=values))
         context.journal.emit(events)
         self.retainer.record_result(self.learner, name, number, events)
@@ -147,10 +155,12 @@ class StageSteps:
     def _save(self, step: int) -> None:
         """Write the checkpoint and the commit due after a 1-based step."""
         last = step == self.stage.steps
+        self.timer.lap("other")
         if last or step % self.stage.save_steps == 0:
             self.checkpoints.save(self.learner, self.stage.name, step)
         if last or step % self.stage.commit_steps == 0:
             self.checkpoints.commit(self.index, step, self.curriculum, self.learner, self.method.state())
+        self.timer.lap("journal")
 
 
 def dialogue_events(

@@ -121,17 +121,23 @@ def loss_means(sums: dict[str, float], norms: LossNormalizers) -> dict[str, floa
 
 
 class StepTimer:
-    """Measures the seconds of each phase of a step."""
+    """Measures the seconds of each phase of a step, which lasts from the metrics of the last one to its own."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
-    def lap(self, phase: str) -> None:
-        """End a phase, which began with the end of the previous one."""
+    def lap(self, phase: str) -> float:
+        """End a phase, which began with the end of the previous one; return its seconds."""
         now = time.perf_counter()
-        self.seconds[phase] = now - self._last
-        self._last = now
+        seconds, self._last = now - self._last, now
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+        return seconds
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds by phase, and begin the next step."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
 
 
 def throughput(
@@ -139,11 +145,12 @@ def throughput(
 ) -> dict[str, float]:
     """Return seconds by phase, and counts and rates of sampled (or demonstrated) and trained tokens."""
     student = sum(r.student_tokens for g in groups for r in g.rollouts)
+    rollout = seconds["rollout"] + seconds.get("waiting", 0.0)
     return {
         **{f"time/{name}": value for name, value in seconds.items()},
         f"tokens/{'sampled' if on_policy else 'demonstrated'}": float(student),
         "tokens/trained": float(sum(s.num_weighted_tokens for s in samples)),
-        "tokens_per_second/rollout": student / max(seconds["rollout"], 1e-9),
+        "tokens_per_second/rollout": student / max(rollout, 1e-9),
         "tokens_per_second/update": sum(len(s.token_ids) for s in samples) / max(seconds["update"], 1e-9),
     }
 

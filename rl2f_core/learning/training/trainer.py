@@ -65,6 +65,7 @@ class Trainer:
             if not self._run_stage(index, stage, method, start, curriculum):
                 return False
             self.position = self.journal.resume_state = {"stage": index + 1, "step": 0}
+        self.journal.wait()
         return True
 
     def run_next_step(self) -> None:

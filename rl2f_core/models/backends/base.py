@@ -171,6 +171,8 @@ class Backend(ABC):
     """Whether `load_adapter` also loads checkpoints with all weights (full fine-tuning)."""
     preferred_batch_size: int = 64
     """Batch size below which one more sequence is almost free."""
+    seconds_generating: float = 0.0
+    """Seconds in which rollouts in this process generated."""
     _open: GenerationSession | None = None
     _gathered: GenerationSession | None = None
 

@@ -230,6 +230,36 @@ def test_saved_adapters_are_safetensors_in_pefts_format(tiny: Path, tmp_path: Pa
     assert all(n.startswith("base_model.model.model.layers.") for n in names)
 
 
+def test_saved_files_are_those_of_peft_and_safetensors(tiny: Path, tmp_path: Path):
+    trained = learner(tiny)
+    trained.update(ROWS, LossConfig(), stage().resolve(0, 1.0))
+    trained.save(tmp_path / "ours")
+    trained.model.save_pretrained(tmp_path / "peft")
+    ours, theirs = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("ours", "peft"))
+    assert ours == theirs
+    configs = (json.loads((tmp_path / name / "adapter_config.json").read_text()) for name in ("ours", "peft"))
+    ours_config, theirs_config = (dict(c, target_modules=sorted(c["target_modules"])) for c in configs)
+    assert ours_config == theirs_config
+    stored = load_file(tmp_path / "ours" / "optimizer.safetensors")
+    save_file(stored, tmp_path / "optimizer.safetensors", {"format": "pt"})
+    assert (tmp_path / "ours" / "optimizer.safetensors").read_bytes() == (
+        tmp_path / "optimizer.safetensors"
+    ).read_bytes()
+    parameter = next(iter(trained.parameters))
+    assert torch.equal(
+        stored[f"exp_avg|{parameter}"], trained.optimizer.state[trained.parameters[parameter]]["exp_avg"]
+    )
+
+
+def test_a_training_state_keeps_the_weights_of_its_time(tiny: Path, tmp_path: Path):
+    trained = learner(tiny)
+    before, files = trained.snapshot(), trained.state_files()
+    trained.update(ROWS, LossConfig(), stage().resolve(0, 1.0))
+    files.write(tmp_path)
+    trained.load(tmp_path)
+    assert same(before, trained.snapshot())
+
+
 @pytest.mark.parametrize(
     "other",
     [{"rank": 8}, {"top_layer_fraction": 0.5}, {"target_modules": ("q_proj",)}],
