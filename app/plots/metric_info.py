@@ -408,9 +408,7 @@ METRIC_GROUPS: dict[str, MetricInfo] = {
         "Time",
         "seconds per step",
         "number",
-        "Wall time of each phase of a step; their sum is the step. rollout: sampling; waiting: verifiers and teachers, "
-        "while nothing is sampled; update: training; sync: new weights to the sampler; journal: until states and "
-        "checkpoints are saved, as far as the run waits for it; other: metrics and the rest.",
+        "rollout: sampling; waiting: for verifiers and teachers; update: training; sync: new weights; journal: saving.",
         "end of the phase − its start",
     ),
     "system": MetricInfo("System", "", "number", "CPU, memory and GPU use of the run.", "see each metric"),

@@ -288,8 +288,8 @@ class TrainableAdapter:
         reference = {n: full_tensor(t) for n, t in (self.reference or {}).items()}
         if not current_group().is_main_process:
             return files
-        kinds = ((OPTIMIZER_FILE, optimizer), (REFERENCE_FILE, reference), (VALUE_HEAD_FILE, dict(self.head_parameters)))
-        for file, tensors in kinds:
+        head = dict(self.head_parameters)
+        for file, tensors in ((OPTIMIZER_FILE, optimizer), (REFERENCE_FILE, reference), (VALUE_HEAD_FILE, head)):
             if tensors or file == OPTIMIZER_FILE:
                 files.tensors[file] = TensorFile.copy(tensors, self.device, torch.float32)
         return files

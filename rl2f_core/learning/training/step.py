@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rl2f_core.config.run import RunConfig
+from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.dialogue.metrics.teacher_costs import teacher_costs
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.environments.base import Environment
@@ -78,7 +79,7 @@ class StageSteps:
         context, method, now = self.context, self.method, self.collector.resolve(step)
         if not method.on_policy:
             now = now.model_copy(update={"temperature": 1.0})  # demonstrations were not sampled
-        timer, usage, backend = self.timer, ResourceUsage(), self.engine.backend
+        timer, usage = self.timer, ResourceUsage()
 
         # rollouts
         engine_of = None if self.curriculum is None else self.curriculum.engine_of
@@ -89,14 +90,7 @@ class StageSteps:
         if method.on_policy:
             self.checkpoints.sync(self.learner, self.collector.policy)
         timer.lap("sync")
-        generated = backend.seconds_generating
-        groups = method.collect(self.collector, now)
-        usage.sample()
-        backend.release_memory()
-        trim_memory()
-        seconds, generated = timer.lap("rollout"), backend.seconds_generating - generated
-        if generated:
-            timer.seconds |= {"rollout": generated, "waiting": seconds - generated}
+        groups = self._collect(now, usage)
 
         # samples
         samples = [sample for group in groups for sample in method.samples(group)]
@@ -135,6 +129,19 @@ class StageSteps:
         self._save(number)
         context.progress.update(f"stage {name}", number, self.stage.steps, progress_note(values))
         context.run_dir.heartbeat(status="running", stage=name, step=number, steps=self.stage.steps)
+
+    def _collect(self, now: ResolvedStage, usage: ResourceUsage) -> list[Group]:
+        """Return the groups of a step; of the rollout's seconds, those without generation count as waiting."""
+        backend = self.engine.backend
+        before = backend.seconds_generating
+        groups = self.method.collect(self.collector, now)
+        usage.sample()
+        backend.release_memory()
+        trim_memory()
+        seconds, generated = self.timer.lap("rollout"), backend.seconds_generating - before
+        if generated:
+            self.timer.seconds |= {"rollout": generated, "waiting": seconds - generated}
+        return groups
 
     def _environments(self, groups: Sequence[Group]) -> list[Environment]:
         """Return the environment of each group; a curriculum has one per level."""
