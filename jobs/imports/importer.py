@@ -56,7 +56,7 @@ class ImportSettings(BaseConfig):
     """Sum of the rewards from which a rollout without a verdict counts as correct."""
     phase: Literal["", Phase] = ""
     """Phase of all rollouts; by default what the rows or the path state."""
-    rewards: tuple[Annotated[str, Field(max_length=300)], ...] = Field((), max_length=24)
+    rewards: tuple[Annotated[str, Field(max_length=300)], ...] | None = Field(None, max_length=24)
     """Rewards that count, each as NAME or NAME=WEIGHT; by default those that the format names."""
     skip_invalid: bool = False
     """Skip and list invalid rows instead of importing nothing."""
@@ -138,7 +138,7 @@ def import_file(db: Database, workspace: Workspace, path: Path, settings: Import
     cannot be read; then neither run nor directory remains.
     """
     settings, path = settings or ImportSettings(), path.absolute()
-    weights = parse_rewards(settings.rewards)
+    weights = parse_rewards(settings.rewards or ())
     reader = find_format(path, settings.format)
     files = find_files(path)
     digests = [sha256(file) for file in files]

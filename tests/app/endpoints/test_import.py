@@ -20,7 +20,8 @@ ROW = {"input": "user\n<b>3 + 4?</b>\nassistant\n", "output": "7", "gts": "7", "
 
 def test_a_program_imports_rollouts_and_reads_their_dialogues(context: Context) -> None:
     listed = JsonEndpoints(RunListEndpoints(context))
-    run = listed.import_rollouts("../dumps/2.jsonl", json.dumps(ROW) + "\n" + json.dumps({**ROW, "score": 0.0}))
+    content = json.dumps(ROW) + "\n" + json.dumps({**ROW, "score": 0.0})
+    run = listed.import_rollouts("../dumps/2.jsonl", content, rewards=None)
     assert (run["name"], run["kind"], run["status"], run["reward"]) == ("2", "imported", "succeeded", 0.5)
     page = JsonEndpoints(DialogueEndpoints(context)).list_dialogues({"run": run["id"]})
     assert [row["outcomes"] for row in page["rows"]] == ["1", "0"]
