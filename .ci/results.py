@@ -267,11 +267,12 @@ class Renderer:
         )
         self.jinja.globals |= {
             "results": self.results, "values": self.values, "data": self.data, "exists": self.exists,
-            "family": self.family, "folders": self.folders, "provenance": self.provenance, "table": table,
+            "family": self.family, "files": self.files, "folders": self.folders, "provenance": self.provenance,
+            "table": table,
         }  # fmt: skip
         self.jinja.filters |= {
             "ci": short_interval, "effect": partial(short_interval, signed=True),
-            "number": number, "verdict": verdict,
+            "number": number, "verdict": verdict, "data": self.data,
             "spread": spread, "median": median, "share": share,
             "minutes": minutes,
         }  # fmt: skip
@@ -306,6 +307,10 @@ class Renderer:
     def exists(self, name: str) -> bool:
         """Return whether a file or folder of `data/results` exists."""
         return (self.root / FOLDER / name).exists()
+
+    def files(self, pattern: str) -> list[str]:
+        """Return the files of `data/results` that match a pattern."""
+        return sorted(path.relative_to(self.root / FOLDER).as_posix() for path in (self.root / FOLDER).glob(pattern))
 
     def folders(self, name: str) -> list[str]:
         """Return the experiments below a folder of `data/results`."""

@@ -32,6 +32,7 @@ BROWSERS = (
     "msedge",
 )
 CORE = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors", "tokenizers", "gguf", "pydantic", "plotly")
+SHARES = ("of_matmul", "of_bandwidth")
 KINDS = ("adapter", "full")
 """Trained weights in the table of memory."""
 MIN_MEMORY_BYTES = 4e9
@@ -262,11 +263,13 @@ def show_bench(report: JsonObject) -> None:
     )
     if report["load"] is not None and report["load"] > 0.1 * report["cores"]:
         console.print(f"Other programs are running (load {report['load']:.1f} on {report['cores']} cores).")
+    speeds = ("prefill_tokens_per_second", "tokens_per_second")
     rollout = [
-        (str(row["batch"]), f"{row['tokens_per_second']:,.0f}", f"{row['of_matmul']:.0%}", f"{row['of_bandwidth']:.0%}")
+        (str(row["batch"]), *(f"{row[name]:,.0f}" for name in speeds), *(f"{row[name]:.0%}" for name in SHARES))
         for row in report["rollout"]
     ]
-    console.print(table("rollout: batch", "tokens/s", "of matrix products", "of bandwidth", rows=rollout))
+    header = ("rollout: batch", "prefill tokens/s", "decode tokens/s", "of matrix products", "of bandwidth")
+    console.print(table(*header, rows=rollout))
     update = [
         (str(row["micro_batch_tokens"]), f"{row['tokens_per_second']:,.0f}", f"{row['of_matmul']:.0%}")
         for row in report["update"]

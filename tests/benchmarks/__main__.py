@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import tempfile
@@ -35,6 +36,7 @@ from .worker import Settings, Worker, started
 WANTED = {"rollout": 2.5, "update": 1.5, "tool loop": 1.2, "step": 1.6}
 """Least ratios, from the project's requirements."""
 RECOMPUTE = "recompute"
+BENCHMARKS = ("rollout", "update", "step")
 
 
 def say(text: str) -> None:
@@ -51,6 +53,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options.add_argument("--max-new-tokens", type=int, default=14, help="limit of a student turn")
     options.add_argument("--rows", type=int, default=16, help="rows of an update, at most the dialogues")
     options.add_argument("--micro-rows", type=int, default=4, help="rows of a micro-batch; must divide --rows")
+    options.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, help="all by default")
     options.add_argument("--rank", type=int, default=16, help="LoRA rank")
     options.add_argument(
         "--baselines",
@@ -80,12 +83,30 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return Settings(folder=str(folder), adapter=adapter, steps=args.repeats + 1, **sizes)
 
 
+class Partial:
+    """Answers so far, written to `--out` after each of them: a run that is interrupted keeps them."""
+
+    def __init__(self, out: Path | None) -> None:
+        self.out = out
+        self.found: dict[str, Any] = {}
+
+    def add(self, name: str, sides: dict[str, list[dict[str, Any]]]) -> None:
+        """Store the answers of a benchmark."""
+        self.found[name] = sides
+        if self.out:
+            self.out.write_text(json.dumps({"partial": self.found}, indent=1))
+
+
 def alternate(
-    ask: Callable[[str, int], dict[str, Any]], ours: str, plain: Sequence[str], repeats: int
+    ask: Callable[[str, int], dict[str, Any]],
+    ours: str,
+    plain: Sequence[str],
+    repeats: int,
+    keep: Callable[[dict[str, list[dict[str, Any]]]], None],
 ) -> tuple[dict[str, list[dict[str, Any]]], str]:
     """Answers of all sides in turns, and the baseline that was the fastest in the first repeat.
 
-    The other baselines are left out after it, so that a run takes minutes.
+    The other baselines are left out after it, so that a run takes minutes. `keep` receives all answers after each.
     """
     sides: dict[str, list[dict[str, Any]]] = {side: [] for side in (ours, *plain)}
     against = ""
@@ -93,15 +114,19 @@ def alternate(
         for side, found in sides.items():
             if side in (ours, against) or not against:
                 found.append(ask(side, repeat))
+                keep(sides)
         against = against or fastest({side: rate(sides[side][0]) for side in plain})
     return sides, against
 
 
-def bench_rollout(worker: Worker, repeats: int, plain: Sequence[str]) -> dict[str, Any]:
+def bench_rollout(worker: Worker, repeats: int, plain: Sequence[str], partial: Partial) -> dict[str, Any]:
     """Engine and plain loop in turns, after a short turn of each to warm up."""
     for side in ("engine", *plain):
         worker.ask(side=side, repeat=0)
-    sides, against = alternate(lambda side, repeat: worker.ask(side=side, repeat=repeat), "engine", plain, repeats)
+    keep = functools.partial(partial.add, "rollout")
+    sides, against = alternate(
+        lambda side, repeat: worker.ask(side=side, repeat=repeat), "engine", plain, repeats, keep
+    )
     result = result_of("rollout", "engine", against, sides, worker.info["device"])
     body, head = worker.info["body"], worker.info["head"]
     result["work"] = {
@@ -112,7 +137,7 @@ def bench_rollout(worker: Worker, repeats: int, plain: Sequence[str]) -> dict[st
 
 
 def bench_update(
-    settings: Settings, info: dict[str, Any], repeats: int, plain: Sequence[str], recompute: bool
+    settings: Settings, info: dict[str, Any], repeats: int, baselines: Sequence[str], partial: Partial
 ) -> dict[str, Any]:
     """Learner and TRL in turns.
 
@@ -121,6 +146,7 @@ def bench_update(
     """
     samples = read_rows(settings.rows_file)
     student, tokens = sum(s.num_weighted_tokens for s in samples), sum(len(s.token_ids) for s in samples)
+    plain = [name for name in PLAIN if name in baselines]
     variants = {f"TRL {name}": dataclasses.replace(settings, attention=name) for name in plain}
     with started(("learner", settings), *(("trl_grpo", s) for s in variants.values())) as (ours, *others):
         workers = {"learner": ours, **dict(zip(variants, others, strict=True))}
@@ -128,10 +154,11 @@ def bench_update(
             for worker in workers.values():
                 worker.ask()
         sides, against = alternate(
-            lambda side, repeat: {**workers[side].ask(), "student": student}, "learner", list(variants), repeats
-        )
+            lambda side, repeat: {**workers[side].ask(), "student": student}, "learner", list(variants), repeats,
+            functools.partial(partial.add, "update"),
+        )  # fmt: skip
         lora, counts = ours.info["lora"], [ours.info["micro_batches"], workers[against].info["micro_batches"]]
-    if recompute:
+    if RECOMPUTE in baselines:
         with started(("trl_grpo", dataclasses.replace(variants[against], recompute=True))) as (worker,):
             sides[f"{against}, recomputing"] = [{**worker.ask(), "student": student}]
     result = result_of("update", "learner", against, sides, info["device"])
@@ -146,7 +173,7 @@ def bench_update(
 
 
 def bench_step(
-    settings: Settings, info: dict[str, Any], repeats: int, attention: str
+    settings: Settings, info: dict[str, Any], repeats: int, attention: str, partial: Partial
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Whole steps of ours and of TRL's in turns: the rollout in them beside TRL's tool loop, and all of them."""
     name = f"TRL {attention}"
@@ -155,7 +182,8 @@ def bench_step(
         if info["device"] != "cpu":  # there the first step builds kernels
             for worker in workers.values():
                 worker.ask()
-        sides, _ = alternate(lambda side, repeat: workers[side].ask(), "ours", [name], repeats)
+        keep = functools.partial(partial.add, "step")
+        sides, _ = alternate(lambda side, repeat: workers[side].ask(), "ours", [name], repeats, keep)
         lora = ours.info["lora"]
     body, head = info["body"], info["head"]
     played = {side: [{**answer, **answer["rollout"]} for answer in found] for side, found in sides.items()}
@@ -209,50 +237,68 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run everything."""
     args = arguments(argv)
     start = time.perf_counter()
-    plain = [name for name in PLAIN if name in args.baselines]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     warning = busy(load, os.cpu_count() or 1)
     if warning:
         say(warning)
     with tempfile.TemporaryDirectory() as folder:
         settings = dataclasses.replace(settings_of(args), rows_file=str(Path(folder) / "rows.json"))
-        with started(("rollout", settings)) as (worker,):
-            info = worker.info
-            say(
-                f"{args.model} in {info['dtype']} on {info['device']}: {settings.dialogues} dialogues × "
-                f"{settings.turns} turns of at most {settings.max_new_tokens} tokens, then {settings.rows} rows; "
-                f"{args.repeats} repeats"
-            )
-            ceilings = [worker.ask(ceiling=True)["gflops"]]
-            rollout = bench_rollout(worker, args.repeats, plain)
-            say(headline(rollout))
-            worker.ask(save=settings.rows_file)
-            ceilings.append(worker.ask(ceiling=True)["gflops"])
-        update = bench_update(settings, info, args.repeats, plain, RECOMPUTE in args.baselines)
-        say(headline(update))
-        loop, step = bench_step(settings, info, args.repeats, update["against"].removeprefix("TRL "))
-        for result in (loop, step):
-            say(headline(result))
+        info, ceilings, results = measure(args, settings)
+    found = {result["name"]: result for result in results}
     gflops = max(ceilings)
     titles = ["side", "runs", "student tokens/s", "of ceiling", "memory"]
-    results = (rollout, update, loop, step)
     say("\n" + table([titles, *(line for result in results for line in lines_of(result, gflops))]))
-    counts, difference = update["micro_batches"], update["difference"]
     say(
         f"\nMedians (smallest–largest). Matrix products reach {gflops:.0f} GFLOP/s here. Memory is the peak above the "
-        f"loaded model.\nUpdate: {update['rows']} rows, {update['tokens']} tokens, in {counts[0]} micro-batches, TRL "
-        f"in {counts[1]}.\nLargest relative difference to TRL over all steps: loss {difference['loss']:.1e}, gradient "
-        f"norm {difference['grad_norm']:.1e}.\n"
+        "loaded model."
     )
-    for line in (*map(headline, results), memory_line(update), warning):
-        if line:
-            say(line)
+    lines = [*map(headline, results), warning]
+    if update := found.get("update"):
+        counts, difference = update["micro_batches"], update["difference"]
+        say(
+            f"Update: {update['rows']} rows, {update['tokens']} tokens, in {counts[0]} micro-batches, TRL in "
+            f"{counts[1]}.\nLargest relative difference to TRL over all steps: loss {difference['loss']:.1e}, gradient "
+            f"norm {difference['grad_norm']:.1e}."
+        )
+        lines.insert(-1, memory_line(update))
+    say("\n" + "\n".join(filter(None, lines)))
     say(f"{time.perf_counter() - start:.0f} s in all")
     if args.out:
         sizes = {**dataclasses.asdict(settings), "folder": args.model}
         del sizes["rows_file"]  # a path of this machine, as is the model's
-        found = {"settings": sizes, "info": info, "ceiling_gflops": ceilings, "load": load}
-        args.out.write_text(json.dumps(found | {result["name"]: named(result) for result in results}, indent=1))
+        shared = {"settings": sizes, "info": info, "ceiling_gflops": ceilings, "load": load}
+        args.out.write_text(json.dumps(shared | {name: named(result) for name, result in found.items()}, indent=1))
+
+
+def measure(args: argparse.Namespace, settings: Settings) -> tuple[dict[str, Any], list[float], list[dict[str, Any]]]:
+    """Run the benchmarks of `--only`; return the sampler's first message, measured ceilings in GFLOP/s, and results."""
+    partial, results = Partial(args.out), []
+    plain = [name for name in PLAIN if name in args.baselines]
+    with started(("rollout", settings)) as (worker,):
+        info = worker.info
+        say(
+            f"{args.model} in {info['dtype']} on {info['device']}: {settings.dialogues} dialogues × "
+            f"{settings.turns} turns of at most {settings.max_new_tokens} tokens, then {settings.rows} rows; "
+            f"{args.repeats} repeats"
+        )
+        ceilings = [worker.ask(ceiling=True)["gflops"]]
+        if "rollout" in args.only:
+            results.append(bench_rollout(worker, args.repeats, plain, partial))
+            say(headline(results[-1]))
+        else:
+            worker.ask(side="engine", repeat=1)
+        worker.ask(save=settings.rows_file)
+        ceilings.append(worker.ask(ceiling=True)["gflops"])
+    attention = plain[0]
+    if "update" in args.only:
+        results.append(bench_update(settings, info, args.repeats, args.baselines, partial))
+        attention = results[-1]["against"].removeprefix("TRL ")
+        say(headline(results[-1]))
+    if "step" in args.only:
+        for result in bench_step(settings, info, args.repeats, attention, partial):
+            results.append(result)
+            say(headline(result))
+    return info, ceilings, results
 
 
 def named(result: dict[str, Any]) -> dict[str, Any]:

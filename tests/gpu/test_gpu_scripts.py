@@ -1,4 +1,4 @@
-"""The scripts for a GPU machine, run here on the CPU with the tiny model. `compile` is left out: it takes minutes."""
+"""The scripts for a GPU machine, run here on the CPU with the tiny model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import zipfile
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -26,44 +27,91 @@ def script(name: str) -> ModuleType:
 
 
 prepare, run = script("prepare"), script("run")
+WEIGHTS = bytes(range(25))
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """Weights of 25 and 3 bytes in pieces of 10."""
+    """A model with 25 bytes of weights, in parts of 4,000 bytes."""
     model = tmp_path / "model"
     model.mkdir()
-    (model / "model.safetensors").write_bytes(bytes(range(25)))
+    (model / "model.safetensors").write_bytes(WEIGHTS)
     (model / "config.json").write_bytes(b"{ }")
-    prepare.split_weights(model, tmp_path / "bundle", piece_bytes=10)
+    (model / "LICENSE").write_bytes(b"Apache")
+    count = prepare.pack(model, [], tmp_path / "bundle", "0123abcd", piece_bytes=4_000)
+    assert count > 2 and len(list((tmp_path / "bundle").iterdir())) == count
     return tmp_path / "bundle"
 
 
-def test_weights_are_the_same_after_they_were_split_and_joined(bundle: Path, tmp_path: Path) -> None:
-    pieces = sorted(path.name for path in (bundle / "weights").iterdir())
-    assert pieces == ["config.json", *(f"model.safetensors.00{i}" for i in range(3))]
-    joined = run.join_weights(bundle, tmp_path / "joined")
-    assert {path.name: path.read_bytes() for path in joined.iterdir()} == {
-        "config.json": b"{ }", "model.safetensors": bytes(range(25))
+def test_a_model_is_the_same_after_its_parts_arrived_in_separate_folders(bundle: Path, tmp_path: Path) -> None:
+    assert max(path.stat().st_size for path in bundle.glob("*/piece")) == 4_000
+    folders = [tmp_path / f"transfer {number}" for number in range(2)]
+    for number, part in enumerate(sorted(bundle.iterdir())):
+        folders[number % 2].mkdir(exist_ok=True)
+        part.rename(folders[number % 2] / part.name)
+    (tmp_path / "joined").mkdir()
+    assert run.assemble(folders, tmp_path / "joined") == "0123abcd"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "joined" / "model").iterdir()} == {
+        "config.json": b"{ }", "model.safetensors": WEIGHTS, "LICENSE": b"Apache"
     }  # fmt: skip
 
 
-def test_a_damaged_piece_is_an_error_that_names_the_file(bundle: Path, tmp_path: Path) -> None:
-    (bundle / "weights" / "model.safetensors.001").write_bytes(b"0123456789")
-    with pytest.raises(ValueError, match=r"model\.safetensors differs"):
-        run.join_weights(bundle, tmp_path / "joined")
-
-
-def test_a_part_that_fails_is_recorded_and_the_next_one_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_weights_of_an_even_number_of_bytes_and_of_many_chunks_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = run.Results(tmp_path / "out" / "gpu.json", device="cpu")
-    results.record("first", lambda: {}["missing"])
-    results.record("second", lambda: {"value": 3})
-    found = json.loads((tmp_path / "out" / "gpu.json").read_text())
-    assert found["parts"]["first"]["error"] == "KeyError: 'missing'" and not found["parts"]["first"]["ok"]
-    assert found["parts"]["second"]["ok"] and found["parts"]["second"]["value"] == 3
-    assert "KeyError" in capsys.readouterr().err
+    monkeypatch.setattr(prepare, "CHUNK_BYTES", 100)
+    (tmp_path / "model").mkdir()
+    data = bytes(i * i % 251 for i in range(3_000))
+    (tmp_path / "model" / "model.safetensors").write_bytes(data)
+    prepare.pack(tmp_path / "model", [], tmp_path / "bundle", "")
+    (tmp_path / "joined").mkdir()
+    run.assemble([tmp_path / "bundle"], tmp_path / "joined")
+    assert (tmp_path / "joined" / "model" / "model.safetensors").read_bytes() == data
+
+
+def test_missing_damaged_and_foreign_parts_are_errors_that_name_them(bundle: Path, tmp_path: Path) -> None:
+    piece = bundle / "part-2" / "piece"
+    content = piece.read_bytes()
+    piece.write_bytes(b"x" + content[1:])
+    with pytest.raises(ValueError, match=r"part-2/piece differs"):
+        run.assemble([bundle], tmp_path)
+    piece.write_bytes(content)
+    entry = json.loads((bundle / "part-2" / "part.json").read_text())
+    (bundle / "part-2" / "part.json").write_text(json.dumps(entry | {"bundle": "other"}))
+    with pytest.raises(ValueError, match="different bundles"):
+        run.assemble([bundle], tmp_path)
+    (bundle / "part-2" / "part.json").unlink()
+    with pytest.raises(ValueError, match=r"parts \[2\] of \d are missing"):
+        run.assemble([bundle], tmp_path)
+    with pytest.raises(ValueError, match=r"no part\.json"):
+        run.assemble([tmp_path / "model"], tmp_path)
+
+
+def python(code: str, *arguments: object) -> list[str]:
+    """Return a command that executes Python code."""
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def test_a_part_that_fails_or_is_too_slow_keeps_what_it_measured_and_the_next_one_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results = run.Results(tmp_path / "out", "0123abcd99", device="cpu")
+    write = "import sys, time; open(sys.argv[1], 'w').write(sys.argv[2]);"
+    results.run("machine", python(write, tmp_path / "a", '{"name": "NVIDIA H100 80GB"}'), tmp_path / "a", 30)
+    results.run("first", python(write + "raise SystemExit(3)", tmp_path / "b", '{"error": "E: x"}'), tmp_path / "b", 30)
+    results.run("second", python("raise SystemExit(3)"), tmp_path / "none", 30)
+    results.run("slow", python(write + "time.sleep(60)", tmp_path / "c", '{"rate": 2}'), tmp_path / "c", 3)
+    results.run("last", python(write, tmp_path / "d", '{"value": 3}'), tmp_path / "d", 30)
+    found = json.loads((tmp_path / "out" / "nvidia-h100-80gb" / "0123abc.json").read_text())["parts"]
+    for part in found.values():
+        assert part.pop("part_seconds") >= 0
+    assert found == {
+        "machine": {"ok": True, "name": "NVIDIA H100 80GB"},
+        "first": {"ok": False, "error": "E: x"},
+        "second": {"ok": False, "error": "The process ended with 3."},
+        "slow": {"ok": False, "rate": 2, "error": "The part was ended after 3 s."},
+        "last": {"ok": True, "value": 3},
+    }
 
 
 def make_wheel(path: Path) -> None:
@@ -87,24 +135,35 @@ def execute(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
 
 
+def results_of(folder: Path) -> dict[str, Any]:
+    """Read the only file of results."""
+    (path,) = (folder / "out").rglob("*.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
 @pytest.mark.slow
-def test_all_parts_but_compilation_succeed_on_the_cpu(tiny: Path, tmp_path: Path) -> None:
-    prepare.split_weights(tiny, tmp_path / "bundle", piece_bytes=100_000)
-    (tmp_path / "bundle" / "wheels").mkdir()
-    make_wheel(tmp_path / "bundle" / "wheels")
-    parts = ["machine", "bench", "step", "resume", "adapters"]
-    done = execute(tmp_path, "--bundle", str(tmp_path / "bundle"), "--parts", *parts)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    found = json.loads((tmp_path / "out" / "gpu.json").read_text())
-    assert found["wheels"] == ["rl2f_gpu_probe-1.0-py3-none-any.whl"]
-    assert [name for name, part in found["parts"].items() if part["ok"]] == parts
-    assert found["parts"]["resume"]["identical"] and found["parts"]["step"]["steps"] == 4
+def test_all_parts_succeed_on_the_cpu_from_a_bundle_in_separate_folders(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    make_wheel(tmp_path / "wheels")
+    prepare.pack(tiny, sorted((tmp_path / "wheels").iterdir()), tmp_path / "bundle", "f" * 40, piece_bytes=100_000)
+    parts = sorted((tmp_path / "bundle").iterdir())
+    for part in parts[1:]:
+        part.rename(tmp_path / f"moved-{part.name}")
+    moved = [str(tmp_path / f"moved-{part.name}") for part in parts[1:]]
+    done = execute(tmp_path, "--minutes", "30", "--bundle", str(tmp_path / "bundle"), *moved)
+    found = results_of(tmp_path)
+    failed = {name: part for name, part in found["parts"].items() if not part["ok"]}
+    assert done.returncode == 0 and not failed, f"{failed}\n{done.stderr[-2000:]}"
+    assert found["wheels"] == ["rl2f_gpu_probe-1.0-py3-none-any.whl"] and list(found["parts"]) == list(run.PARTS)
+    assert found["parts"]["resume"]["identical"] and found["parts"]["resume"]["last_step"]["tokens/trained"] > 0
     assert found["parts"]["bench"]["rollout"][0]["tokens_per_second"] > 0
+    assert found["parts"]["rollout"]["rollout"]["ratio"]["median"] > 0
+    assert found["parts"]["quickstart"]["phases"]["rl2f/update"] > 0
 
 
 @pytest.mark.slow
-def test_a_part_beyond_the_time_limit_ends_the_script_and_keeps_the_results(tmp_path: Path) -> None:
-    done = execute(tmp_path, "--minutes", "0.005", "--model", "tiny-random", "--parts", "machine", "step")
-    assert done.returncode == run.TIMED_OUT
-    parts = json.loads((tmp_path / "out" / "gpu.json").read_text())["parts"]
-    assert list(parts.values())[-1] == {"ok": False, "error": "The time was over."}
+def test_parts_without_time_left_do_not_start(tmp_path: Path) -> None:
+    done = execute(tmp_path, "--minutes", "0.02", "--model", "tiny-random", "--parts", "resume")
+    assert done.returncode == 1 and "resume: no time is left" in done.stdout
+    assert results_of(tmp_path)["parts"]["machine"]["error"].startswith("The part was ended after 1 s")

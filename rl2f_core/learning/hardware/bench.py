@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 BUDGET_SECONDS = 120.0
 """Time of all measurements but the first rollout and the first update, which always run."""
-SLOW_SECONDS = 0.5
-"""Duration of a warm-up of 2 × 4 tokens above which completions are shorter."""
+PROMPT_TOKENS, NEW_TOKENS = 64, 64
+"""Tokens of a prompt and of a completion."""
 MAX_REFERENCE_WEIGHTS = 2_000_000_000
 """Largest model whose reference in float32 runs on the CPU."""
 
@@ -46,12 +46,7 @@ def benchmark(model: ModelConfig, on_message: Callable[[str], None]) -> JsonObje
         "bandwidth_gb_per_second": measure.memory_bandwidth(device),
     }
     on_message("Measuring rollout …")
-    is_slow = measure.rollout_speed(backend, 2, 16, 4)["seconds"] > SLOW_SECONDS  # also a warm-up
-    new_tokens = 8 if is_slow else (128 if gpu else 24)
-    batches = (1, 16, 64, 256) if gpu else (1, 8, 32)
-    report["rollout"] = measured(
-        lambda batch: measure.rollout_speed(backend, batch, 64, new_tokens), batches, start + BUDGET_SECONDS / 2
-    )
+    report["rollout"] = rollouts(backend, gpu, start + BUDGET_SECONDS / 2)
     backend.reset_prefix_cache()
     report["rollout_peak_bytes"] = measure.peak_bytes(device)
     on_message("Measuring update …")
@@ -86,11 +81,21 @@ def load(model: ModelConfig) -> HFBackend:
     return HFBackend(HFBackend.Config(), model)
 
 
+def rollouts(backend: HFBackend, gpu: bool, deadline: float) -> list[JsonObject]:
+    """Return measured completions of several batches."""
+
+    def measurement(batch: int) -> JsonObject:
+        measure.warm_up(lambda: measure.rollout_speed(backend, batch, PROMPT_TOKENS, 4), backend.device)
+        return measure.rollout_speed(backend, batch, PROMPT_TOKENS, NEW_TOKENS)
+
+    return measured(measurement, (1, 16, 64, 256) if gpu else (1, 8, 32), deadline)
+
+
 def updates(backend: HFBackend, gpu: bool, deadline: float) -> tuple[list[JsonObject], int]:
     """Return measured updates with several micro-batches, and the peak memory."""
     learner = measure.make_learner(backend)
     rows, tokens = (64, 512) if gpu else (8, 64)
-    measure.update_speed(learner, 1, tokens, tokens)  # warm-up; creates the state of the optimizer
+    measure.warm_up(lambda: measure.update_speed(learner, 1, tokens, tokens), backend.device)
     micro_batches = (4096, 8192, 16384, 32768) if gpu else (128, 512)
     found = measured(lambda limit: measure.update_speed(learner, rows, tokens, limit, 1), micro_batches, deadline)
     return found, measure.peak_bytes(backend.device)

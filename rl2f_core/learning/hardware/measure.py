@@ -6,7 +6,11 @@ update of an adapter on frozen weights takes twice that, and 6 per weight of the
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rl2f_core.common.processes import peak_memory
@@ -32,6 +36,21 @@ QUESTIONS = (
     "List the days of the week in order.",
 )
 """Prompts of `greedy_agreement`."""
+SEEDS = itertools.count()
+"""Seeds of the prompts of `rollout_speed`: other prompts in each call, so that no prefix is in the cache."""
+
+
+def warm_up(work: Callable[[], object], device: torch.device, seconds: float = 30.0) -> int:
+    """Repeat some work until a call takes at least 80 % of the time of the one before; return the number of calls.
+
+    The first calls on a GPU load kernels, which takes seconds. Ends after `seconds` at the latest.
+    """
+    last, calls, end = math.inf, 0, time.perf_counter() + seconds
+    while True:
+        found, calls = seconds_of(work, device), calls + 1
+        if found >= 0.8 * last or time.perf_counter() > end:
+            return calls
+        last = found
 
 
 def memory_bandwidth(device: torch.device, seconds: float = 0.4) -> float:
@@ -66,25 +85,30 @@ def prompts(count: int, tokens: int, words: int, seed: int = 0) -> list[Generati
 
 
 def rollout_speed(backend: HFBackend, batch: int, prompt_tokens: int, new_tokens: int) -> JsonObject:
-    """Measure one batch of completions.
+    """Measure prefill and decode of one batch of completions of at least two tokens.
 
-    Returns batch, seconds, sampled tokens, tokens per second, operations per second in GFLOP/s, and the bandwidth in
-    GB/s of reading all weights once per step, which ignores the KV cache.
+    Prefill is the time of such prompts with one new token; decode is the rest. Tokens, tokens per second, operations
+    per second (`gflops`) and `gb_per_second` are of decode. The last is the bandwidth of reading all weights once per
+    step, which ignores the KV cache. `seconds` and `prefill_tokens_per_second` are of both and of prefill alone.
     """
-    requests = prompts(batch, prompt_tokens, backend.model.config.vocab_size)
-    done: list[Generation] = []
-    sampling = SamplingParams(new_tokens)
-    seconds = seconds_of(lambda: done.extend(backend.generate(requests, sampling)), backend.device)
-    lengths = [len(generation.token_ids) for generation in done]
     body, head = weight_counts(backend.model)
-    sampled, read = sum(lengths), batch * prompt_tokens + sum(lengths)
+    done: list[list[Generation]] = []
+
+    def generate(limit: int) -> float:
+        requests = prompts(batch, prompt_tokens, backend.model.config.vocab_size, next(SEEDS))
+        return seconds_of(lambda: done.append(backend.generate(requests, SamplingParams(limit))), backend.device)
+
+    prefill, seconds = generate(1), generate(new_tokens)
+    lengths = [len(generation.token_ids) - 1 for generation in done[1]]
+    decode = max(seconds - prefill, 1e-9)
     return {
         "batch": batch,
         "seconds": seconds,
-        "tokens": sampled,
-        "tokens_per_second": sampled / seconds,
-        "gflops": 2 * (body * read + head * sampled) / seconds / 1e9,
-        "gb_per_second": (body + head) * backend.dtype.itemsize * max(lengths) / seconds / 1e9,
+        "tokens": sum(lengths),
+        "tokens_per_second": sum(lengths) / decode,
+        "prefill_tokens_per_second": batch * prompt_tokens / prefill,
+        "gflops": 2 * (body + head) * sum(lengths) / decode / 1e9,
+        "gb_per_second": (body + head) * backend.dtype.itemsize * max(lengths) / decode / 1e9,
     }
 
 

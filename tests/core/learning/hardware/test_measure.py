@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,32 @@ def test_weights_of_body_and_tied_head_add_up(backend: HFBackend) -> None:
     assert (head, body + head) == (embeddings, sum(p.numel() for p in backend.model.parameters()))
 
 
-def test_a_rollout_counts_its_tokens_and_the_work_of_each(backend: HFBackend) -> None:
+def test_a_rollout_counts_decoded_tokens_and_times_prefill_apart(
+    backend: HFBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([0.5, 2.5])  # one token after 30 of the prompts, and the whole completions
+
+    def timed(work: Callable[[], object], device: torch.device) -> float:
+        work()
+        return next(seconds)
+
+    monkeypatch.setattr(measure, "seconds_of", timed)
     row = measure.rollout_speed(backend, batch=3, prompt_tokens=10, new_tokens=5)
     body, head = measure.weight_counts(backend.model)
-    assert row["batch"] == 3 and 3 <= row["tokens"] <= 15
-    assert row["tokens_per_second"] == pytest.approx(row["tokens"] / row["seconds"])
-    work = 2 * (body * (30 + row["tokens"]) + head * row["tokens"])
-    assert row["gflops"] == pytest.approx(work / row["seconds"] / 1e9)
+    assert row["batch"] == 3 and 1 <= row["tokens"] <= 12  # without the first token of each
+    assert row["prefill_tokens_per_second"] == 30 / 0.5
+    assert row["tokens_per_second"] == row["tokens"] / 2.0
+    assert row["gflops"] == pytest.approx(2 * (body + head) * row["tokens"] / 2.0 / 1e9)
+
+
+def test_a_warm_up_ends_when_the_calls_stop_getting_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, calls in (((9.0, 2.0, 1.0, 0.9), 4), ((1.0, 1.0), 2), ((1.0, 2.0), 2)):
+        times = iter(seconds)
+        monkeypatch.setattr(measure, "seconds_of", lambda work, device, times=times: next(times))
+        assert measure.warm_up(lambda: None, torch.device("cpu")) == calls
+    monkeypatch.setattr(measure, "seconds_of", lambda work, device: next(times))
+    times = iter([8.0, 4.0, 2.0, 1.0])
+    assert measure.warm_up(lambda: None, torch.device("cpu"), seconds=-1.0) == 1
 
 
 def test_an_update_counts_four_operations_per_frozen_weight_and_changes_the_adapter(backend: HFBackend) -> None:
