@@ -275,6 +275,9 @@ def show_bench(report: JsonObject) -> None:
         for row in report["update"]
     ]
     console.print(table("update: tokens of a micro-batch", "tokens/s", "of matrix products", rows=update))
+    sampled, trained = (1e3 / max(row["tokens_per_second"] for row in report[name]) for name in ("rollout", "update"))
+    larger = "rollout" if sampled > trained else "update"
+    console.print(f"A sampled token takes {sampled:.2g} ms, a token in an update {trained:.2g} ms: {larger} is larger.")
     peaks = (human_bytes(report[f"{part}_peak_bytes"]) for part in ("rollout", "update"))
     console.print("peak memory: rollout {}, with update {}".format(*peaks), markup=False)
     if agreement := report.get("agreement"):

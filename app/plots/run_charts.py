@@ -212,7 +212,9 @@ def _time(rows: Sequence[MetricRow], options: PlotOptions) -> Chart | None:
     names = [name for name in names_of(rows) if name.startswith("time/")]
     weights = {name: sum(value or 0.0 for value in column(rows, name)) for name in names}
     shown = {name: name.partition("/")[2] for name in sorted(names, key=lambda name: -weights[name])}
-    return _chart("time/", rows, options, shown, ChartStyle(kind="stack"))
+    total = sum(weights.values())
+    note = f"{next(iter(shown.values()))} takes {weights[next(iter(shown))] / total:.0%}" if total else ""
+    return _chart("time/", rows, options, shown, ChartStyle(kind="stack"), note=note)
 
 
 OVERVIEW: Sequence[tuple[Maker, bool]] = (

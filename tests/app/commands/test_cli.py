@@ -351,6 +351,7 @@ def test_doctor_measures_a_model_and_suggests_settings_for_it() -> None:
     assert result.exit_code == 0, result.output
     assert "tiny-random in float32 on cpu: matrix products" in result.stdout
     assert all(text in result.stdout for text in ("rollout: batch", "peak memory", "training an adapter", "7B"))
+    assert "prefill tokens/s" in result.stdout and "A sampled token takes" in result.stdout
     assert "model.dtype=float32" in result.stdout and "gpu_" not in result.stdout
     assert "greedy" not in result.stdout  # it is the reference itself
 

@@ -220,6 +220,7 @@ def test_the_overview_shows_what_the_issue_asks_for_under_the_names_the_field_kn
         "frac_mixed | all_good | all_bad" in charts["groups"].note and "frac_reward_zero_std" in charts["groups"].note
     )
     assert [t["name"] for t in charts["time/"].figure["data"]] == ["update", "rollout"]  # the longest at the bottom
+    assert charts["time/"].note == "update takes 60%"
     assert any(n["text"] == "limit 14" for n in charts["attempt_tokens"].figure["layout"]["annotations"])
     for chart in charts.values():
         assert validated(chart.figure).data and chart.unit and chart.as_json()["words"]
