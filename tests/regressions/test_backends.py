@@ -115,7 +115,7 @@ def test_a_cold_fake_backend_depends_on_no_seed(choices: tuple[tuple[int, ...], 
 def test_a_nucleus_of_one_token_has_the_lowest_of_equally_likely_ones(size: int) -> None:
     import torch
 
-    from rl2f_core.models.backends.hf.decoder import sample_tokens
+    from rl2f_core.models.backends.hf.token_sampling import sample_tokens
 
     uniform = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     assert sample_tokens(torch.zeros(3, size), uniform, 1e-9)[0].tolist() == [0, 0, 0]

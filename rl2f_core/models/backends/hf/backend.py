@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -26,9 +27,16 @@ from rl2f_core.models.tokenizer import HFChatTokenizer
 from rl2f_core.registry import register
 
 if TYPE_CHECKING:
+    import torch
+
     from rl2f_core.models.backends.hf.batched_lora import BatchedLora
     from rl2f_core.models.backends.hf.decoder import RunningSequence
     from rl2f_core.models.backends.hf.lora import FullWeights, LoraWeights
+    from rl2f_core.models.backends.hf.static_decoder import StaticDecoder
+
+_log = logging.getLogger(__name__)
+MAX_IDLE_FRACTION = 0.1
+"""Fraction of the GPU's memory up to which the KV cache stays during updates."""
 
 
 @register("backend")
@@ -56,6 +64,10 @@ class HFBackend(Backend):
         """Maximum prompt tokens of one forward."""
         max_scoring_tokens: int = Field(8192, ge=16)
         """Maximum tokens of one forward that scores, padding included."""
+        cuda_graphs: Literal["auto", "on", "off"] = "auto"
+        """Decode over static shapes, which CUDA graphs replay. auto: on a CUDA GPU, if a self-test at the start gives
+        the same tokens and logprobs with and without graphs. on: without the self-test; on other devices static shapes
+        without graphs. off: each step launches its operations."""
 
     config: Config
 
@@ -80,12 +92,15 @@ class HFBackend(Backend):
         self.pad_id = self.tokenizer.eos_token_id
         self.max_model_len = int(getattr(self.model.config, "max_position_embeddings", 0) or 2**31)
         self.adapters: dict[str, LoraWeights | FullWeights] = {}
-        self._merger = LoraMerger(self.model)
+        banned = torch.tensor(self.tokenizer.banned_token_ids, dtype=torch.long, device=self.device)
+        static = self._static_decoder(banned)
+        self._merger = LoraMerger(self.model, in_place=static is not None)
+        self._is_mixed = False
+        """Whether several adapters were active since the last reset, with static shapes."""
         self._prepacked = prepack_model(self.model, self.device, self.dtype)
         self._batched_lora: BatchedLora | None = None
         if self.device.type == "cuda":
             self.preferred_batch_size = 256
-        banned = torch.tensor(self.tokenizer.banned_token_ids, dtype=torch.long, device=self.device)
         self._decoder = ContinuousBatchingDecoder(
             self.model,
             self.device,
@@ -93,7 +108,33 @@ class HFBackend(Backend):
             self.tokenizer.eos_token_id,
             max_prefill_tokens=config.max_prefill_tokens,
             reuse_kv_cache=config.reuse_kv_cache,
+            static=static,
         )
+
+    def _static_decoder(self, banned: torch.Tensor) -> StaticDecoder | None:
+        """Return the decoder of steps over static shapes, unless they are disabled or fail the self-test."""
+        from rl2f_core.models.backends.hf.self_test import compare_graphs
+        from rl2f_core.models.backends.hf.static_decoder import StaticDecoder, unsupported_by_static_shapes
+
+        is_cuda, setting = self.device.type == "cuda", self.config.cuda_graphs
+        if setting == "off" or (setting == "auto" and not is_cuda):
+            return None
+        reason = unsupported_by_static_shapes(self.model)
+        if not reason and setting == "auto":
+            reason = compare_graphs(self.model, self.device, banned)
+        if reason:
+            _log.warning("Decode steps run without CUDA graphs: %s", reason)
+            return None
+        return StaticDecoder(self.model, self.device, banned, captures=is_cuda)
+
+    @property
+    def decode_path(self) -> str:
+        """How decode steps of one token are computed."""
+        static = self._decoder.static
+        if static is None:
+            return "packed forward, no CUDA graphs"
+        attention = "masked attention" if static.kernel is None else "variable-length attention"
+        return f"{'CUDA graphs' if static.captures else 'static shapes, no CUDA graphs'}, {attention}"
 
     # -- adapters ----------------------------------------------------------------------------------------------
     def load_adapter(self, name: str, folder: Path) -> None:
@@ -116,6 +157,17 @@ class HFBackend(Backend):
 
     def reset_prefix_cache(self) -> None:
         self._decoder.reset()
+        self._is_mixed = False
+
+    def release_memory(self) -> None:
+        """Free the KV cache and the CUDA graphs if they need much of the GPU's memory."""
+        import torch
+
+        if self.device.type == "cuda":
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            if self._decoder.kv.num_bytes > MAX_IDLE_FRACTION * total:
+                self._decoder.release()
+                torch.cuda.empty_cache()
 
     def keep_cached(self, keys: Collection[str]) -> None:
         """Release the KV cache of all dialogues except `keys`."""
@@ -164,11 +216,12 @@ class HFBackend(Backend):
                 self._batched_lora = self._batched_lora or BatchedLora(
                     self._merger.modules,
                     prepacked=self._prepacked is not None,
-                    stack_all=self.unmerged,
+                    stack_all=self.unmerged or self._decoder.static is not None,
+                    fixed=self._decoder.static is not None,
                 )
                 self._merger.activate(None, self.adapters)
-                with self._batched_lora.active(self._lora_adapters()) as before_forward:
-                    return self._decoder.step(set(counts), before_forward)
+                with self._batched_lora.active(self._lora_adapters()) as lora:
+                    return self._decoder.step(set(counts), lora)
             adapter = max(counts, key=lambda name: (counts[name], name == self._merger.active))
             self._merger.activate(adapter, self.adapters)
             return self._decoder.step({adapter})
@@ -179,6 +232,9 @@ class HFBackend(Backend):
             return True
         if not set(adapters) - {None} <= set(self._lora_adapters()):
             return False
+        if self.config.multi_lora == "auto" and self._decoder.static is not None:  # switching copies all weights
+            self._is_mixed = self._is_mixed or len(adapters) > 1
+            return self._is_mixed
         if self.config.multi_lora == "auto":
             return len(adapters) - (None in adapters) > 1
         return bool(self.config.multi_lora == "batched" and len(adapters) > 1)

@@ -40,19 +40,30 @@ class BatchedLora:
 
     With `prepacked` the weights are prepacked (`Prepacked`), which needs their memory a second time. `stack_all` stacks
     all adapters once. Otherwise only those of a forward are stacked, which computes less, but stacks again when they
-    change.
+    change. With `fixed`, the weights of other adapters of the same ranks are copied into the same tensors, as CUDA
+    graphs need.
     """
 
     def __init__(
-        self, modules: Mapping[str, torch.nn.Linear], *, prepacked: bool = False, stack_all: bool = False
+        self,
+        modules: Mapping[str, torch.nn.Linear],
+        *,
+        prepacked: bool = False,
+        stack_all: bool = False,
+        fixed: bool = False,
     ) -> None:
-        self._prepacked, self._stack_all = prepacked, stack_all
+        self._modules, self._prepacked, self._stack_all, self._fixed = modules, prepacked, stack_all, fixed
+        self.version = 0
+        """Changes when the tensors move."""
+        self._loaded: Mapping[str, LoraWeights] = {}
         self._adapters: list[LoraWeights] = []
         """The stacked adapters."""
         self._stacks: dict[str, StackedLora | None] = {}
         """Their weights per layer, stacked at first use."""
-        self._blocks: list[tuple[int, int]] | None = None
-        """Index in `_adapters` (−1: base) and number of tokens of each block; None outside `active`."""
+        self._index_N: torch.Tensor | None = None
+        """Index in `_adapters` (−1: base) of each token; None outside `active`."""
+        self._rank_index: dict[tuple[int, ...], torch.Tensor] = {}
+        """Per `adapter_index`: the same as a tensor."""
         self._masks: dict[tuple[int, ...], torch.Tensor] = {}
         """Per `adapter_index`: mask of the ranks of each token, [N, R]."""
         for name, module in modules.items():
@@ -60,29 +71,46 @@ class BatchedLora:
             layer.forward = partial(self._forward, name, module, module.forward)
 
     @contextmanager
-    def active(
-        self, adapters: Mapping[str, LoraWeights]
-    ) -> Iterator[Callable[[Sequence[tuple[str | None, int]]], None]]:
-        """Apply adapters; call the result with (adapter, tokens) blocks before a forward."""
-
-        def before_forward(blocks: Sequence[tuple[str | None, int]]) -> None:
-            names = sorted({name for name, _ in blocks if name is not None})
-            self._select([adapters[name] for name in (sorted(adapters) if self._stack_all else names)])
-            stacked = [*map(id, self._adapters)]
-            indices: dict[str | None, int] = {name: stacked.index(id(adapters[name])) for name in names}
-            self._blocks = [(indices.get(name, -1), count) for name, count in blocks]
-            self._masks = {}
-
+    def active(self, adapters: Mapping[str, LoraWeights]) -> Iterator[BatchedLora]:
+        """Apply adapters in the block; before each forward, call `select` and `use`."""
+        self._loaded = adapters
         try:
-            yield before_forward
+            yield self
         finally:
-            self._blocks, self._masks = None, {}
+            self._loaded, self._index_N, self._masks = {}, None, {}
+
+    def select(self, names: Sequence[str | None]) -> list[int]:
+        """Stack the weights of these adapters; return the index of each name for `use`."""
+        needed = sorted({name for name in names if name is not None})
+        self._select([self._loaded[name] for name in (sorted(self._loaded) if self._stack_all else needed)])
+        stacked = [*map(id, self._adapters)]
+        indices: dict[str | None, int] = {name: stacked.index(id(self._loaded[name])) for name in needed}
+        return [indices.get(name, -1) for name in names]
+
+    def use(self, index_N: torch.Tensor) -> None:
+        """Set the index of each token's adapter, on the model's device."""
+        self._index_N, self._masks = index_N, {}
 
     def _select(self, adapters: list[LoraWeights]) -> None:
         """Stack these adapters, unless they are at least half of the current ones: some may pause for a while."""
         stacked = {id(lora) for lora in self._adapters}
         if not all(id(lora) in stacked for lora in adapters) or 2 * len(adapters) < len(stacked):
-            self._adapters, self._stacks = adapters, {}
+            before, self._adapters, self._stacks = self._stacks, adapters, {}
+            if self._fixed:
+                self._copy_stacks(before)
+
+    def _copy_stacks(self, before: dict[str, StackedLora | None]) -> None:
+        """Stack all layers, in the tensors of the earlier stacks if they fit."""
+        after = {name: self._get_stack(name, module.weight) for name, module in self._modules.items()}
+        ranks = [{n: stack and stack.adapter_index for n, stack in stacks.items()} for stacks in (before, after)]
+        if ranks[0] != ranks[1]:
+            self.version += 1
+            return
+        self._stacks = before
+        for old, new in zip(before.values(), after.values(), strict=True):
+            if old is not None and new is not None and old.b_RO is not None and new.b_RO is not None:
+                old.a.copy_(new.a)
+                old.b_RO.copy_(new.b_RO)
 
     def _get_stack(self, name: str, weight_OI: torch.Tensor) -> StackedLora | None:
         if name not in self._stacks:
@@ -102,14 +130,15 @@ class BatchedLora:
 
     def _mask(self, adapter_index: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         if adapter_index not in self._masks:
-            assert self._blocks
-            indices, counts = (torch.tensor(column) for column in zip(*self._blocks, strict=True))
-            mask_NR = indices.repeat_interleave(counts)[:, None] == torch.tensor(adapter_index)
-            self._masks[adapter_index] = mask_NR.to(like)
+            assert self._index_N is not None
+            if adapter_index not in self._rank_index:
+                self._rank_index[adapter_index] = torch.tensor(adapter_index, device=like.device)
+            mask_NR = self._index_N[:, None] == self._rank_index[adapter_index]
+            self._masks[adapter_index] = mask_NR.to(like.dtype)
         return self._masks[adapter_index]
 
     def _forward(self, name: str, layer: torch.nn.Linear, base: Forward, x_1NI: torch.Tensor) -> torch.Tensor:
-        stack = self._get_stack(name, layer.weight) if self._blocks else None
+        stack = None if self._index_N is None else self._get_stack(name, layer.weight)
         if stack is None:
             return base(x_1NI)
         mask_NR = self._mask(stack.adapter_index, x_1NI)

@@ -3,13 +3,16 @@
 A step prefills the uncomputed tokens of each sequence (a new prompt, or the token sampled last) and samples the next
 token of each. A new sequence reuses the KV cache of its dialogue's slot, or copies the longest cached prefix of another
 slot. If another sequence is about to prefill a shared prefix, it waits for the next step.
+
+With a `StaticDecoder`, sequences with one uncomputed token are computed by it, the others in a packed forward.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,8 +25,11 @@ from rl2f_core.models.backends.base import (
     SamplingParams,
     allowed_next,
 )
+from rl2f_core.models.backends.hf.batched_lora import BatchedLora
 from rl2f_core.models.backends.hf.kv_cache import KVCache
-from rl2f_core.models.backends.hf.packed_forward import forward_tokens
+from rl2f_core.models.backends.hf.packed_forward import forward_tokens, upload
+from rl2f_core.models.backends.hf.static_decoder import StaticDecoder, row_bucket
+from rl2f_core.models.backends.hf.token_sampling import sample_tokens
 from rl2f_core.models.backends.hf.token_scores import ScoredSampling, TokenScore, score_tokens
 from rl2f_core.models.modeling import logprobs
 from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM
@@ -31,10 +37,11 @@ from rl2f_core.types import FinishReason
 
 MIN_SHARED_PREFIX = 16
 """Tokens of a shared prefix for which a sequence waits one step instead of prefilling them too."""
+_log = logging.getLogger(__name__)
 LOGITS_CHUNK = 128
 """Sequences whose logits are in memory at once."""
-CDF_BLOCK_SIZE = 256
-"""Vocabulary entries per block of the two-level cumulative sum in `sample_tokens`."""
+MAX_ADMISSION_DELAY = 8
+"""Steps over static shapes that a prompt waits at most, so that several prompts share a prefill."""
 
 
 @dataclass(eq=False)
@@ -62,12 +69,19 @@ class RunningSequence(PendingGeneration):
         """Whether all prompt tokens are scored."""
         return isinstance(self.sampling, ScoredSampling) and self.sampling.score_prompt
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether each token depends only on the temperature, the banned tokens and a random number."""
+        sampling = self.sampling
+        scored = isinstance(sampling, ScoredSampling)
+        return not scored and not self.prompt.choices and (sampling.is_greedy or sampling.top_p >= 1)
+
 
 class ContinuousBatchingDecoder:
     """Samples completions with one model.
 
     `banned` tokens are never sampled. A forward has at most `max_prefill_tokens` prompt tokens. With `reuse_kv_cache`,
-    the KV cache of a dialogue stays for its next turn.
+    the KV cache of a dialogue stays for its next turn. `static` computes steps of one token.
     """
 
     def __init__(
@@ -79,26 +93,40 @@ class ContinuousBatchingDecoder:
         *,
         max_prefill_tokens: int,
         reuse_kv_cache: bool,
+        static: StaticDecoder | None = None,
     ) -> None:
         self.model, self.device, self.banned, self.eos_token_id = model, device, banned, eos_token_id
         self.max_prefill_tokens, self.reuse_kv_cache = max_prefill_tokens, reuse_kv_cache
+        self.static = static
+        self.kv = KVCache(device, token_major=static is not None)
         self.waiting: list[RunningSequence] = []
         """Sequences without a slot, in submission order."""
         self.num_forward_tokens = 0
         """Tokens of all forwards so far."""
         self._adapter_ids: defaultdict[str | None, int] = defaultdict(itertools.count(1).__next__)
         """Id of the current version of each adapter in the KV cache."""
+        self._admission_delay = 0
+        """Steps since prompts were admitted."""
         self.reset()
 
     # -- the cache ---------------------------------------------------------------------------------------------
     def reset(self) -> None:
-        """Drop the KV cache and all sequences."""
-        self.kv = KVCache(self.device)
-        self.keys: list[str] = []
+        """Drop the KV cache and all sequences; with `static`, the cache's buffers stay."""
+        if self.static is None:
+            self.kv = KVCache(self.device)
+        self.kv.clear()
+        self.keys: list[str] = [""] * self.kv.num_slots
         """Dialogue of each slot; empty if the slot is free."""
-        self.running: list[RunningSequence | None] = []
+        self.running: list[RunningSequence | None] = [None] * self.kv.num_slots
         """Running sequence of each slot."""
         self.waiting.clear()
+
+    def release(self) -> None:
+        """Free the KV cache's memory and that of CUDA graphs, and drop all sequences."""
+        self.kv = KVCache(self.device, token_major=self.static is not None)
+        if self.static is not None:
+            self.static.release()
+        self.reset()
 
     def invalidate_adapter(self, adapter: str | None) -> None:
         """Invalidate the cache entries of this adapter's old version."""
@@ -132,36 +160,84 @@ class ContinuousBatchingDecoder:
                 self._free_slot(sequence)
 
     @torch.inference_mode()
-    def step(
-        self, adapters: set[str | None], before_forward: Callable[[list[tuple[str | None, int]]], None] | None = None
-    ) -> list[RunningSequence]:
-        """Run one forward for these adapters; return the sequences that got a token.
+    def step(self, adapters: set[str | None], lora: BatchedLora | None = None) -> list[RunningSequence]:
+        """Compute a token of the sequences of these adapters; return the sequences that got one.
 
-        `before_forward` is called with (adapter, number of tokens) of each block of the forward, in order.
+        `lora` applies their adapters, if these are not merged.
         """
         self._admit_waiting(adapters)
         self._compact_slots()
         blocks = self._schedule_tokens(adapters)
-        if before_forward is not None:
-            before_forward([(sequence.adapter, count) for sequence, count in blocks])
-        hidden_NH, last_B = forward_tokens(self.model, self.kv, [(seq.slot, count) for seq, count in blocks])
-        self.num_forward_tokens += sum(count for _, count in blocks)
-        self._score_prompts(blocks, hidden_NH)
-        slots = [sequence.slot for sequence, _ in blocks]
-        ready = [i for i, slot in enumerate(slots) if self.kv.num_computed[slot] == self.kv.num_tokens[slot]]
-        sequences = [blocks[i][0] for i in ready]
-        sampled = [i for i in ready if blocks[i][0].sampling.max_new_tokens]
-        self._sample([blocks[i][0] for i in sampled], hidden_NH[last_B[sampled]])
+        single: list[RunningSequence] = []
+        if self.static is not None:
+            single = [sequence for sequence, count in blocks if count == 1 and self._is_last(sequence)]
+            one_token = set(single)
+            blocks = [block for block in blocks if block[0] not in one_token]
+        self.num_forward_tokens += sum(count for _, count in blocks) + len(single)
+        sequences = self._compute_packed(blocks, lora) if blocks else []
+        if single:
+            self._compute_static(single, lora)
+        sequences += single
         for sequence in sequences:
             if not sequence.sampling.max_new_tokens:
                 self._finish(sequence, FinishReason.LENGTH)
         return sequences
 
+    def _is_last(self, sequence: RunningSequence) -> bool:
+        """Whether exactly one token of a sequence is uncomputed, its last one."""
+        return bool(self.kv.num_tokens[sequence.slot] - self.kv.num_computed[sequence.slot] == 1)
+
+    def _compute_packed(
+        self, blocks: Sequence[tuple[RunningSequence, int]], lora: BatchedLora | None
+    ) -> list[RunningSequence]:
+        """Run a packed forward; return the sequences whose tokens are all computed, and sample their next ones."""
+        if lora is not None:
+            indices = lora.select([sequence.adapter for sequence, _ in blocks])
+            lora.use(upload([np.repeat(indices, [count for _, count in blocks])], self.device)[0])
+        kernel = None if self.static is None else self.static.kernel
+        hidden_NH = forward_tokens(self.model, self.kv, [(seq.slot, count) for seq, count in blocks], kernel)
+        self._score_prompts(blocks, hidden_NH)
+        ends = itertools.accumulate(count for _, count in blocks)
+        ready = [
+            (sequence, end - 1)
+            for (sequence, _), end in zip(blocks, ends, strict=True)
+            if self.kv.num_computed[sequence.slot] == self.kv.num_tokens[sequence.slot]
+        ]
+        sampled = [(sequence, last) for sequence, last in ready if sequence.sampling.max_new_tokens]
+        self._sample([sequence for sequence, _ in sampled], _take(hidden_NH, [last for _, last in sampled]))
+        return [sequence for sequence, _ in ready]
+
+    def _compute_static(self, sequences: Sequence[RunningSequence], lora: BatchedLora | None) -> None:
+        """Compute the last token of each sequence over static shapes, and sample its next one."""
+        assert self.static is not None
+        indices = [-1] * len(sequences) if lora is None else lora.select([s.adapter for s in sequences])
+        slots = np.array([sequence.slot for sequence in sequences])
+        uniforms = [s.uniforms[len(s.token_ids)] if s.sampling.max_new_tokens else 0.0 for s in sequences]
+        temperatures = [0.0 if s.sampling.is_greedy else s.sampling.temperature for s in sequences]
+        try:
+            tokens, logps, hidden_JH = self.static.step(
+                self.kv, slots, np.array([uniforms, temperatures, indices]), lora
+            )
+        except RuntimeError as error:
+            if not self.static.captures:
+                raise
+            _log.warning("Decode steps run without CUDA graphs, which failed: %s", error)
+            self.static = None
+            self._compute_packed([(sequence, 1) for sequence in sequences], lora)
+            return
+        other = [s for s in sequences if s.sampling.max_new_tokens and not s.is_plain]
+        slots_other = [sequence.slot for sequence in other]
+        for sequence, slot in zip(sequences, slots.tolist(), strict=True):
+            if sequence.is_plain and sequence.sampling.max_new_tokens:
+                self._append_token(sequence, tokens[slot], logps[slot])
+        if other:
+            self._sample(other, _take(hidden_JH, slots_other))
+
     # -- slots -------------------------------------------------------------------------------------------------
     def _admit_waiting(self, adapters: set[str | None]) -> None:
         """Assign a slot to each waiting sequence that need not wait for a shared prefix."""
         joining = [sequence for sequence in self.waiting if sequence.adapter in adapters]
-        if not joining:
+        if not joining or self._delays_admission(adapters, len(joining)):
             return
         slots = list(zip(self.running, self.keys, strict=True))
         num_used = sum(sequence is not None or bool(key) for sequence, key in slots)
@@ -174,6 +250,17 @@ class ContinuousBatchingDecoder:
         self.keys += [""] * num_new
         admitted = {sequence for sequence in joining if self._assign_slot(sequence)}
         self.waiting = [sequence for sequence in self.waiting if sequence not in admitted]
+
+    def _delays_admission(self, adapters: set[str | None], num_joining: int) -> bool:
+        """Whether prompts wait for others, because a prefill takes longer than a step over static shapes."""
+        num_running = sum(sequence is not None and sequence.adapter in adapters for sequence in self.running)
+        is_delayed = (
+            self.static is not None
+            and MAX_ADMISSION_DELAY * num_joining < num_running
+            and self._admission_delay < MAX_ADMISSION_DELAY
+        )
+        self._admission_delay = self._admission_delay + 1 if is_delayed else 0
+        return is_delayed
 
     def _assign_slot(self, sequence: RunningSequence) -> bool:
         """Assign a slot; False to wait for another sequence's prefill of the prefix."""
@@ -202,6 +289,8 @@ class ContinuousBatchingDecoder:
         """Compact running slots, because attention covers the whole slot range."""
         used = [slot for slot, sequence in enumerate(self.running) if sequence is not None]
         if not used or 4 * (used[-1] + 1) <= 5 * len(used) + 16:
+            return
+        if self.static is not None and row_bucket(used[-1] + 1) <= row_bucket(len(used) * 9 // 8):
             return
         holes = [slot for slot in range(len(used)) if self.running[slot] is None]
         for hole, slot in zip(holes, reversed(used), strict=False):
@@ -255,20 +344,22 @@ class ContinuousBatchingDecoder:
         for (temperature, top_p), indices in groups.items():
             for start in range(0, len(indices), LOGITS_CHUNK):
                 chunk = indices[start : start + LOGITS_CHUNK]
-                logits_BV = logprobs.compute_logits(self.model, hidden_BH[chunk])
+                logits_BV = logprobs.compute_logits(self.model, _take(hidden_BH, chunk))
                 scored = [j for j, i in enumerate(chunk) if isinstance(sequences[i].sampling, ScoredSampling)]
-                scored_SV = logits_BV[scored]
+                scored_SV = _take(logits_BV, scored).clone() if scored else logits_BV[:0]
                 logits_BV = logits_BV / temperature if temperature not in (0, 1) else logits_BV
                 logits_BV.index_fill_(1, self.banned, MASK_VALUE)
                 logits_BV = _restrict_to_choices(logits_BV, [sequences[i] for i in chunk])
                 if temperature == 0:
-                    token_B, logp_B = logits_BV.argmax(1), torch.zeros(len(chunk))  # the lowest id on ties
+                    token_B, logp_B = logits_BV.argmax(1), logits_BV.new_zeros(len(chunk))  # the lowest id on ties
                 else:
-                    uniform = [sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk]
-                    uniform_B = torch.tensor(uniform, dtype=torch.float64).to(self.device)
-                    token_B, logp_B = sample_tokens(logits_BV, uniform_B, top_p)
-                self._score_sampled([sequences[chunk[j]] for j in scored], scored_SV, token_B[scored].tolist())
-                for i, token, logp in zip(chunk, token_B.tolist(), logp_B.tolist(), strict=True):
+                    uniforms = np.array([sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk])
+                    (bits_B,) = upload([uniforms.view(np.int64)], self.device)
+                    token_B, logp_B = sample_tokens(logits_BV, bits_B.view(torch.float64), top_p)
+                values, logps = torch.stack([token_B.double(), logp_B.double()]).tolist()  # one transfer
+                tokens = [int(value) for value in values]
+                self._score_sampled([sequences[chunk[j]] for j in scored], scored_SV, [tokens[j] for j in scored])
+                for i, token, logp in zip(chunk, tokens, logps, strict=True):
                     self._append_token(sequences[i], token, logp)
 
     def _score_sampled(
@@ -306,44 +397,23 @@ def _restrict_to_choices(logits_BV: torch.Tensor, sequences: Sequence[RunningSeq
     if allowed_BK is None:
         return logits_BV
     logits_BV = logprobs.restrict(logits_BV, allowed_BK)
-    for row_V, sequence in zip(logits_BV, sequences, strict=True):
-        choices = sequence.prompt.choices
-        if choices and not sequence.sampling.is_greedy and all(len(choice) == 1 for choice in choices):
-            logp_V = row_V.log_softmax(0)
-            sequence.choice_logprobs = tuple(logp_V[[choice[0] for choice in choices]].tolist())
+    labels = [
+        [] if sequence.sampling.is_greedy or any(len(choice) > 1 for choice in sequence.prompt.choices)
+        else [choice[0] for choice in sequence.prompt.choices]
+        for sequence in sequences
+    ]  # fmt: skip
+    indices = [i for i, tokens in enumerate(labels) if tokens]
+    if indices:
+        label_RK = logprobs.allowed_tensor([labels[i] for i in indices], logits_BV.device)
+        assert label_RK is not None
+        logps_RK = _take(logits_BV, indices).log_softmax(1).gather(1, label_RK).tolist()
+        for i, logps in zip(indices, logps_RK, strict=True):
+            sequences[i].choice_logprobs = tuple(logps[: len(labels[i])])
     return logits_BV
 
 
-def sample_tokens(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, top_p: float = 1.0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sample one token per row by inverse transform; return it and its logprob under the full distribution, both [B].
-
-    The result of a row depends only on its logits and its uniform number. The cumulative distribution is computed over
-    blocks of the vocabulary, then within the selected block, both in float64.
-    """
-    p_BV = full_BV = logits_BV.softmax(1)
-    if top_p < 1:
-        sorted_BV, order_BV = p_BV.sort(dim=1, descending=True, stable=True)
-        nucleus_BV = sorted_BV.cumsum(1) - sorted_BV < top_p
-        p_BV = torch.zeros_like(p_BV).scatter(1, order_BV, sorted_BV * nucleus_BV)
-    rows, size = p_BV.shape
-    padded_BV = torch.nn.functional.pad(p_BV, (0, -size % CDF_BLOCK_SIZE)) if size % CDF_BLOCK_SIZE else p_BV
-    p_BNK = padded_BV.view(rows, -1, CDF_BLOCK_SIZE)
-    mass_BN = p_BNK.sum(2).double()
-    cdf_BN = mass_BN.cumsum(1)
-    target_B1 = uniform_B.to(cdf_BN.dtype).unsqueeze(1) * cdf_BN[:, -1:]
-    block_B1 = _first_above(cdf_BN, target_B1)
-    mass_B1 = mass_BN.gather(1, block_B1)
-    fraction_B1 = (target_B1 - cdf_BN.gather(1, block_B1) + mass_B1) / mass_B1
-    inner_BK = p_BNK[torch.arange(rows, device=p_BNK.device), block_B1.squeeze(1)].double().cumsum(1)
-    offset_B1 = _first_above(inner_BK, fraction_B1 * inner_BK[:, -1:])
-    token_B = (block_B1 * CDF_BLOCK_SIZE + offset_B1).squeeze(1)
-    return token_B, full_BV.gather(1, token_B[:, None]).squeeze(1).log()
-
-
-def _first_above(cdf_BN: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
-    """Return the first entry, with mass, whose cumulative sum exceeds the target."""
-    return torch.minimum(
-        torch.searchsorted(cdf_BN, target_B1, right=True), torch.searchsorted(cdf_BN, cdf_BN[:, -1:].contiguous())
-    )
+def _take(rows: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
+    """Return rows of a tensor; without a copy if these are all of them, in order."""
+    if list(indices) == list(range(len(rows))):
+        return rows
+    return rows[upload([np.array(indices, dtype=np.int64)], rows.device)[0]]

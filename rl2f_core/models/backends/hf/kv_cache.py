@@ -1,7 +1,8 @@
 """KV cache with variable-length slots, and the tokens in each slot.
 
 Position i of a slot is token i of its sequence. A slot keeps its content until it is overwritten, so another prompt
-with the same prefix can continue or copy it. Buffers are allocated ahead and written in place.
+with the same prefix can continue or copy it. Buffers are allocated ahead and written in place. One position beyond the
+capacity takes the writes of rows without a token, which steps over static shapes have.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import torch
 
 SPARE_TOKENS = 64
 """Capacity beyond the required number of tokens."""
+POSITIONS_MULTIPLE = 64
+"""Positions of a slot are a multiple of this, which attention masks of fused kernels need."""
 
 
 class KVCache:
-    """Two buffers [slots, kv heads, capacity, head dim] per layer, and the token ids."""
+    """Two buffers [slots, kv heads, capacity + 1, head dim] per layer, and the token ids.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    With `token_major`, they are views of [slots, capacity + 1, kv heads, head dim], as variable-length kernels need.
+    """
+
+    def __init__(self, device: torch.device, *, token_major: bool = False) -> None:
+        self.device, self.token_major = device, token_major
         self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.tokens = np.full((0, 0), -1, dtype=np.int64)
         """Tokens of each slot; those from `num_computed` on have no keys and values yet."""
@@ -40,14 +46,29 @@ class KVCache:
         """Maximum number of tokens of a slot."""
         return int(self.tokens.shape[1])
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of all buffers."""
+        return sum(buffer.nbytes for pair in self._buffers.values() for buffer in pair)
+
+    def clear(self) -> None:
+        """Forget the tokens of all slots, but keep the buffers."""
+        self.tokens.fill(-1)
+        self.adapter_ids.fill(-1)
+        self.num_tokens.fill(0)
+        self.num_computed.fill(0)
+
     def reserve(self, slots: int, tokens: int) -> None:
         """Grow to at least this number of slots and capacity in tokens."""
         if slots <= self.num_slots and tokens <= self.capacity:
             return
         slots = self.num_slots if slots <= self.num_slots else max(slots, self.num_slots * 5 // 4)
-        capacity = self.capacity if tokens <= self.capacity else max(tokens + SPARE_TOKENS, self.capacity * 5 // 4)
+        capacity = self.capacity
+        if tokens > capacity:
+            positions = max(tokens + SPARE_TOKENS, capacity * 5 // 4) + 1
+            capacity = positions + -positions % POSITIONS_MULTIPLE - 1
         for layer, (key, value) in self._buffers.items():  # first, because this may run out of memory
-            self._buffers[layer] = (_grow(key, slots, capacity), _grow(value, slots, capacity))
+            self._buffers[layer] = (self._grow(key, slots, capacity), self._grow(value, slots, capacity))
         num_new = slots - self.num_slots
         self.tokens = np.pad(self.tokens, ((0, num_new), (0, capacity - self.capacity)), constant_values=-1)
         self.num_tokens = np.pad(self.num_tokens, (0, num_new))
@@ -59,8 +80,8 @@ class KVCache:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write new keys and values; return the layer's buffers."""
         if layer not in self._buffers:  # zeros: masked entries are multiplied by 0, which must not give NaN
-            shapes = [(self.num_slots, x.shape[1], self.capacity, x.shape[2]) for x in (key_NHD, value_NHD)]
-            self._buffers[layer] = (key_NHD.new_zeros(shapes[0]), value_NHD.new_zeros(shapes[1]))
+            key, value = (self._allocate(x, self.num_slots, x.shape[1], self.capacity) for x in (key_NHD, value_NHD))
+            self._buffers[layer] = key, value
         key, value = self._buffers[layer]
         key[slot_N, :, position_N] = key_NHD
         value[slot_N, :, position_N] = value_NHD
@@ -107,10 +128,15 @@ class KVCache:
         for array in (self.tokens, self.num_tokens, self.num_computed, self.adapter_ids):
             array[[a, b]] = array[[b, a]]
 
+    def _allocate(self, like: torch.Tensor, slots: int, heads: int, capacity: int) -> torch.Tensor:
+        """Return zeros [slots, heads, capacity + 1, head dim]."""
+        if self.token_major:
+            return like.new_zeros(slots, capacity + 1, heads, like.shape[-1]).transpose(1, 2)
+        return like.new_zeros(slots, heads, capacity + 1, like.shape[-1])
 
-def _grow(buffer: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
-    """Copy a buffer to one with at least this size."""
-    old_slots, heads, old_capacity, dim = buffer.shape
-    grown = buffer.new_zeros(max(slots, old_slots), heads, max(capacity, old_capacity), dim)
-    grown[:old_slots, :, :old_capacity] = buffer
-    return grown
+    def _grow(self, buffer: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+        """Copy a buffer to one with at least this size."""
+        old_slots, heads, positions, _ = buffer.shape
+        grown = self._allocate(buffer, max(slots, old_slots), heads, max(capacity, positions - 1))
+        grown[:old_slots, :, :positions] = buffer
+        return grown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -158,18 +158,22 @@ def load_full(folder: Path, parameters: Mapping[str, torch.nn.Parameter]) -> Ful
 
 
 class LoraMerger:
-    """Switches a model between its base, merged adapters and full checkpoints by replacing weight tensors.
+    """Switches a model between its base, merged adapters and full checkpoints.
 
-    The weights of the last adapter stay in memory, so switching between it and the base is fast.
+    By default it replaces weight tensors, and the weights of the last adapter stay in memory, so switching between it
+    and the base is fast. With `in_place` it writes into the model's tensors, as CUDA graphs need, and merges again.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, in_place: bool = False) -> None:
+        self.in_place = in_place
         self.modules = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
         self.parameters = dict(model.named_parameters())
         self.active: str | None = None
         self._base: dict[torch.nn.Parameter, torch.Tensor] = {}
         """Base weights of the parameters with other weights."""
         self._merged: dict[str, dict[torch.nn.Parameter, torch.Tensor]] = {}
+        self._copies: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """With `in_place`: base weights of the parameters that an adapter has changed."""
 
     @property
     def device(self) -> torch.device:
@@ -191,22 +195,34 @@ class LoraMerger:
         self._restore()
         if name is None:
             return
-        if name not in self._merged:
-            self._merged.clear()
-            self._merged[name] = self._replacements(adapters[name])
-        for parameter, weight in self._merged[name].items():
-            self._base[parameter] = parameter.data
-            parameter.data = weight
+        if self.in_place:
+            self._write(adapters[name])
+        else:
+            if name not in self._merged:
+                self._merged.clear()
+                self._merged[name] = dict(self._replacements(adapters[name]))
+            for parameter, weight in self._merged[name].items():
+                self._base[parameter] = parameter.data
+                parameter.data = weight
         self.active = name
 
-    def _replacements(self, adapter: LoraWeights | FullWeights) -> dict[torch.nn.Parameter, torch.Tensor]:
-        """Return the changed weights of an adapter by parameter."""
+    def _write(self, adapter: LoraWeights | FullWeights) -> None:
+        """Copy the weights of an adapter into the model's tensors, and keep those of the base."""
+        for parameter, weight in self._replacements(adapter):
+            if parameter not in self._copies:
+                self._copies[parameter] = parameter.data.clone()
+            self._base[parameter] = self._copies[parameter]
+            parameter.data.copy_(weight)
+
+    def _replacements(self, adapter: LoraWeights | FullWeights) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Yield the changed weights of an adapter by parameter."""
         if isinstance(adapter, FullWeights):
-            return {p: adapter.tensors[name].to(p.device, p.dtype) for name, p in self.parameters.items()}
-        return {
-            cast("torch.nn.Parameter", self.modules[module].weight): self._merge(module, a, b, adapter.scale)
-            for module, (a, b) in adapter.pairs.items()
-        }
+            for name, p in self.parameters.items():
+                yield p, adapter.tensors[name].to(p.device, p.dtype)
+        else:
+            for module, (a, b) in adapter.pairs.items():
+                weight = cast("torch.nn.Parameter", self.modules[module].weight)
+                yield weight, self._merge(module, a, b, adapter.scale)
 
     def _merge(self, module: str, a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
         weight = self.modules[module].weight
@@ -214,6 +230,9 @@ class LoraMerger:
 
     def _restore(self) -> None:
         for parameter, base in self._base.items():
-            parameter.data = base
+            if self.in_place:
+                parameter.data.copy_(base)
+            else:
+                parameter.data = base
         self._base.clear()
         self.active = None

@@ -1,14 +1,15 @@
 """One forward over tokens of many sequences, packed without padding.
 
 All layers but attention see one long sequence. Attention writes the new keys and values into the `KVCache`, and each
-token attends to its own slot. Sequences with a similar number of tokens form one attention batch, so at most half of
-it is padding.
+token attends to its own slot, by torch's variable-length kernel if it is usable. Otherwise sequences with a similar
+number of tokens form one attention batch, so at most half of it is padding.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM, prefers_ma
 PACKED = "rl2f_packed"
 MAX_SLOTS_PER_USED_SLOT = 3
 """A view of a slot range replaces a copy of the used slots up to this ratio."""
+MASK_LENGTH_MULTIPLE = 8
+"""Positions of an attention batch on a GPU are a multiple of this; divides `POSITIONS_MULTIPLE`."""
 
 
 @dataclass
@@ -29,11 +32,11 @@ class AttentionBatch:
     """J slots whose attention is computed together, with Q queries each over S positions."""
 
     slots: slice | torch.Tensor
-    source: torch.Tensor
-    """Token of each query, [J · Q]; any token for padding."""
-    query: torch.Tensor
+    source: torch.Tensor | None
+    """Token of each query, [J · Q]; any token for padding. None if query i is token i."""
+    query: torch.Tensor | None
     """Indices of the queries that are not padding, [T]."""
-    token: torch.Tensor
+    token: torch.Tensor | None
     """Token of each of these, [T]."""
     position: torch.Tensor
     """Position of each query, [J, Q]."""
@@ -69,15 +72,63 @@ class AttentionBatch:
 
 
 @dataclass
+class VarlenBatch:
+    """Arguments of torch's variable-length kernel for J sequences; all tensors are int32."""
+
+    kernel: Callable[..., Any]
+    cu_seq_q: torch.Tensor
+    """First token of each sequence, and the number of tokens, [J + 1]."""
+    cu_seq_k: torch.Tensor
+    """First position of each sequence's slot in all positions, and their number, [J + 1]."""
+    used_J: torch.Tensor
+    """Positions of each slot that the sequence's last token attends to, itself included."""
+    max_q: int
+    """Maximum number of tokens of a sequence."""
+
+    def attend(
+        self, q_NHD: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float
+    ) -> torch.Tensor:
+        """Compute causal attention within the slots, [N, heads, D]. Buffers are token-major."""
+        right = -1 if window is None and self.max_q == 1 else 0  # without a window, grouped heads become one query
+        out_NHD: torch.Tensor = self.kernel(
+            q_NHD,
+            keys.transpose(1, 2).flatten(0, 1),
+            values.transpose(1, 2).flatten(0, 1),
+            self.cu_seq_q,
+            self.cu_seq_k,
+            self.max_q,
+            keys.shape[2],
+            scale=scale,
+            window_size=(-1 if window is None else window - 1, right),
+            enable_gqa=q_NHD.shape[1] != keys.shape[1],
+            seqused_k=self.used_J,
+            num_splits=1,  # the number of splits would depend on the other sequences
+        )
+        return out_NHD
+
+
+def find_varlen_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Callable[..., Any] | None:
+    """Return torch's variable-length attention if it supports these inputs and lengths below the slots', else None."""
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16) or head_dim % 8 or head_dim > 256:
+        return None
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    has_arguments = {"seqused_k", "num_splits", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters)
+    return varlen_attn if has_arguments and torch.cuda.get_device_capability(device) >= (8, 0) else None
+
+
+@dataclass
 class PackedBatch:
-    """Slot, position and attention batch of N tokens."""
+    """Slot and position of N tokens, and how they attend: `varlen` or `batches`."""
 
     kv: KVCache
     slot_N: torch.Tensor
     position_N: torch.Tensor
+    """Position in the slot where a token's keys and values are stored."""
     batches: list[AttentionBatch]
-    last: torch.Tensor
-    """Index of the last token of each block."""
+    varlen: VarlenBatch | None = None
 
 
 def packed_attention(
@@ -100,54 +151,95 @@ def packed_attention(
         module.layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1), packed.slot_N, packed.position_N
     )
     heads, count, width = query.shape[1:]
-    shared, scale = heads // key.shape[1], scaling or width**-0.5
+    scale = scaling or width**-0.5
     query_NHD = query[0].transpose(0, 1)
+    if packed.varlen is not None:
+        return packed.varlen.attend(query_NHD, keys, values, sliding_window, scale)[None], None
+    whole = next((batch for batch in packed.batches if batch.source is None), None)
+    if whole is not None:
+        return _attend(query_NHD, keys, values, whole, sliding_window, scale)[None], None
     out_NHD = query.new_empty(count, heads, value.shape[-1])
     for batch in packed.batches:
-        slots, queries = batch.position.shape
-        q = query_NHD[batch.source].reshape(slots, queries, key.shape[1], shared, width)
-        q = q.permute(0, 2, 3, 1, 4).reshape(slots, key.shape[1], shared * queries, width)
-        k, v = (x[:, :, : batch.length][batch.slots] for x in (keys, values))
-        out = _attend(q, k, v, batch, sliding_window, shared, scale)
-        out = out.reshape(slots, key.shape[1], shared, queries, -1).permute(0, 3, 1, 2, 4)
-        out_NHD[batch.token] = out.reshape(slots * queries, heads, -1)[batch.query]
+        out = _attend(query_NHD[batch.source], keys, values, batch, sliding_window, scale)
+        out_NHD[batch.token] = out[batch.query]
     return out_NHD[None], None
 
 
 def _attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    query_NHD: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
     batch: AttentionBatch,
     window: int | None,
-    shared: int,
     scale: float,
 ) -> torch.Tensor:
-    """Compute softmax(q kᵀ · scale) v by the faster of two kernels."""
+    """Compute the attention of J · Q queries, [J · Q, heads, D], by the faster of two kernels."""
+    slots, queries = batch.position.shape
+    heads, width = query_NHD.shape[1:]
+    shared = heads // keys.shape[1]
+    q = query_NHD.reshape(slots, queries, keys.shape[1], shared, width)
+    q = q.permute(0, 2, 3, 1, 4).reshape(slots, keys.shape[1], shared * queries, width)
+    k, v = (x[:, :, : batch.length][batch.slots] for x in (keys, values))
     if prefers_matmul_attention(q.device, q.dtype):
         blocked = batch.mask(window, shared, torch.bool)
         scores = torch.matmul(q, k.transpose(2, 3)).mul_(scale).masked_fill_(blocked, MASK_VALUE)
-        return torch.matmul(scores.softmax(-1), v)
-    mask = batch.mask(window, shared, q.dtype)
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        out = torch.matmul(scores.softmax(-1), v)
+    else:
+        mask = batch.mask(window, shared, q.dtype)
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    out = out.reshape(slots, keys.shape[1], shared, queries, -1).permute(0, 3, 1, 2, 4)
+    return out.reshape(slots * queries, heads, -1)
 
 
-def pack_tokens(kv: KVCache, blocks: Sequence[tuple[int, int]]) -> PackedBatch:
-    """Pack the next tokens of (slot, number of tokens) blocks, in slot order."""
-    slots, counts = np.array(blocks).T
-    starts = np.concatenate([[0], counts.cumsum()[:-1]])
-    slot_N = slots.repeat(counts)
-    position_N = np.arange(counts.sum()) - starts.repeat(counts) + kv.num_computed[slots].repeat(counts)
+def upload(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Copy int64 arrays to a device, to a GPU in one transfer that the host does not wait for."""
+    if device.type == "cpu":
+        return [torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)) for array in arrays]
+    flat = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays]).astype(np.int64))
+    is_cuda = device.type == "cuda"
+    flat = (flat.pin_memory() if is_cuda else flat).to(device, non_blocking=is_cuda)
+    parts = flat.split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def _pack_tokens(
+    kv: KVCache, blocks: Sequence[tuple[int, int]], kernel: Callable[..., Any] | None
+) -> tuple[torch.Tensor, PackedBatch]:
+    """Pack the next tokens of (slot, number of tokens) blocks, in slot order; also return their ids, [N]."""
+    slots_J, counts_J = np.array(blocks).T
+    starts_J, computed_J = counts_J.cumsum() - counts_J, kv.num_computed[slots_J]
+    slot_N = slots_J.repeat(counts_J)
+    position_N = np.arange(counts_J.sum()) - starts_J.repeat(counts_J) + computed_J.repeat(counts_J)
+    arrays = [kv.tokens[slot_N, position_N], slot_N, position_N]
+    if kernel is not None:
+        offsets = (np.append(x, end) for x, end in ((starts_J, len(slot_N)), (slots_J, kv.num_slots)))
+        ids, slot, position, *lengths = upload([*arrays, *offsets, computed_J + counts_J], kv.device)
+        cu_seq_q, cu_seq_k, used_J = (x.int() for x in lengths)
+        cu_seq_k = cu_seq_k * (kv.capacity + 1)
+        varlen = VarlenBatch(kernel, cu_seq_q, cu_seq_k, used_J, int(counts_J.max()))
+        return ids, PackedBatch(kv, slot, position, [], varlen)
     by_size: dict[int, list[int]] = defaultdict(list)
-    for i, count in enumerate(counts):
+    for i, count in enumerate(counts_J):
         by_size[int(count - 1).bit_length()].append(i)
-    batches = [_attention_batch(kv, slots[i], counts[i], starts[i]) for i in map(np.array, by_size.values())]
-    to = kv.device
-    return PackedBatch(kv, _tensor(slot_N, to), _tensor(position_N, to), batches, _tensor(starts + counts - 1, to))
+    layouts = [_layout(kv, slots_J[i], counts_J[i], starts_J[i]) for i in map(np.array, by_size.values())]
+    ids, slot, position, *parts = upload([*arrays, *(x for layout in layouts for x in layout[0])], kv.device)
+    batches = []
+    for i, (_, slots, length) in enumerate(layouts):
+        source, query, token, position_JQ, slots_K = parts[5 * i : 5 * i + 5]
+        batch = AttentionBatch(slots_K if slots is None else slots, source, query, token, position_JQ, length)
+        if len(layouts) == 1 and len(source) == len(slot_N):  # without padding, in slot order
+            batch.source = batch.query = batch.token = None
+        batches.append(batch)
+    return ids, PackedBatch(kv, slot, position, batches)
 
 
-def _attention_batch(kv: KVCache, slots_J: np.ndarray, counts_J: np.ndarray, starts_J: np.ndarray) -> AttentionBatch:
-    """Build an attention batch. A dense slot range is a view, which includes idle slots."""
+def _layout(
+    kv: KVCache, slots_J: np.ndarray, counts_J: np.ndarray, starts_J: np.ndarray
+) -> tuple[tuple[np.ndarray, ...], slice | None, int]:
+    """Compute source, query, token, position and slots of an attention batch, its slot range, and its length.
+
+    A dense slot range is a view, which includes idle slots; None if the slots are copied.
+    """
     computed_J = kv.num_computed[slots_J]
     low, high, width = int(slots_J.min()), int(slots_J.max()) + 1, int(counts_J.max())
     dense = MAX_SLOTS_PER_USED_SLOT * len(slots_J) >= high - low
@@ -158,27 +250,34 @@ def _attention_batch(kv: KVCache, slots_J: np.ndarray, counts_J: np.ndarray, sta
     token_T = starts_J.repeat(counts_J) + step_T
     source, position = np.zeros(num_rows * width, dtype=np.int64), np.zeros(num_rows * width, dtype=np.int64)
     source[query_T], position[query_T] = token_T, computed_J.repeat(counts_J) + step_T
-    to = kv.device
-    return AttentionBatch(
-        slots=slice(low, high) if dense else _tensor(slots_J, to),
-        source=_tensor(source, to),
-        query=_tensor(query_T, to),
-        token=_tensor(token_T, to),
-        position=_tensor(position.reshape(num_rows, width), to),
-        length=int((computed_J + counts_J).max()),
-    )
-
-
-def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
+    arrays = (source, query_T, token_T, position.reshape(num_rows, width), slots_J)
+    length = int((computed_J + counts_J).max())
+    if kv.device.type != "cpu":  # fused kernels pad masks of other lengths in each layer
+        length += -length % MASK_LENGTH_MULTIPLE
+    return arrays, slice(low, high) if dense else None, length
 
 
 def forward_tokens(
-    model: CausalLM, kv: KVCache, blocks: Sequence[tuple[int, int]]
-) -> tuple[torch.Tensor, torch.Tensor]:
+    model: CausalLM,
+    kv: KVCache,
+    blocks: Sequence[tuple[int, int]],
+    kernel: Callable[..., Any] | None = None,
+) -> torch.Tensor:
     """Compute the next tokens of (slot, number of tokens) blocks, in slot order, and update `kv.num_computed`.
 
-    Returns the hidden states of all tokens, [N, H], and the index of the last token of each block.
+    `kernel` is the variable-length attention, if it is usable. Returns the hidden states of all tokens, [N, H].
+    Raises `ModelError` if the model does not support custom attention.
+    """
+    ids_N, packed = _pack_tokens(kv, blocks, kernel)
+    hidden_NH = run_decoder(model, ids_N, packed.position_N, packed)
+    for slot, count in blocks:
+        kv.num_computed[slot] += count
+    return hidden_NH
+
+
+def run_decoder(model: CausalLM, ids_N: torch.Tensor, position_N: torch.Tensor, packed: PackedBatch) -> torch.Tensor:
+    """Compute the hidden states [N, H] of tokens at these positions of their sequences.
+
     Raises `ModelError` if the model does not support custom attention.
     """
     from transformers import AttentionInterface
@@ -191,20 +290,15 @@ def forward_tokens(
             fix="Use a model like Llama, Qwen or Mistral.",
         )
     AttentionInterface.register(PACKED, packed_attention)
-    packed = pack_tokens(kv, blocks)
-    done = kv.num_computed
-    ids = np.concatenate([kv.tokens[slot, done[slot] : done[slot] + count] for slot, count in blocks])
     before, config._attn_implementation = config._attn_implementation, PACKED
     try:
-        hidden_1NH = decoder(
-            input_ids=_tensor(ids, kv.device)[None],
-            attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=kv.device),  # required, but unused
-            position_ids=packed.position_N[None],
+        hidden_1NH: torch.Tensor = decoder(
+            input_ids=ids_N[None],
+            attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ids_N.device),  # required, but unused
+            position_ids=position_N[None],
             use_cache=False,
             packed=packed,
         ).last_hidden_state
     finally:
         config._attn_implementation = before
-    for slot, count in blocks:
-        kv.num_computed[slot] += count
-    return hidden_1NH[0], packed.last
+    return hidden_1NH[0]

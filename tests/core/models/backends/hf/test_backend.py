@@ -29,10 +29,10 @@ def make(tiny: Path) -> Any:
     return build
 
 
-@pytest.fixture(scope="module")
-def shared(make: Any) -> HFBackend:
-    """One backend for the tests that leave nothing behind."""
-    return make()
+@pytest.fixture(scope="module", params=["off", "on"], ids=["packed", "static"])
+def shared(make: Any, request: pytest.FixtureRequest) -> HFBackend:
+    """One backend for the tests that leave nothing behind: with packed decode steps, and over static shapes."""
+    return make(cuda_graphs=request.param)
 
 
 @pytest.fixture

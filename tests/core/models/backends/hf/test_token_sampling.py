@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rl2f_core.models.backends.hf.decoder import sample_tokens
+from rl2f_core.models.backends.hf.token_sampling import sample_tokens
 
 
 def test_tokens_follow_the_uniform_number() -> None:
