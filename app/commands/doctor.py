@@ -270,6 +270,7 @@ def show_bench(report: JsonObject) -> None:
     ]
     header = ("rollout: batch", "prefill tokens/s", "decode tokens/s", "of matrix products", "of bandwidth")
     console.print(table(*header, rows=rollout))
+    console.print(f"decode steps: {report['decode']}", markup=False)
     update = [
         (str(row["micro_batch_tokens"]), f"{row['tokens_per_second']:,.0f}", f"{row['of_matmul']:.0%}")
         for row in report["update"]

@@ -47,6 +47,7 @@ def benchmark(model: ModelConfig, on_message: Callable[[str], None]) -> JsonObje
     }
     on_message("Measuring rollout …")
     report["rollout"] = rollouts(backend, gpu, start + BUDGET_SECONDS / 2)
+    report["decode"] = backend.decode_path
     backend.reset_prefix_cache()
     report["rollout_peak_bytes"] = measure.peak_bytes(device)
     on_message("Measuring update …")

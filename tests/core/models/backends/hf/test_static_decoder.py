@@ -297,7 +297,7 @@ def test_the_self_test_finds_stale_graphs_failing_captures_and_wrong_logprobs(
         assert check(packed) == "the capture failed"
     with monkeypatch.context() as patch:
         patch.setattr(static_decoder, "capture", lambda run, *args: run)
-        plain = static_decoder.AttentionBatch
+        plain: Any = static_decoder.AttentionBatch
         patch.setattr(
             static_decoder, "AttentionBatch", lambda *args: plain(*args[:4], (args[4] - 1).clamp(min=0), args[5])
         )
