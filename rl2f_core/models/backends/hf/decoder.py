@@ -204,7 +204,7 @@ class ContinuousBatchingDecoder:
             if self.kv.num_computed[sequence.slot] == self.kv.num_tokens[sequence.slot]
         ]
         sampled = [(sequence, last) for sequence, last in ready if sequence.sampling.max_new_tokens]
-        self._sample([sequence for sequence, _ in sampled], _take(hidden_NH, [last for _, last in sampled]))
+        self._sample([sequence for sequence, _ in sampled], _select_rows(hidden_NH, [last for _, last in sampled]))
         return [sequence for sequence, _ in ready]
 
     def _compute_static(self, sequences: Sequence[RunningSequence], lora: BatchedLora | None) -> None:
@@ -231,7 +231,7 @@ class ContinuousBatchingDecoder:
             if sequence.is_plain and sequence.sampling.max_new_tokens:
                 self._append_token(sequence, tokens[slot], logps[slot])
         if other:
-            self._sample(other, _take(hidden_JH, slots_other))
+            self._sample(other, _select_rows(hidden_JH, slots_other))
 
     # -- slots -------------------------------------------------------------------------------------------------
     def _admit_waiting(self, adapters: set[str | None]) -> None:
@@ -344,9 +344,9 @@ class ContinuousBatchingDecoder:
         for (temperature, top_p), indices in groups.items():
             for start in range(0, len(indices), LOGITS_CHUNK):
                 chunk = indices[start : start + LOGITS_CHUNK]
-                logits_BV = logprobs.compute_logits(self.model, _take(hidden_BH, chunk))
+                logits_BV = logprobs.compute_logits(self.model, _select_rows(hidden_BH, chunk))
                 scored = [j for j, i in enumerate(chunk) if isinstance(sequences[i].sampling, ScoredSampling)]
-                scored_SV = _take(logits_BV, scored).clone() if scored else logits_BV[:0]
+                scored_SV = _select_rows(logits_BV, scored).clone() if scored else logits_BV[:0]
                 logits_BV = logits_BV / temperature if temperature not in (0, 1) else logits_BV
                 logits_BV.index_fill_(1, self.banned, MASK_VALUE)
                 logits_BV = _restrict_to_choices(logits_BV, [sequences[i] for i in chunk])
@@ -406,13 +406,13 @@ def _restrict_to_choices(logits_BV: torch.Tensor, sequences: Sequence[RunningSeq
     if indices:
         label_RK = logprobs.allowed_tensor([labels[i] for i in indices], logits_BV.device)
         assert label_RK is not None
-        logps_RK = _take(logits_BV, indices).log_softmax(1).gather(1, label_RK).tolist()
+        logps_RK = _select_rows(logits_BV, indices).log_softmax(1).gather(1, label_RK).tolist()
         for i, logps in zip(indices, logps_RK, strict=True):
             sequences[i].choice_logprobs = tuple(logps[: len(labels[i])])
     return logits_BV
 
 
-def _take(rows: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
+def _select_rows(rows: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
     """Return rows of a tensor; without a copy if these are all of them, in order."""
     if list(indices) == list(range(len(rows))):
         return rows
