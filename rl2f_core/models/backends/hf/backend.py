@@ -113,7 +113,6 @@ class HFBackend(Backend):
 
     def _static_decoder(self, banned: torch.Tensor) -> StaticDecoder | None:
         """Return the decoder of steps over static shapes, unless they are disabled or fail the self-test."""
-        from rl2f_core.models.backends.hf.self_test import compare_graphs
         from rl2f_core.models.backends.hf.static_decoder import StaticDecoder, unsupported_by_static_shapes
 
         is_cuda, setting = self.device.type == "cuda", self.config.cuda_graphs
@@ -121,6 +120,8 @@ class HFBackend(Backend):
             return None
         reason = unsupported_by_static_shapes(self.model)
         if not reason and setting == "auto":
+            from rl2f_core.models.backends.hf.self_test import compare_graphs
+
             reason = compare_graphs(self.model, self.device, banned)
         if reason:
             _log.warning("Decode steps run without CUDA graphs: %s", reason)

@@ -28,18 +28,16 @@ from rl2f_core.models.backends.base import (
 from rl2f_core.models.backends.hf.batched_lora import BatchedLora
 from rl2f_core.models.backends.hf.kv_cache import KVCache
 from rl2f_core.models.backends.hf.packed_forward import forward_tokens, upload
-from rl2f_core.models.backends.hf.static_decoder import StaticDecoder, row_bucket
+from rl2f_core.models.backends.hf.static_decoder import LOGITS_CHUNK, StaticDecoder, row_bucket
 from rl2f_core.models.backends.hf.token_sampling import sample_tokens
 from rl2f_core.models.backends.hf.token_scores import ScoredSampling, TokenScore, score_tokens
 from rl2f_core.models.modeling import logprobs
 from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM
 from rl2f_core.types import FinishReason
 
+_log = logging.getLogger(__name__)
 MIN_SHARED_PREFIX = 16
 """Tokens of a shared prefix for which a sequence waits one step instead of prefilling them too."""
-_log = logging.getLogger(__name__)
-LOGITS_CHUNK = 128
-"""Sequences whose logits are in memory at once."""
 MAX_ADMISSION_DELAY = 8
 """Steps over static shapes that a prompt waits at most, so that several prompts share a prefill."""
 
@@ -356,8 +354,7 @@ class ContinuousBatchingDecoder:
                     uniforms = np.array([sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk])
                     (bits_B,) = upload([uniforms.view(np.int64)], self.device)
                     token_B, logp_B = sample_tokens(logits_BV, bits_B.view(torch.float64), top_p)
-                values, logps = torch.stack([token_B.double(), logp_B.double()]).tolist()  # one transfer
-                tokens = [int(value) for value in values]
+                tokens, logps = token_B.tolist(), logp_B.tolist()
                 self._score_sampled([sequences[chunk[j]] for j in scored], scored_SV, [tokens[j] for j in scored])
                 for i, token, logp in zip(chunk, tokens, logps, strict=True):
                     self._append_token(sequences[i], token, logp)

@@ -229,10 +229,10 @@ class LoraMerger:
         return (weight.float() + (b @ a) * scale).to(weight.dtype)
 
     def _restore(self) -> None:
-        for parameter, base in self._base.items():
-            if self.in_place:
-                parameter.data.copy_(base)
-            else:
+        if self.in_place and self._base:
+            torch._foreach_copy_([parameter.data for parameter in self._base], [*self._base.values()])
+        else:
+            for parameter, base in self._base.items():
                 parameter.data = base
         self._base.clear()
         self.active = None

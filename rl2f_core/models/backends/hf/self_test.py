@@ -11,10 +11,8 @@ from rl2f_core.models.backends.hf.static_decoder import StaticDecoder
 from rl2f_core.models.modeling.attention import CausalLM
 from rl2f_core.models.modeling.logprobs import right_padded, selected_logprobs
 
-PROMPT_TOKENS = (3, 17, 40)
-"""Lengths of the prompts."""
-NEW_TOKENS = 12
-"""Tokens of each completion."""
+PROMPT_TOKENS, NEW_TOKENS = (3, 17, 40), (12, 4, 12)
+"""Lengths of the prompts and of their completions; a row ends between two others."""
 MAX_REPLAY_ERROR = 1e-3
 """Largest difference of logprobs, in nats, between replayed and launched operations."""
 MAX_MEAN_ERROR = {torch.float32: 1e-3}
@@ -42,7 +40,8 @@ def _compare(model: CausalLM, device: torch.device, banned: torch.Tensor) -> str
         decoder = ContinuousBatchingDecoder(
             model, device, banned, -1, max_prefill_tokens=sum(PROMPT_TOKENS), reuse_kv_cache=False, static=static
         )
-        pending = decoder.submit(requests, SamplingParams(NEW_TOKENS), None)
+        samplings = map(SamplingParams, NEW_TOKENS)
+        pending = [decoder.submit([r], sampling, None)[0] for r, sampling in zip(requests, samplings, strict=True)]
         while decoder.pending:
             decoder.step({None})
         if decoder.static is None:
@@ -52,8 +51,8 @@ def _compare(model: CausalLM, device: torch.device, banned: torch.Tensor) -> str
     replayed, launched = results
     if [g.token_ids for g in replayed] != [g.token_ids for g in launched]:
         return "replayed graphs sample other tokens"
-    logps = np.array([g.logprobs for g in replayed])
-    error = float(np.abs(logps - [g.logprobs for g in launched]).max())
+    logps, launched_logps = (np.concatenate([g.logprobs for g in result]) for result in results)
+    error = float(np.abs(logps - launched_logps).max())
     if not error <= MAX_REPLAY_ERROR:
         return f"logprobs of replayed graphs differ by {error:.2g}"
     sequences = [r.token_ids + g.token_ids for r, g in zip(requests, replayed, strict=True)]
@@ -62,5 +61,5 @@ def _compare(model: CausalLM, device: torch.device, banned: torch.Tensor) -> str
     target_BT = attention_mask_BT & (position_T >= torch.tensor(PROMPT_TOKENS, device=device)[:, None])
     with torch.inference_mode():
         expected_N, _ = selected_logprobs(model, ids_BT, attention_mask_BT, target_BT, banned=banned)
-    error = float(np.abs(logps.reshape(-1) - expected_N.float().cpu().numpy()).mean())
+    error = float(np.abs(logps - expected_N.float().cpu().numpy()).mean())
     return "" if error <= MAX_MEAN_ERROR.get(model.dtype, 0.1) else f"logprobs differ by {error:.2g} on average"
