@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
 from collections.abc import Iterable, Sequence
@@ -110,6 +111,8 @@ def _add_pages(
         head=_stylesheet(),
     )
     blocks._queue.sleep_when_free = QUEUE_POLL_SECONDS
+    # no page shows a figure of Matplotlib, which Gradio imports with 40 MB at the first event
+    gr.utils.MatplotlibBackendMananger = contextlib.nullcontext  # type: ignore[misc, assignment]
     # the queue must run events on the mounted app, not on the one that Gradio created before
     mounted = (getattr(route, "app", None) for route in app.routes)
     blocks.app = next(mount for mount in mounted if isinstance(mount, gr.routes.App))

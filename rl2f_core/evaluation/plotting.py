@@ -277,15 +277,19 @@ def place_labels(targets: Sequence[float], gap: float, low: float, high: float) 
 
     All positions are within the limits. If not all labels fit, the gap shrinks.
     """
-    from scipy.optimize import isotonic_regression  # import takes 0.2 s
-
     count = len(targets)
     if count == 0:
         return []
     gap = min(gap, (high - low) / max(1, count - 1))
     order = np.argsort(targets, kind="stable")
     offsets = gap * np.arange(count)
-    ranked = isotonic_regression(np.asarray(targets)[order] - offsets).x
+    blocks: list[tuple[float, int]] = []  # means and sizes: isotonic regression by pooling adjacent violators
+    for mean, size in zip((np.asarray(targets)[order] - offsets).tolist(), [1] * count, strict=True):
+        while blocks and blocks[-1][0] > mean:
+            earlier, number = blocks.pop()
+            mean, size = (earlier * number + mean * size) / (number + size), number + size
+        blocks.append((mean, size))
+    ranked = np.repeat([mean for mean, _ in blocks], [size for _, size in blocks])
     placed = np.empty(count)
     placed[order] = np.clip(ranked, low, high - (count - 1) * gap) + offsets
     return placed.tolist()
