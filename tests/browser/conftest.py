@@ -123,6 +123,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.browser)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """End the shared servers after the last test of this folder: an idle server uses CPU time."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        for server in SHARED:
+            server.stop()
+
+
 @dataclass
 class Server:
     """A running `rl2f serve`."""
@@ -140,6 +148,10 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(how)
         self.process.wait(timeout=30)
+
+
+SHARED: list[Server] = []
+"""Servers that several files use."""
 
 
 def free_port() -> int:
@@ -250,6 +262,7 @@ def _add_recorded(root: Path, recorded: Path, name: str = "recorded", seed: int 
 def server(serve: Callable[..., Server]) -> Iterator[Server]:
     """One server for all tests that do not end it."""
     made = serve()
+    SHARED.append(made)
     yield made
     made.stop()
 
@@ -275,6 +288,7 @@ def replay(serve: Callable[..., Server], tmp_path_factory: pytest.TempPathFactor
     add_run(db, workspace, "odd", odd_events())
     db.close()
     made = serve(workspace.root)
+    SHARED.append(made)
     yield made
     made.stop()
 
