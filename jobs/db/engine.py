@@ -99,6 +99,7 @@ class Database:
                 json_serializer=functools.partial(json.dumps, ensure_ascii=False),
                 connect_args={"timeout": timeout} if self.sqlite else {},
                 pool_pre_ping=not self.sqlite,
+                query_cache_size=100,  # a compiled statement takes some 30 kB
             )
         except ImportError as error:
             raise StoreError(f"The driver of the database is missing: {error}.", value=self.name) from error
