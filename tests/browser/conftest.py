@@ -79,23 +79,21 @@ def recorded(shared: Path, server_environment: dict[str, str]) -> Path:
     """The folder of a small finished run, made by the real engine once a session; or RL2F_RECORDED, made before."""
     if ready := os.environ.get("RL2F_RECORDED"):
         return Path(ready)
+    from rl2f_core.config.loading import parse_config
+    from rl2f_core.run.directory import RunDir
+    from rl2f_core.run.events import JsonlSink
+    from rl2f_core.run.execute import execute
+
     folder = shared / "recorded-run"
     with FileLock(shared / "recorded-run.lock"):
         if not folder.exists():
             part = shared / "recorded-run.part"
             shutil.rmtree(part, ignore_errors=True)
-            config = shared / "recorded.yaml"
-            config.write_text(yaml.safe_dump(RECORDED))
-            done = subprocess.run(
-                [*COMMAND, "train", str(config), "--out", str(part)],
-                cwd=shared,
-                env=server_environment,
-                capture_output=True,
-                text=True,
-                timeout=900,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
+            config = parse_config(RECORDED)
+            made = RunDir.create(part, config)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("RL2F_HOME", server_environment["RL2F_HOME"])
+                assert execute(config, made, JsonlSink(made.events_path), bool).status == "succeeded"
             part.rename(folder)
     return folder
 

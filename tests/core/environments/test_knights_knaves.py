@@ -45,7 +45,9 @@ def zoey(env: KnightsKnaves | None = None) -> Task:
 # -- tasks and splits ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("people", "depth"), [(2, 2), (2, 3), (3, 2)])
+@pytest.mark.parametrize(
+    ("people", "depth"), [(2, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 3), (3, 2)))]
+)
 def test_splits_share_no_puzzle_up_to_renaming(people: int, depth: int) -> None:
     env = environment(people=people, depth=depth)
     keys = {split: {env.canonical(env.task(split, i)) for i in range(200)} for split in SPLITS}

@@ -145,10 +145,10 @@ SELF = {"type": "self_critique", "max_new_tokens": 9}
 @pytest.mark.parametrize(
     ("environment", "prompting", "teacher", "adapter"),
     [
-        ("guess_number", "append", {"type": "scripted"}, None),
+        pytest.param("guess_number", "append", {"type": "scripted"}, None, marks=pytest.mark.slow),
         ("secret_code", "reprompt", {"type": "scripted"}, ADAPTER),
         ("arithmetic", "append", LOCAL, ADAPTER),
-        ("guess_number", "reprompt", LOCAL, None),
+        pytest.param("guess_number", "reprompt", LOCAL, None, marks=pytest.mark.slow),
         ("secret_code", "append", SELF, ADAPTER),
     ],
 )
