@@ -78,17 +78,22 @@ def ties(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def hf(ties: Path) -> Any:
+def hf(ties: Path, cuda_graphs: Any = "off") -> Any:
     from rl2f_core.config.model import ModelConfig
     from rl2f_core.models.backends.hf.backend import HFBackend
 
-    return HFBackend(HFBackend.Config(), ModelConfig(name=str(ties), dtype="float32", device="cpu"))
+    return HFBackend(
+        HFBackend.Config(cuda_graphs=cuda_graphs), ModelConfig(name=str(ties), dtype="float32", device="cpu")
+    )
 
 
+@pytest.mark.parametrize("cuda_graphs", ["off", "on"])
 @pytest.mark.parametrize("temperature", COLD)
-def test_a_cold_hf_backend_takes_the_lowest_of_equally_likely_tokens(ties: Path, temperature: float) -> None:
+def test_a_cold_hf_backend_takes_the_lowest_of_equally_likely_tokens(
+    ties: Path, temperature: float, cuda_graphs: str
+) -> None:
     prompts = [GenerationRequest((50, 51, 52), seed) for seed in range(12)]
-    sampled = hf(ties).generate(prompts, SamplingParams(5, temperature, 0.9))
+    sampled = hf(ties, cuda_graphs).generate(prompts, SamplingParams(5, temperature, 0.9))
     assert {generation.token_ids for generation in sampled} == {(EQUAL,) * 5}
     assert {generation.logprobs for generation in sampled} == {(0.0,) * 5}
 

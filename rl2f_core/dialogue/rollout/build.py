@@ -35,7 +35,7 @@ def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Prog
     """Build the backend of a run and its rollout workers, if any.
 
     The `meta.json` of `run_dir` records the choice of the backend and its reason; a message to `progress` does if there
-    is CUDA.
+    is CUDA, and how decode steps are computed.
     """
     choice = resolve_backend(config.backend, config.model)
     if run_dir is not None and current_group().is_main_process:
@@ -43,6 +43,8 @@ def build_backend(config: BaseRun, run_dir: RunDir | None = None, progress: Prog
     if progress is not None and choice.is_notable:
         progress.message(f"Backend {choice.config.type}: {choice.reason}.")
     backend: Backend = registry.get("backend", choice.config.type)(choice.config, config.model)
+    if progress is not None and choice.is_notable and backend.decode_path:
+        progress.message(f"Decode steps: {backend.decode_path}.")
     if not config.resources.rollout_workers:
         return backend
     return cast(Backend, RayBackend(backend, RolloutWorkerGroup(config, build_backend, build_engine)))

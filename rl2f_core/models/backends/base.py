@@ -180,6 +180,11 @@ class Backend(ABC):
         self.config = config
         self.model_config = model
 
+    @property
+    def decode_path(self) -> str:
+        """How decode steps are computed, if the backend chooses between several ways; otherwise empty."""
+        return ""
+
     @abstractmethod
     def generate(
         self, prompts: Sequence[GenerationRequest], sampling: SamplingParams, adapter: str | None = None

@@ -130,7 +130,6 @@ class HFBackend(Backend):
 
     @property
     def decode_path(self) -> str:
-        """How decode steps of one token are computed."""
         static = self._decoder.static
         if static is None:
             return "packed forward, no CUDA graphs"

@@ -217,7 +217,7 @@ class ContinuousBatchingDecoder:
                 self.kv, slots, np.array([uniforms, temperatures, indices]), lora
             )
         except RuntimeError as error:
-            if not self.static.captures:
+            if not self.static.falls_back:
                 raise
             _log.warning("Decode steps run without CUDA graphs, which failed: %s", error)
             self.static = None

@@ -23,7 +23,7 @@ from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM, prefers_ma
 PACKED = "rl2f_packed"
 MAX_SLOTS_PER_USED_SLOT = 3
 """A view of a slot range replaces a copy of the used slots up to this ratio."""
-MASK_LENGTH_MULTIPLE = 8
+MASK_LENGTH_MULTIPLE = 16
 """Positions of an attention batch on a GPU are a multiple of this; divides `POSITIONS_MULTIPLE`."""
 
 

@@ -37,6 +37,7 @@ def _compare(model: CausalLM, device: torch.device, banned: torch.Tensor) -> str
     results = []
     for captures in (True, False):
         static = StaticDecoder(model, device, banned, captures=captures)
+        static.falls_back = False
         decoder = ContinuousBatchingDecoder(
             model, device, banned, -1, max_prefill_tokens=sum(PROMPT_TOKENS), reuse_kv_cache=False, static=static
         )
@@ -44,8 +45,6 @@ def _compare(model: CausalLM, device: torch.device, banned: torch.Tensor) -> str
         pending = [decoder.submit([r], sampling, None)[0] for r, sampling in zip(requests, samplings, strict=True)]
         while decoder.pending:
             decoder.step({None})
-        if decoder.static is None:
-            return "the capture failed"
         results.append(finished_generations(pending))
         decoder.release()
     replayed, launched = results

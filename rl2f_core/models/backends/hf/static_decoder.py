@@ -75,6 +75,8 @@ class StaticDecoder:
 
     def __init__(self, model: CausalLM, device: torch.device, banned: torch.Tensor, *, captures: bool) -> None:
         self.model, self.device, self.banned, self.captures = model, device, banned, captures
+        self.falls_back = captures
+        """Whether packed steps replace this decoder after an error."""
         config = model.get_decoder().config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.kernel = find_varlen_kernel(device, model.dtype, head_dim)

@@ -54,11 +54,12 @@ def write_adapter(tiny: Path, made: Path, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def backends(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HFBackend]:
-    """By how speakers share the model."""
+    """By how speakers share the model; `fixed` decodes over static shapes and merges in place."""
     folders = [write_adapter(tiny, tmp_path_factory.mktemp("adapter"), seed) for seed in (1, 2)]
     made = {}
-    for speakers in ("merged", "batched", "auto"):
-        config = HFBackend.Config(multi_lora=speakers)  # type: ignore[arg-type]
+    for speakers in ("merged", "batched", "auto", "fixed"):
+        fixed: dict[str, Any] = {"multi_lora": "merged", "cuda_graphs": "on"}
+        config = HFBackend.Config(**(fixed if speakers == "fixed" else {"multi_lora": speakers}))
         made[speakers] = HFBackend(config, ModelConfig(name=str(tiny), dtype="float32", device="cpu"))
         made[speakers].load_adapter(ADAPTER, folders[0])
         made[speakers].load_adapter("other", folders[1])
@@ -167,7 +168,7 @@ def test_batching_concurrency_and_multi_lora_change_no_token_of_a_dialogue(
     expected = run("static", 128)
     assert len({len(turns) for *_, turns, _ in content(expected)}) > 2
     assert len({len(tokens) for *_, turns, _ in content(expected) for tokens, *_ in turns}) > 4
-    ways: list[Any] = [("static", 4), ("continuous", 128), ("continuous", 4)]
+    ways: list[Any] = [("static", 4), ("continuous", 128), ("continuous", 4), ("continuous", 5, "fixed")]
     more = ("continuous", 5, "batched") if teacher is LOCAL else ("continuous", 1)
     for way in [*ways, *([more] if teacher is not SELF else [])]:
         rollouts = run(*way)
@@ -284,6 +285,7 @@ def test_adapters_share_a_step_only_if_merging_is_not_enough(backends: dict[str,
     found = {name: [backend._uses_batched_lora(kind) for kind in kinds] for name, backend in backends.items()}
     assert found == {
         "merged": [False] * 5,
+        "fixed": [False] * 5,
         "batched": [False, False, True, True, True],
         "auto": [False, False, False, True, True],
     }

@@ -157,7 +157,8 @@ def test_slots_may_be_released_and_compacted_between_turns(backend: HFBackend) -
     assert_same([kept], [backend.generate(chosen, SAMPLING)], 1e-4)
 
 
-def test_sliding_windows_give_the_tokens_of_transformers(tmp_path: Path, tiny: Path) -> None:
+@pytest.mark.parametrize("cuda_graphs", ["off", "on"])
+def test_sliding_windows_give_the_tokens_of_transformers(tmp_path: Path, tiny: Path, cuda_graphs: Any) -> None:
     """Every second layer of this model looks 8 tokens back; the library computes the same without our cache."""
     import shutil
 
@@ -175,7 +176,9 @@ def test_sliding_windows_give_the_tokens_of_transformers(tmp_path: Path, tiny: P
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(config).eval()
     model.save_pretrained(folder)
-    windowed = HFBackend(HFBackend.Config(), ModelConfig(name=str(folder), dtype="float32", device="cpu"))
+    windowed = HFBackend(
+        HFBackend.Config(cuda_graphs=cuda_graphs), ModelConfig(name=str(folder), dtype="float32", device="cpu")
+    )
     cold = SamplingParams(max_new_tokens=6, temperature=1e-4)
     start = opening(windowed)
     (first,) = windowed.generate([GenerationRequest(start, 1, "d")], cold)

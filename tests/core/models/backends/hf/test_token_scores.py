@@ -17,10 +17,11 @@ from rl2f_core.models.backends.hf.token_scores import ScoredSampling, score_toke
 PROMPT = "What is 12 + 34? The answer is 46. Try again. " * 3
 
 
-@pytest.fixture(scope="module")
-def backend(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> HFBackend:
+@pytest.fixture(scope="module", params=["off", "on"], ids=["packed", "static"])
+def backend(tiny: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> HFBackend:
     """The tiny model with the adapter `tuned`; prefills at most 16 tokens at a time."""
-    built = HFBackend(HFBackend.Config(), ModelConfig(name=str(tiny), dtype="float32", device="cpu"), unmerged=True)
+    settings = HFBackend.Config(cuda_graphs=request.param)
+    built = HFBackend(settings, ModelConfig(name=str(tiny), dtype="float32", device="cpu"), unmerged=True)
     built._decoder.max_prefill_tokens = 16
     built.load_adapter("tuned", save_adapter(tiny, tmp_path_factory.mktemp("adapters") / "tuned", 1))
     return built
