@@ -222,7 +222,7 @@ class Checks:
             rows.append({**ours, "generate": theirs, "ratio": ours["tokens_per_second"] / theirs})
             self.keep({"decode": rows})
         profile = profiled(lambda: measure.rollout_speed(backend, BATCHES[self.device][0], 64, 12), self.device)
-        return {"decode": rows, "profile": profile}
+        return {"decode": rows, "path": backend.decode_path, "profile": profile}
 
     def _benchmark(self, name: str) -> dict[str, Any]:
         """Run one benchmark, which writes its file after each answer."""

@@ -94,10 +94,12 @@ class HFBackend(Backend):
         self.adapters: dict[str, LoraWeights | FullWeights] = {}
         banned = torch.tensor(self.tokenizer.banned_token_ids, dtype=torch.long, device=self.device)
         static = self._static_decoder(banned)
-        self._merger = LoraMerger(self.model, in_place=static is not None)
         self._is_mixed = False
         """Whether several adapters were active since the last reset, with static shapes."""
         self._prepacked = prepack_model(self.model, self.device, self.dtype)
+        self._keeps_tensors = static is not None and self._prepacked is None
+        """Whether adapters are copied into the same tensors; packed weights need new ones."""
+        self._merger = LoraMerger(self.model, in_place=self._keeps_tensors)
         self._batched_lora: BatchedLora | None = None
         if self.device.type == "cuda":
             self.preferred_batch_size = 256
@@ -217,7 +219,7 @@ class HFBackend(Backend):
                     self._merger.modules,
                     prepacked=self._prepacked is not None,
                     stack_all=self.unmerged or self._decoder.static is not None,
-                    fixed=self._decoder.static is not None,
+                    fixed=self._keeps_tensors,
                 )
                 self._merger.activate(None, self.adapters)
                 with self._batched_lora.active(self._lora_adapters()) as lora:

@@ -20,7 +20,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
-from rl2f_core.models.backends.hf import packed_forward, self_test, static_decoder
+from rl2f_core.models.backends.hf import batched_lora, cpu_prepack, packed_forward, self_test, static_decoder
 from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.models.backends.hf.batched_lora import BatchedLora
 from rl2f_core.models.backends.hf.decoder import MAX_ADMISSION_DELAY, RunningSequence
@@ -199,6 +199,26 @@ def test_adapters_that_shared_a_step_stay_batched_until_the_next_reset(model: Pa
     ]  # fmt: skip
     backend.reset_prefix_cache()
     assert not backend._uses_batched_lora({"a"})
+
+
+@pytest.mark.parametrize("mode", ["merged", "batched"])
+def test_prepacked_weights_are_never_written_in_place(
+    model: Path, adapters: list[Path], monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    """A packed copy of a weight is found by the address of the weight; here it is the weight itself."""
+    monkeypatch.setattr(cpu_prepack, "prepack", lambda weight: weight.clone())
+    monkeypatch.setattr(batched_lora, "prepack", lambda weight: weight.clone())
+    for module in (cpu_prepack, batched_lora):
+        monkeypatch.setattr(module, "prepacked_linear", torch.nn.functional.linear)
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu_prepack, "prepack_model", lambda model, *args: cpu_prepack.Prepacked(model))
+        backend = load(model, multi_lora=mode)
+    packed = load(model, cuda_graphs="off", multi_lora=mode)
+    for i in range(2):
+        for one in (backend, packed):
+            one.load_adapter("a", adapters[i])
+            one.reset_prefix_cache()
+        assert_equal(play(backend, requests(6), ["a", None]), play(packed, requests(6), ["a", None]))
 
 
 def test_an_adapter_more_or_of_another_rank_is_captured_again(
