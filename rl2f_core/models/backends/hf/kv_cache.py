@@ -14,6 +14,8 @@ import torch
 
 SPARE_TOKENS = 64
 """Capacity beyond the required number of tokens."""
+MIN_GROWN_SLOTS = 8
+"""Number of slots up to which growth doubles it."""
 POSITIONS_MULTIPLE = 64
 """Positions of a slot are a multiple of this, which attention masks of fused kernels need."""
 
@@ -62,7 +64,9 @@ class KVCache:
         """Grow to at least this number of slots and capacity in tokens."""
         if slots <= self.num_slots and tokens <= self.capacity:
             return
-        slots = self.num_slots if slots <= self.num_slots else max(slots, self.num_slots * 5 // 4)
+        if slots > self.num_slots:
+            slots = max(slots, self.num_slots * 5 // 4, min(2 * self.num_slots, MIN_GROWN_SLOTS))
+        slots = max(slots, self.num_slots)
         capacity = self.capacity
         if tokens > capacity:
             positions = max(tokens + SPARE_TOKENS, capacity * 5 // 4) + 1

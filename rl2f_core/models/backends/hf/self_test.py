@@ -16,14 +16,15 @@ PROMPT_TOKENS, NEW_TOKENS = (3, 17, 40), (12, 4, 12)
 MAX_REPLAY_ERROR = 1e-3
 """Largest difference of logprobs, in nats, between replayed and launched operations."""
 MAX_MEAN_ERROR = {torch.float32: 1e-3}
-"""Mean absolute difference to the learner's logprobs, in nats, that is rounding; 0.1 for 16-bit numbers."""
+"""Largest mean absolute difference to the learner's logprobs, in nats. For 16-bit numbers it is 0.15: SmolLM2-135M in
+bfloat16 has 0.04 by rounding, 0.4 with positions and 0.9 with a mask that are wrong by one."""
 
 
 def compare_graphs(model: CausalLM, device: torch.device, banned: torch.Tensor) -> str:
     """Generate with CUDA graphs and without; return what differs, or what failed; empty if nothing."""
     try:
         return _compare(model, device, banned)
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -61,4 +62,4 @@ def _compare(model: CausalLM, device: torch.device, banned: torch.Tensor) -> str
     with torch.inference_mode():
         expected_N, _ = selected_logprobs(model, ids_BT, attention_mask_BT, target_BT, banned=banned)
     error = float(np.abs(logps - expected_N.float().cpu().numpy()).mean())
-    return "" if error <= MAX_MEAN_ERROR.get(model.dtype, 0.1) else f"logprobs differ by {error:.2g} on average"
+    return "" if error <= MAX_MEAN_ERROR.get(model.dtype, 0.15) else f"logprobs differ by {error:.2g} on average"

@@ -321,8 +321,7 @@ def test_the_self_test_finds_stale_graphs_failing_captures_and_wrong_logprobs(
         assert check(packed) == "replayed graphs sample other tokens"
     with monkeypatch.context() as patch:
         patch.setattr(static_decoder, "capture", lambda *args: 1 / 0)
-        with pytest.raises(ZeroDivisionError):  # an error of the program, not of the device
-            check(packed)
+        assert check(packed) == "ZeroDivisionError: division by zero"
         patch.setattr(static_decoder, "capture", lambda *args: torch.zeros(2) @ torch.zeros(3))
         assert check(packed).startswith("RuntimeError: ")
         assert not caplog.records  # the backend logs the reason
