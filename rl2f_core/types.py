@@ -467,6 +467,8 @@ class TrainingSample:
     """The tokens were sampled under another prompt, so ρ does not measure how far the policy moved."""
     allowed_tokens: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """By position, the only tokens over which its probability is normalized; at other positions all are."""
+    weighted_positions: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Positions of the tokens with any weight."""
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
@@ -487,11 +489,14 @@ class TrainingSample:
             raise ValueError(f"TrainingSample.policy_loss is {self.policy_loss!r}; known: {', '.join(POLICY_LOSSES)}.")
         if self.reference_prompt_ids is not None and not self.reference_prompt_ids:
             raise ValueError("TrainingSample.reference_prompt_ids is empty; None is the sample's own prompt.")
+        weights = zip(self.rl_weights, self.ce_weights, self.kl_weights, strict=True)
+        positions = tuple(position for position, (a, b, c) in enumerate(weights) if a or b or c)
+        object.__setattr__(self, "weighted_positions", positions)
 
     @property
     def num_weighted_tokens(self) -> int:
         """Number of tokens with any weight."""
-        return sum(bool(a or b or c) for a, b, c in zip(self.rl_weights, self.ce_weights, self.kl_weights, strict=True))
+        return len(self.weighted_positions)
 
     @property
     def has_gradient(self) -> bool:

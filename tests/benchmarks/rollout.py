@@ -197,7 +197,7 @@ def rows_of(rollout: Rollout) -> dict[str, Any]:
 
     rng = random.Random(rollout.dialogue.id)
     (row,) = policy_samples(rollout, [rng.gauss(0.5, 1.0) for _ in rollout.dialogue.turns], kl=False)
-    return dataclasses.asdict(row)
+    return {f.name: getattr(row, f.name) for f in dataclasses.fields(row) if f.init}
 
 
 def parameters(model: CausalLM) -> dict[str, int]:

@@ -326,6 +326,10 @@ class RayBackend:
         self.inner.load_adapter(name, folder)
         self.workers.load_adapter(name, folder)
 
+    def copy_adapter(self, *arguments: object) -> bool:
+        """Return False: the workers load files."""
+        return False
+
     def __getattr__(self, name: str) -> Any:
         if name == "inner":  # not set yet while the object is copied
             raise AttributeError(name)

@@ -20,7 +20,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rl2f_core.learning.learner.micro_batch import weighted_positions
 from rl2f_core.types import TrainingSample
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def with_old_logprobs(sample: TrainingSample, logps: Sequence[float], clip_max: 
     """
     old_logprobs, rl, advantages = list(sample.logprobs), list(sample.rl_weights), list(sample.advantages)
     corrected = clip_max is not None and not sample.off_context
-    for position, logp in zip(weighted_positions(sample), logps, strict=True):
+    for position, logp in zip(sample.weighted_positions, logps, strict=True):
         if corrected and rl[position]:
             advantages[position] *= truncated_ratio(logp, old_logprobs[position], clip_max)
         if rl[position] and (corrected or sample.policy_loss == "awr"):
@@ -75,7 +74,7 @@ def sampler_mismatch(scored: Iterable[tuple[TrainingSample, Sequence[float]]], c
     """
     total = kl = ratio = truncated = 0.0
     for sample, logps in scored:
-        for position, logp in zip(weighted_positions(sample), logps, strict=True):
+        for position, logp in zip(sample.weighted_positions, logps, strict=True):
             weight = sample.rl_weights[position]
             if not weight or sample.off_context:
                 continue

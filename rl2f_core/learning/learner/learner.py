@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import nn
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
@@ -126,10 +127,8 @@ class Learner(TrainableAdapter):
             part, sums = part + value_part, sums | value_sums
         self.accelerator.backward(part * scale if scale != 1 else part)
         return {
-            "loss": float(part.detach()),
-            "entropy": float(entropy_N.detach().sum()),
             "tokens": len(entropy_N),
-            **sums,
+            **to_floats({"loss": part.detach(), "entropy": entropy_N.detach().sum(), **sums}),
         }
 
     def set_learning_rates(self, now: ResolvedStage, options: LossConfig) -> None:
@@ -200,6 +199,11 @@ class Learner(TrainableAdapter):
         self.optimizer.zero_grad()
         tokens = sum(len(s.token_ids) for s in samples)
         return seconds * tokens / sum(len(s.token_ids) for s in batch.samples)
+
+
+def to_floats(sums: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Return the values of scalars, read from the device at once."""
+    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
 
 
 def check_finite(samples: Sequence[TrainingSample]) -> None:

@@ -75,90 +75,93 @@ def policy_objective(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig
         return clipped_surrogate(log_ratio_N.exp(), batch.advantages_N, config)
     value_N = torch.zeros_like(logp_N)
     for code, name in enumerate(POLICY_LOSSES):
-        indices = (batch.policy_loss_N == code).nonzero()[:, 0]  # separate: ρ of another loss's tokens may overflow
-        if not len(indices):
-            continue
-        ratio, advantages = log_ratio_N[indices].exp(), batch.advantages_N[indices]
+        is_own_N = batch.policy_loss_N == code
+        ratio_N = torch.where(is_own_N, log_ratio_N, 0.0).exp()  # ρ of another loss's tokens may overflow
         if name == "ppo":
-            part = clipped_surrogate(ratio, advantages, config)
+            part_N = clipped_surrogate(ratio_N, batch.advantages_N, config)
         elif name == "cispo":
-            part = ratio.detach().clamp(1 - config.epsilon, 1 + config.epsilon_high) * advantages * logp_N[indices]
+            part_N = ratio_N.detach().clamp(1 - config.epsilon, 1 + config.epsilon_high) * batch.advantages_N * logp_N
         else:
-            part = ratio * advantages
-        value_N = value_N.index_add(0, indices, part)
+            part_N = ratio_N * batch.advantages_N
+        value_N = torch.where(is_own_N, part_N, value_N)
     return value_N
 
 
 def kl_loss(logp_N: torch.Tensor, batch: TokenBatch, kl: KLConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss of the kl term and the estimated divergence, both for the M tokens with kl weight, [M].
+    """Return the loss of the kl term and the estimated divergence, both [N] and 0 for tokens without kl weight.
 
     Raises:
         ValueError: The reference, or the divergence of whole distributions, is missing.
     """
-    mask_N = batch.kl_N != 0  # other tokens may have no reference, and exp(d) may overflow: inf · 0 is NaN
-    logp_M = logp_N[mask_N]
+    is_weighted_N = batch.kl_N != 0  # other tokens may have no reference, and exp(d) may overflow: inf · 0 is NaN
     if kl.compares_distributions:
         if batch.divergence_N is None:
             raise ValueError("The divergence of whole distributions needs those of the reference.")
-        loss_M = estimate_M = batch.divergence_N[mask_N]
+        loss_N = estimate_N = torch.where(is_weighted_N, batch.divergence_N, 0.0)
     else:
         if batch.reference_N is None:
             raise ValueError("A kl weight needs the reference's log-probabilities.")
-        reference_M = batch.reference_N[mask_N]
-        loss_M = k3(logp_M, reference_M) if kl.divergence == "k3" else score_function(logp_M, reference_M)
-        estimate_M = loss_M if kl.divergence == "k3" else logp_M - reference_M
+        own_N, reference_N = (torch.where(is_weighted_N, x_N, 0.0) for x_N in (logp_N, batch.reference_N))
+        loss_N = k3(own_N, reference_N) if kl.divergence == "k3" else score_function(own_N, reference_N)
+        estimate_N = loss_N if kl.divergence == "k3" else own_N - reference_N
     if kl.distillation_is_clip is not None:
-        loss_M = loss_M * ratio_weights(logp_M, batch.old_logprobs_N[mask_N], kl.distillation_is_clip)
-    return loss_M, estimate_M.detach()
+        weights_N = ratio_weights(logp_N, batch.old_logprobs_N, kl.distillation_is_clip)
+        loss_N = loss_N * torch.where(is_weighted_N, weights_N, 0.0)
+    return loss_N, estimate_N.detach()
 
 
 def loss(
     logp_N: torch.Tensor, batch: TokenBatch, norms: LossNormalizers, config: LossConfig
-) -> tuple[torch.Tensor, dict[str, float]]:
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return this micro-batch's part of the loss, and sums for the metrics (divide each by its term's norm).
+
+    Nothing here waits for the device: the sums are tensors without gradient, which a caller reads after its backward
+    pass.
 
     Raises:
         ValueError: A kl weight has no reference (`kl_loss`), or the entropies are missing.
     """
     total = logp_N.new_zeros(())
-    sums: dict[str, float] = {}
+    sums: dict[str, torch.Tensor] = {}
     if norms.rl:
         part = -(policy_objective(logp_N, batch, config) * batch.rl_N).sum()
         total = total + part / norms.rl
-        sums["rl"] = float(part.detach())
+        sums["rl"] = part.detach()
         sums |= _ratio_sums(logp_N.detach(), batch, config)
         if config.entropy_coef:
             if batch.entropy_N is None:
                 raise ValueError("The entropy term needs the policy's entropies.")
             part = -(batch.entropy_N * batch.rl_N).sum()
             total = total + config.entropy_coef * part / norms.rl
-            sums["negative_entropy"] = float(part.detach())
+            sums["negative_entropy"] = part.detach()
     if norms.ce:
         part = -(logp_N * batch.ce_N).sum()
         total = total + config.ce_coef * part / norms.ce
-        sums["ce"] = float(part.detach())
+        sums["ce"] = part.detach()
     if norms.kl:
-        weights_M = batch.kl_N[batch.kl_N != 0]
-        loss_M, estimate_M = kl_loss(logp_N, batch, config.kl)
-        total = total + config.kl_coef * (loss_M * weights_M).sum() / norms.kl
-        sums["kl"] = float((estimate_M * weights_M).sum())
+        loss_N, estimate_N = kl_loss(logp_N, batch, config.kl)
+        total = total + config.kl_coef * (loss_N * batch.kl_N).sum() / norms.kl
+        sums["kl"] = (estimate_N * batch.kl_N).sum()
     return total, sums
 
 
-def _ratio_sums(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> dict[str, float]:
-    """Return weighted sums of ρ, of clipped tokens and of ρ − 1 − log ρ; `off_…` for off-context tokens."""
+def _ratio_sums(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> dict[str, torch.Tensor]:
+    """Return weighted sums of ρ, of clipped tokens and of ρ − 1 − log ρ; `off_…` for off-context tokens, if any."""
     log_ratio_N = logp_N - batch.old_logprobs_N
     ratio_N = log_ratio_N.exp()
     outside_N = (ratio_N < 1 - config.epsilon) | (ratio_N > 1 + config.epsilon_high)
     if batch.policy_loss_N is not None:
-        outside_N &= torch.isin(batch.policy_loss_N, torch.tensor(CLIPPED, device=logp_N.device))
-    active_N = batch.rl_N * (batch.advantages_N != 0)
-    off_context_N = torch.zeros_like(outside_N) if batch.off_context_N is None else batch.off_context_N
-    sums: dict[str, float] = {}
-    for prefix, mask_N in (("", ~off_context_N), ("off_", off_context_N)):
-        weight_N = batch.rl_N[mask_N]
-        sums[f"{prefix}weight"] = float(weight_N.sum())
-        sums[f"{prefix}ratio"] = float((ratio_N[mask_N] * weight_N).sum())
-        sums[f"{prefix}clipped"] = float((outside_N[mask_N] * active_N[mask_N]).sum())
-        sums[f"{prefix}mismatch"] = float(((ratio_N[mask_N] - 1 - log_ratio_N[mask_N]) * weight_N).sum())
-    return sums
+        first, second = CLIPPED
+        outside_N &= (batch.policy_loss_N == first) | (batch.policy_loss_N == second)
+    values = {
+        "weight": batch.rl_N,
+        "ratio": ratio_N * batch.rl_N,
+        "clipped": outside_N * batch.rl_N * (batch.advantages_N != 0),
+        "mismatch": (ratio_N - 1 - log_ratio_N) * batch.rl_N,
+    }
+    off_N = batch.off_context_N
+    if off_N is None:
+        return {name: value_N.sum() for name, value_N in values.items()}
+    return {name: torch.where(off_N, 0.0, value_N).sum() for name, value_N in values.items()} | {
+        f"off_{name}": torch.where(off_N, value_N, 0.0).sum() for name, value_N in values.items()
+    }

@@ -6,14 +6,15 @@ part by the normalizers of all of them, so the parts add up to the loss of a sin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from rl2f_core.learning.learner.losses import LossNormalizers, TokenBatch
 from rl2f_core.models.modeling.logprobs import allowed_tensor, right_padded
+from rl2f_core.models.modeling.sequence_packing import to_device
 from rl2f_core.types import POLICY_LOSSES, TrainingSample
 
 
@@ -25,6 +26,9 @@ class MicroBatch:
     input_BT: torch.Tensor
     attention_mask_BT: torch.Tensor
     target_mask_BT: torch.Tensor
+    row_N: torch.Tensor
+    """Row of each target token."""
+    column_N: torch.Tensor
     tokens: TokenBatch
     prefixes: tuple[int, ...]
     """Length of each sample's prefix that predicts no weighted token; samples may share prefixes."""
@@ -39,20 +43,14 @@ class MicroBatch:
         return [effective_length(sample) for sample in self.samples]
 
 
-def weighted_positions(sample: TrainingSample) -> list[int]:
-    """Return the positions of tokens with any weight, those that `MicroBatch.target_mask_BT` marks."""
-    weights = zip(sample.rl_weights, sample.ce_weights, sample.kl_weights, strict=True)
-    return [position for position, token_weights in enumerate(weights) if any(token_weights)]
-
-
 def shared_prefix_length(sample: TrainingSample) -> int:
     """Count the tokens before the one that predicts the first weighted token."""
-    return max(0, next(iter(weighted_positions(sample)), 1) - 1)
+    return max(0, next(iter(sample.weighted_positions), 1) - 1)
 
 
 def effective_length(sample: TrainingSample) -> int:
     """Count the tokens up to the last weighted one, inclusive."""
-    return max(weighted_positions(sample), default=-1) + 1
+    return sample.weighted_positions[-1] + 1 if sample.weighted_positions else 0
 
 
 def micro_batches(samples: Sequence[TrainingSample], limit: int, pad: int, device: torch.device) -> list[MicroBatch]:
@@ -144,44 +142,46 @@ def minibatches(samples: Sequence[TrainingSample], count: int) -> list[list[Trai
 
 def micro_batch(samples: Sequence[TrainingSample], pad: int, device: torch.device) -> MicroBatch:
     """Build one micro-batch of samples with weight; tokens after the last weighted one are cut off."""
-    lengths = [effective_length(sample) for sample in samples]
-    token_ids = [sample.token_ids[:n] for sample, n in zip(samples, lengths, strict=True)]
+    token_ids = [sample.token_ids[: effective_length(sample)] for sample in samples]
     input_BT, attention_mask_BT = right_padded(token_ids, pad, device)
-    target_mask_BT = torch.zeros_like(attention_mask_BT)
-    positions = [weighted_positions(sample) for sample in samples]
-    for i, sample_positions in enumerate(positions):
-        target_mask_BT[i, sample_positions] = True
-
-    def column(arrays: Iterable[Sequence[float] | None]) -> torch.Tensor:
-        values: list[float] = []
-        for array, sample_positions in zip(arrays, positions, strict=True):
-            values += [math.nan if array is None else array[p] for p in sample_positions]
-        return torch.tensor(values, dtype=torch.float32, device=device)
-
+    positions = [np.array(sample.weighted_positions, dtype=np.int64) for sample in samples]
+    counts = [len(p) for p in positions]
+    codes = np.array([POLICY_LOSSES.index(sample.policy_loss) for sample in samples])
+    off_context = np.array([sample.off_context for sample in samples], dtype=np.int64)
+    row_N, column_N, loss_N, off_N = to_device(
+        [np.repeat(np.arange(len(samples)), counts), np.concatenate(positions), np.repeat(codes, counts),
+         np.repeat(off_context, counts)], device
+    )  # fmt: skip
+    target_mask_BT = torch.zeros_like(attention_mask_BT).index_put_((row_N, column_N), attention_mask_BT.new_ones(()))
     targets = [sample.value_targets for sample in samples]
-    has_values = any(target is not None for target in targets)
-    counts = torch.tensor([len(p) for p in positions], device=device)
-    losses = torch.tensor([POLICY_LOSSES.index(sample.policy_loss) for sample in samples], device=device)
-    off_context = torch.tensor([sample.off_context for sample in samples], dtype=torch.bool, device=device)
-    allowed = [
-        sample.allowed_tokens.get(p, ())
-        for sample, sample_positions in zip(samples, positions, strict=True)
-        for p in sample_positions
+    columns: list[list[Sequence[float] | None]] = [
+        [getattr(sample, name) for sample in samples]
+        for name in ("logprobs", "advantages", "rl_weights", "ce_weights", "kl_weights")
     ]
+    if any(target is not None for target in targets):
+        columns += [[None if target is None else target[i] for target in targets] for i in range(2)]
+
+    def values_at_positions(arrays: Iterable[Sequence[float] | None]) -> np.ndarray:
+        pairs = zip(arrays, positions, strict=True)
+        parts = [np.full(len(p), np.nan) if a is None else np.asarray(a, np.float64)[p] for a, p in pairs]
+        return np.concatenate(parts).astype(np.float32)
+
+    old_N, advantages_N, rl_N, ce_N, kl_N, *values = to_device([*map(values_at_positions, columns)], device)
+    allowed = [sample.allowed_tokens.get(p, ()) for sample in samples for p in sample.weighted_positions]
     tokens = TokenBatch(
-        old_logprobs_N=column(sample.logprobs for sample in samples),
-        advantages_N=column(sample.advantages for sample in samples),
-        rl_N=column(sample.rl_weights for sample in samples),
-        ce_N=column(sample.ce_weights for sample in samples),
-        kl_N=column(sample.kl_weights for sample in samples),
-        policy_loss_N=losses.repeat_interleave(counts) if bool(losses.any()) else None,
+        old_logprobs_N=old_N,
+        advantages_N=advantages_N,
+        rl_N=rl_N,
+        ce_N=ce_N,
+        kl_N=kl_N,
+        policy_loss_N=loss_N if codes.any() else None,
         allowed_NK=allowed_tensor(allowed, device),
-        off_context_N=off_context.repeat_interleave(counts) if bool(off_context.any()) else None,
-        values_N=column(None if target is None else target.estimates for target in targets) if has_values else None,
-        returns_N=column(None if target is None else target.targets for target in targets) if has_values else None,
+        off_context_N=off_N.bool() if off_context.any() else None,
+        values_N=values[0] if values else None,
+        returns_N=values[1] if values else None,
     )
     prefixes = tuple(shared_prefix_length(sample) for sample in samples)
-    return MicroBatch(tuple(samples), input_BT, attention_mask_BT, target_mask_BT, tokens, prefixes)
+    return MicroBatch(tuple(samples), input_BT, attention_mask_BT, target_mask_BT, row_N, column_N, tokens, prefixes)
 
 
 def loss_normalizers(samples: Sequence[TrainingSample]) -> LossNormalizers:

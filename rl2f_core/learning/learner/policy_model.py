@@ -91,7 +91,7 @@ class PolicyModel(nn.Module):
             layout = build_layout(sequences, batch.prefixes if share else (0,) * len(sequences), device)
         with autocast_context(self.compute_dtype, device):
             hidden_NH, targets_N = select_hidden_states(
-                causal_lm, batch.input_BT, batch.attention_mask_BT, batch.target_mask_BT, layout
+                causal_lm, batch.input_BT, batch.attention_mask_BT, (batch.row_N, batch.column_N), layout
             )
         logp_N, entropy_N = compute_logprobs(
             causal_lm,

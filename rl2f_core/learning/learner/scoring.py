@@ -13,7 +13,6 @@ from rl2f_core.learning.learner.micro_batch import (
     local_micro_batches,
     micro_batch,
     micro_batches,
-    weighted_positions,
 )
 from rl2f_core.learning.learner.policy_model import OutputFlags
 from rl2f_core.learning.learner.trainable_adapter import TrainableAdapter
@@ -73,7 +72,7 @@ class Scorer:
             with torch.no_grad():
                 values_N = score_batch(micro_batch(part, adapter.pad, adapter.device))
             if number < len(local):
-                lengths = [len(weighted_positions(sample)) for sample in part]
+                lengths = [sample.num_weighted_tokens for sample in part]
                 for sample, values in zip(part, values_N.split(lengths), strict=True):
                     scores[index[id(sample)]] = values.tolist()
         gathered = {i: values for shard in ranks.all_gather(scores) for i, values in shard.items()}
@@ -110,7 +109,7 @@ class Scorer:
     def _score_reference(self, batch: MicroBatch, kl_mask_N: torch.Tensor, kl: KLConfig, kind: str) -> torch.Tensor:
         """Score a batch with the reference's weights; samples with a reference prompt are scored under it."""
         score_batch = self.hidden if kl.compares_distributions else self.logprobs
-        row_N = batch.target_mask_BT.nonzero(as_tuple=True)[0]
+        row_N = batch.row_N
         reprompted = [sample.reference_prompt_ids is not None and any(sample.kl_weights) for sample in batch.samples]
         reprompted_N = torch.tensor(reprompted, device=self.adapter.device)[row_N]
         scores: torch.Tensor | None = None
@@ -131,6 +130,6 @@ class Scorer:
         """Return the scores at each sample's target positions, in order; all samples have weight."""
         scores: dict[int, torch.Tensor] = {}
         for batch in micro_batches(samples, self.micro_batch_tokens, self.adapter.pad, self.adapter.device):
-            parts = score_batch(batch).split(batch.target_mask_BT.sum(1).tolist())
+            parts = score_batch(batch).split([sample.num_weighted_tokens for sample in batch.samples])
             scores.update((id(sample), part) for sample, part in zip(batch.samples, parts, strict=True))
         return [scores[id(sample)] for sample in samples]

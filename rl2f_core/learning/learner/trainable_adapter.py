@@ -120,8 +120,13 @@ class TrainableAdapter:
     def new_optimizer(self, weight_decay: float) -> None:
         """Create a new optimizer."""
         groups = [list(named.values()) for named in (self.parameters, self.head_parameters) if named]
+        fused = self.device.type == "cuda" and not self.sharding
         optimizer = torch.optim.AdamW(
-            [{"params": group} for group in groups], lr=0.0, weight_decay=weight_decay, foreach=False
+            [{"params": group} for group in groups],
+            lr=0.0,
+            weight_decay=weight_decay,
+            foreach=not (fused or self.sharding or self.full),  # bit for bit as a loop, but with a copy of all weights
+            fused=fused,
         )
         self.wrap(self.policy_model, optimizer)
 
@@ -202,6 +207,12 @@ class TrainableAdapter:
         All processes must call it; the main one writes.
         """
         self._adapter_files(exact=False).write(folder)
+
+    def adapter_tensors(self) -> tuple[dict[str, torch.Tensor], float | None]:
+        """Return the trained weights by their names in a checkpoint, and alpha / rank; None for all weights."""
+        name_of = checkpoint_name if self.full else peft_name
+        tensors = {name_of(name): full_tensor(parameter).detach() for name, parameter in self.parameters.items()}
+        return tensors, None if self.full else self.shape.alpha / self.shape.rank
 
     def _adapter_files(self, *, exact: bool) -> StateFiles:
         """Copy the trained weights; those of full fine-tuning in the base's dtype unless `exact`."""
@@ -305,11 +316,12 @@ class TrainableAdapter:
             with torch.no_grad():
                 for name, parameter in self.head_parameters.items():
                     parameter.copy_(values[name])
-        trained = self.parameters | self.head_parameters
+        trained, fused = self.parameters | self.head_parameters, self.optimizer.param_groups[0].get("fused")
         for key, value in load_file(folder / OPTIMIZER_FILE).items():
             kind, _, name = key.partition("|")
             parameter = trained[name]
-            self.optimizer.state[parameter][kind] = value if kind == "step" else reshard_like(parameter, value)
+            is_host = kind == "step" and not fused  # only a fused step counts on the device
+            self.optimizer.state[parameter][kind] = value if is_host else reshard_like(parameter, value)
         reference = folder / REFERENCE_FILE
         parameters = self.parameters
         self.reference = (

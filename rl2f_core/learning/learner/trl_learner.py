@@ -30,7 +30,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.learning.learner.learner import Learner
+from rl2f_core.learning.learner.learner import Learner, to_floats
 from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, loss
 from rl2f_core.learning.learner.micro_batch import MicroBatch, shared_prefix_length
 from rl2f_core.learning.learner.policy_model import autocast_context
@@ -216,7 +216,7 @@ class TRLLearner(Learner):
             "loss": float(part) / ranks.world_size,
             "entropy": trainer.entropy,
             "tokens": int(batch.target_mask_BT.sum()),
-            **sums,
+            **to_floats(sums),
         }
 
     def _clip(self, parameters: dict[str, nn.Parameter], now: ResolvedStage) -> float:

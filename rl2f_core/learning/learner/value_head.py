@@ -42,14 +42,15 @@ def value_loss(
     weights_N: torch.Tensor,
     norm: float,
     critic: ValueConfig,
-) -> tuple[torch.Tensor, dict[str, float]]:
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return this micro-batch's part of the weighted value loss, and sums for the metrics (divide each by the norm).
 
     Tokens without weight or return are ignored.
     """
     mask_N = (weights_N != 0) & ~returns_N.isnan()
-    values_N, old_values_N, returns_N, weights_N = (x[mask_N] for x in (values_N, old_values_N, returns_N, weights_N))
+    weights_N = torch.where(mask_N, weights_N, 0.0)
+    values_N, old_values_N, returns_N = (torch.where(mask_N, x_N, 0.0) for x_N in (values_N, old_values_N, returns_N))
     part = (value_losses(values_N, old_values_N, returns_N, critic.clip) * weights_N).sum()
     outside_N = (values_N - old_values_N).abs() > (critic.clip if critic.clip is not None else float("inf"))
-    sums = {"value/loss": float(part.detach()), "value/clip_ratio": float((outside_N * weights_N).sum())}
+    sums = {"value/loss": part.detach(), "value/clip_ratio": (outside_N * weights_N).sum()}
     return critic.coef * part / norm, sums

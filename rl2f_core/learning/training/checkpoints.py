@@ -31,10 +31,16 @@ class Checkpoints:
         self._synced: str | None = None
 
     def sync(self, learner: Learner, version: str) -> None:
-        """Load the learner's weights into the sampler, unless it has this version already."""
+        """Load the learner's weights into the sampler, unless it has this version already.
+
+        They are copied in memory if sampler and learner are in the only process, and otherwise go through files.
+        """
         if self._synced == version:
             return
         folder, ranks = self.run_dir.path / ".sync", current_group()
+        if ranks.world_size == 1 and self.backend.copy_adapter(ADAPTER, *learner.adapter_tensors()):
+            self._synced = version
+            return
         ranks.run_on_main(lambda: folder.mkdir(exist_ok=True))
         learner.save_adapter(folder)
         ranks.barrier()
@@ -75,9 +81,11 @@ class Checkpoints:
         `method` is the state of the method. The run continues while a copy of the learner's state is written.
         """
         position = resume_position(stage, step, curriculum, method)
-        self.journal.wait()  # one copy at a time
-        save = None if learner is None else learner.state_files().write
-        self.journal.commit(position, save, background=save is not None)
+        if learner is None:
+            self.journal.commit(position)
+        else:
+            self.journal.wait()  # one copy at a time
+            self.journal.commit(position, learner.state_files().write, background=True)
         return position
 
 

@@ -110,7 +110,7 @@ def loss_means(sums: dict[str, float], norms: LossNormalizers) -> dict[str, floa
             out["loss/entropy"] = sums["negative_entropy"] / norms.rl
         for key, name in (("ratio", "ratio/mean"), ("clipped", "clip_ratio"), ("mismatch", "approx_kl")):
             for prefix, group in (("", ""), ("off_", "off_context/")):
-                if sums[f"{prefix}weight"]:
+                if sums.get(f"{prefix}weight"):
                     out[f"{group}{name}"] = sums[f"{prefix}{key}"] / sums[f"{prefix}weight"]
     if norms.ce:
         out["loss/ce"] = sums["ce"] / norms.ce

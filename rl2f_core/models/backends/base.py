@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,6 +251,16 @@ class Backend(ABC):
 
         Raises `AdapterError` if it does not fit the base model.
         """
+
+    def copy_adapter(self, name: str, tensors: Mapping[str, torch.Tensor], scale: float | None) -> bool:
+        """Load an adapter of the same base from another model's tensors; False if only files can be loaded.
+
+        Args:
+            name: Name of the adapter; an earlier one with this name is replaced.
+            tensors: Weights in float32 by their names in a checkpoint, copied before this returns.
+            scale: alpha / rank of a LoRA adapter; None if `tensors` has all weights.
+        """
+        return False
 
     @abstractmethod
     def reset_prefix_cache(self) -> None:

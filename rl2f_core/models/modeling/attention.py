@@ -29,18 +29,27 @@ def grouped_attention(
     AVX-512, torch's fused kernel is several times slower.
     Shapes: query [B, Hq, Q, D], key and value [B, Hkv, S, D], mask [B, 1, Q, S] (true: attend); result [B, Q, Hq, D].
     """
-    rows, heads, length, width = query.shape
-    groups = heads // key.shape[1]
+    length, groups = query.shape[2], query.shape[1] // key.shape[1]
     if attention_mask is None and length > 1:
         causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device)
         attention_mask = causal.tril(key.shape[2] - length)[None, None]
-    query = query.reshape(rows, key.shape[1], groups * length, width)
-    scores = torch.matmul(query, key.transpose(2, 3)).mul_(scaling or width**-0.5)
-    if attention_mask is not None:
-        blocked = attention_mask.logical_not()
-        scores = scores.masked_fill_(blocked.repeat(1, 1, groups, 1) if length > 1 else blocked, MASK_VALUE)
+    blocked = None if attention_mask is None else attention_mask.logical_not()
+    if blocked is not None and length > 1:
+        blocked = blocked.repeat(1, 1, groups, 1)
+    return attend_grouped(query, key, value, blocked, scaling or query.shape[3] ** -0.5), None
+
+
+def attend_grouped(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocked: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Compute `grouped_attention` as [B, Q, Hq, D]; `blocked`, [B or 1, 1, groups·Q or 1, S], has no attention."""
+    rows, heads, length, width = query.shape
+    grouped = query.reshape(rows, key.shape[1], heads // key.shape[1] * length, width)
+    scores = torch.matmul(grouped, key.transpose(2, 3)).mul_(scale)
+    if blocked is not None:
+        scores = scores.masked_fill_(blocked, MASK_VALUE)
     out = torch.matmul(scores.softmax(-1), value)
-    return out.reshape(rows, heads, length, value.shape[-1]).transpose(1, 2).contiguous(), None
+    return out.reshape(rows, heads, length, value.shape[-1]).transpose(1, 2).contiguous()
 
 
 def prefers_matmul_attention(device: torch.device, dtype: torch.dtype) -> bool:

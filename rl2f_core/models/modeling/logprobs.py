@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM
-from rl2f_core.models.modeling.sequence_packing import PackingLayout, hidden_states
+from rl2f_core.models.modeling.sequence_packing import PackingLayout, hidden_states, to_device
 
 LOGITS_CHUNK = 1024
 """Positions whose logits are in memory at once."""
@@ -49,7 +50,7 @@ def allowed_tensor(allowed: Sequence[Sequence[int]], device: torch.device) -> to
     if not width:
         return None
     rows = [[*tokens, *[tokens[-1] if tokens else -1] * (width - len(tokens))] for tokens in allowed]
-    return torch.tensor(rows, dtype=torch.long, device=device)
+    return to_device([np.array(rows, dtype=np.int64)], device)[0]
 
 
 def restrict(logits_NV: torch.Tensor, allowed_NK: torch.Tensor) -> torch.Tensor:
@@ -62,19 +63,19 @@ def select_hidden_states(
     model: CausalLM,
     input_BT: torch.Tensor,
     attention_mask_BT: torch.Tensor,
-    target_mask_BT: torch.Tensor,
+    target_NN: tuple[torch.Tensor, torch.Tensor],
     layout: PackingLayout | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the last hidden states [N, H] that predict the target tokens, in row-major order, and these tokens [N].
+    """Return the last hidden states [N, H] that predict the target tokens, and these tokens [N].
 
     Args:
         model: The causal language model.
         input_BT: Padded tokens.
         attention_mask_BT: Tokens that are not padding.
-        target_mask_BT: Target tokens.
+        target_NN: Rows and columns of the target tokens.
         layout: Packs the sequences. Its shared prefixes must end before the token that predicts the first target.
     """
-    rows, cols = target_mask_BT.nonzero(as_tuple=True)
+    rows, cols = target_NN
     targets_N = input_BT[rows, cols]
     if layout is None:
         decoder = model.get_decoder()
@@ -148,7 +149,8 @@ def selected_logprobs(
     layout: PackingLayout | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log p and entropy of the target tokens, each [N] in row-major order (see `select_hidden_states`)."""
-    hidden_NH, targets_N = select_hidden_states(model, input_BT, attention_mask_BT, target_mask_BT, layout)
+    rows, cols = target_mask_BT.nonzero(as_tuple=True)
+    hidden_NH, targets_N = select_hidden_states(model, input_BT, attention_mask_BT, (rows, cols), layout)
     return compute_logprobs(model, hidden_NH, targets_N, temperature=temperature, banned=banned)
 
 
@@ -156,10 +158,9 @@ def right_padded(
     sequences: Sequence[Sequence[int]], pad: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad sequences on the right to [B, T]; also return the mask of entries that are not padding."""
-    width = max(len(s) for s in sequences)
-    ids_BT = torch.full((len(sequences), width), pad, dtype=torch.long)
-    attention_mask_BT = torch.zeros(len(sequences), width, dtype=torch.bool)
-    for i, sequence in enumerate(sequences):
-        ids_BT[i, : len(sequence)] = torch.tensor(sequence, dtype=torch.long)
-        attention_mask_BT[i, : len(sequence)] = True
-    return ids_BT.to(device), attention_mask_BT.to(device)
+    lengths = np.array([*map(len, sequences)])
+    mask_BT = np.arange(lengths.max()) < lengths[:, None]
+    ids_BT = np.full(mask_BT.shape, pad, dtype=np.int64)
+    ids_BT[mask_BT] = np.concatenate([np.asarray(sequence, dtype=np.int64) for sequence in sequences])
+    input_BT, attention_mask_BT = to_device([ids_BT, mask_BT.astype(np.int64)], device)
+    return input_BT, attention_mask_BT.bool()

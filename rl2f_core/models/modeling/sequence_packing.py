@@ -7,6 +7,7 @@ sequences.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ import torch
 from rl2f_core.models.modeling.attention import (
     ATTENTION,
     CausalLM,
+    attend_grouped,
     grouped_attention,
     is_full_attention,
     prefers_matmul_attention,
@@ -37,6 +39,8 @@ class PackedSegment:
 
     def pad(self, x_NHD: torch.Tensor) -> torch.Tensor:
         """Reshape [N, heads, D] to [rows, heads, width, D]."""
+        if len(self.index_N) == self.rows * self.width:
+            return x_NHD.view(self.rows, self.width, *x_NHD.shape[1:]).transpose(1, 2)
         flat = x_NHD.new_zeros(self.rows * self.width, *x_NHD.shape[1:]).index_copy(0, self.index_N, x_NHD)
         return flat.view(self.rows, self.width, *x_NHD.shape[1:]).transpose(1, 2)
 
@@ -53,20 +57,38 @@ class PackingLayout:
     suffixes: PackedSegment
     prefix_B: torch.Tensor
     """Index of each sequence's prefix; any if it has none."""
-    attention_mask_BRS: torch.Tensor
-    """Which tokens of its prefix and suffix a suffix token attends to."""
+    prefix_length_B: torch.Tensor
     token_N: torch.Tensor
     position_N: torch.Tensor
     start_B: torch.Tensor
     """Offset of each sequence: its suffix token at position t has the packed index start + t."""
-    _masks: dict[torch.dtype, torch.Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
 
-    def mask(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the additive mask [B, 1, R, S], computed once for all layers: 0 or −∞."""
-        if dtype not in self._masks:
-            zeros = torch.zeros(self.attention_mask_BRS.shape, dtype=dtype, device=self.attention_mask_BRS.device)
-            self._masks[dtype] = zeros.masked_fill_(self.attention_mask_BRS.logical_not(), -torch.inf)[:, None]
-        return self._masks[dtype]
+    @functools.cached_property
+    def attention_mask_BRS(self) -> torch.Tensor:
+        """Which tokens of its prefix and suffix a suffix token attends to; without prefixes [1, R, R], causal."""
+        causal_RR = _causal(self.suffixes.width, self.token_N.device)
+        if self.prefixes is None:
+            return causal_RR[None]
+        rows, width = self.suffixes.rows, self.suffixes.width
+        is_prefix_BP = torch.arange(self.prefixes.width, device=self.token_N.device) < self.prefix_length_B[:, None]
+        return torch.cat([is_prefix_BP[:, None].expand(-1, width, -1), causal_RR.expand(rows, -1, -1)], 2)
+
+    def additive_mask(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return the mask of suffixes, 0 or −∞, [B, 1, R, S], computed once for all layers."""
+        if (dtype,) not in self._masks:
+            zeros = torch.zeros(self.attention_mask_BRS.shape, dtype=dtype, device=self.token_N.device)
+            self._masks[dtype,] = zeros.masked_fill_(self.attention_mask_BRS.logical_not(), -torch.inf)[:, None]
+        return self._masks[dtype,]
+
+    def blocked(self, segment: PackedSegment, groups: int) -> torch.Tensor:
+        """Return the blocked entries of prefixes or suffixes for `attend_grouped`, computed once for all layers."""
+        key = (segment is self.suffixes, groups)
+        if key not in self._masks:
+            is_suffix, device = key[0], self.token_N.device
+            mask_BRS = self.attention_mask_BRS if is_suffix else _causal(segment.width, device)[None]
+            self._masks[key] = mask_BRS.logical_not().repeat(1, groups, 1)[:, None]
+        return self._masks[key]
 
 
 def enable_varlen_attention(model: CausalLM) -> bool:
@@ -105,27 +127,28 @@ def build_layout(sequences: Sequence[tuple[int, ...]], prefixes: Sequence[int], 
     index_of = {prefix: i for i, prefix in enumerate(distinct)}
     remainders = [sequence[p:] for sequence, p in zip(sequences, prefixes, strict=True)]
     lengths, prefix_lengths = np.array([*map(len, remainders)]), np.array(prefixes, dtype=np.int64)
-    suffix_segment = _segment([*map(len, remainders)], device)
-    prefix_segment = _segment([*map(len, distinct)], device) if distinct else None
-    step_R = np.arange(suffix_segment.width)
-    mask_BRS = np.broadcast_to(
-        step_R <= step_R[:, None], (suffix_segment.rows, suffix_segment.width, suffix_segment.width)
-    )
-    if prefix_segment is not None:
-        mask_BP = np.arange(prefix_segment.width) < prefix_lengths[:, None]
-        mask_BRP = np.broadcast_to(mask_BP[:, None], (suffix_segment.rows, suffix_segment.width, prefix_segment.width))
-        mask_BRS = np.concatenate([mask_BRP, mask_BRS], 2)
     positions = [np.arange(len(prefix)) for prefix in distinct]
     positions += [p + np.arange(n) for p, n in zip(prefix_lengths, lengths, strict=True)]
-    tokens = [token for part in (*distinct, *remainders) for token in part]
+    prefix_B, prefix_length_B, token_N, position_N, start_B, suffix_index_N, prefix_index_N = to_device(
+        [
+            np.array([index_of.get(prefix, 0) for prefix in prefix_of]),
+            prefix_lengths,
+            np.concatenate([np.asarray(part, dtype=np.int64) for part in (*distinct, *remainders)]),
+            np.concatenate(positions),
+            sum(map(len, distinct)) + lengths.cumsum() - lengths - prefix_lengths,
+            _padded_indices([*map(len, remainders)]),
+            _padded_indices([*map(len, distinct)]),
+        ],
+        device,
+    )
     return PackingLayout(
-        prefixes=prefix_segment,
-        suffixes=suffix_segment,
-        prefix_B=_tensor([index_of.get(prefix, 0) for prefix in prefix_of], device),
-        attention_mask_BRS=torch.tensor(mask_BRS, device=device),
-        token_N=_tensor(tokens, device),
-        position_N=_tensor(np.concatenate(positions), device),
-        start_B=_tensor(sum(map(len, distinct)) + lengths.cumsum() - lengths - prefix_lengths, device),
+        PackedSegment(len(distinct), max(map(len, distinct)), prefix_index_N) if distinct else None,
+        PackedSegment(len(remainders), int(lengths.max()), suffix_index_N),
+        prefix_B,
+        prefix_length_B,
+        token_N,
+        position_N,
+        start_B,
     )
 
 
@@ -154,15 +177,16 @@ def varlen_attention(
     scale = scaling or query.shape[-1] ** -0.5
     q_NHD, k_NHD, v_NHD = (x[0].transpose(0, 1) for x in (query, key, value))
     results, prefixes, first = [], layout.prefixes, 0
-    keys, values = [], []
+    shared: list[torch.Tensor] = []
     if prefixes is not None:
         first = len(prefixes.index_N)
         q, k, v = (prefixes.pad(x[:first]) for x in (q_NHD, k_NHD, v_NHD))
-        results.append(prefixes.unpad(_attend(module, q, k, v, None, scale)))
-        keys, values = [k.index_select(0, layout.prefix_B)], [v.index_select(0, layout.prefix_B)]
+        results.append(prefixes.unpad(_attend(q, k, v, layout, prefixes, scale)))
+        shared = [x.index_select(0, layout.prefix_B) for x in (k, v)]
     q, k, v = (layout.suffixes.pad(x[first:]) for x in (q_NHD, k_NHD, v_NHD))
-    k, v = torch.cat([*keys, k], 2), torch.cat([*values, v], 2)
-    results.append(layout.suffixes.unpad(_attend(module, q, k, v, layout, scale)))
+    if shared:
+        k, v = (torch.cat(pair, 2) for pair in zip(shared, (k, v), strict=True))
+    results.append(layout.suffixes.unpad(_attend(q, k, v, layout, layout.suffixes, scale)))
     return torch.cat(results)[None], None
 
 
@@ -178,32 +202,42 @@ def hidden_states(model: CausalLM, layout: PackingLayout) -> torch.Tensor:
 
 
 def _attend(
-    module: torch.nn.Module,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    layout: PackingLayout | None,
+    layout: PackingLayout,
+    segment: PackedSegment,
     scale: float,
 ) -> torch.Tensor:
-    """Compute softmax(q kᵀ · scale) v as [B, Q, heads, D]; causal without a layout."""
-    if prefers_matmul_attention(q.device, q.dtype):
-        allowed = None if layout is None else layout.attention_mask_BRS[:, None]
-        return grouped_attention(module, q, k, v, allowed, scale)[0]
+    """Compute softmax(q kᵀ · scale) v of the prefixes or the suffixes as [B, Q, heads, D]."""
     groups = q.shape[1] // k.shape[1]
-    if groups > 1 and q.device.type != "cpu":  # flash kernels need equal head counts
+    if prefers_matmul_attention(q.device, q.dtype):
+        return attend_grouped(q, k, v, layout.blocked(segment, groups), scale)
+    causal = layout.prefixes is None or segment is layout.prefixes  # flash kernels take no mask
+    if groups > 1 and q.device.type != "cpu" and not causal:  # kernels with a mask need equal head counts
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    mask = None if layout is None else layout.mask(q.dtype)
+    mask = None if causal else layout.additive_mask(q.dtype)
     out = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
     return out.transpose(1, 2)
 
 
-def _segment(lengths: list[int], device: torch.device) -> PackedSegment:
-    width = max(lengths)
-    indices = np.concatenate([row * width + np.arange(length) for row, length in enumerate(lengths)])
-    return PackedSegment(len(lengths), width, _tensor(indices, device))
+def _causal(length: int, device: torch.device) -> torch.Tensor:
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
-def _tensor(values: np.ndarray | Sequence[int], device: torch.device) -> torch.Tensor:
-    return torch.as_tensor(np.asarray(values, dtype=np.int64), device=device)
+def _padded_indices(lengths: list[int]) -> np.ndarray:
+    """Return the index of each token in the flattened batch of sequences that are padded to the longest."""
+    width = max(lengths, default=0)
+    steps = [row * width + np.arange(length) for row, length in enumerate(lengths)]
+    return np.concatenate(steps) if steps else np.zeros(0, dtype=np.int64)
+
+
+def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Copy arrays of one dtype to a device with one copy, for which the host does not wait."""
+    flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
+    if device.type == "cuda":
+        flat = flat.pin_memory()
+    parts = flat.to(device, non_blocking=True).split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]

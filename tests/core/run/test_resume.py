@@ -296,7 +296,6 @@ def test_run_survives_crash_and_ctrl_c_at_critical_points(whole: Path, speaker: 
         ("replace", state / "CURRENT", True, KeyboardInterrupt),
         ("rename", tmp_path / "run" / "checkpoints" / "rl@2", False, Killed),
         ("rename", tmp_path / "run" / "checkpoints" / "rl@2", True, KeyboardInterrupt),
-        ("rmtree", tmp_path / "run" / ".sync", False, Killed),
     ]
     last = str(1 + 2 + 1 + 3 + 1)  # begin and steps of both stages, and the end
     with pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -145,6 +145,13 @@ class HFBackend(Backend):
         weights = load_weights(folder, self._merger)
         self.drop_adapter(name)
         self.adapters[name] = weights
+
+    def copy_adapter(self, name: str, tensors: Mapping[str, torch.Tensor], scale: float | None) -> bool:
+        from rl2f_core.models.backends.hf.lora import copy_weights
+
+        self.drop_adapter(name)
+        self.adapters[name] = copy_weights(tensors, scale, self.device, self.dtype)
+        return True
 
     def drop_adapter(self, name: str) -> None:
         """Unload an adapter, if it is loaded."""

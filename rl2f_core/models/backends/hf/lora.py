@@ -128,7 +128,7 @@ def _unreadable(folder: Path, error: Exception) -> AdapterError:
 
 @dataclass(frozen=True)
 class FullWeights:
-    """All weights of a fully fine-tuned model by parameter name, in the host's memory."""
+    """All weights of a fully fine-tuned model by parameter name."""
 
     tensors: dict[str, torch.Tensor]
 
@@ -155,6 +155,19 @@ def load_full(folder: Path, parameters: Mapping[str, torch.nn.Parameter]) -> Ful
             fix="Load it on the base it was trained on.",
         )
     return FullWeights(tensors)
+
+
+def copy_weights(
+    tensors: Mapping[str, torch.Tensor], scale: float | None, device: torch.device, dtype: torch.dtype
+) -> LoraWeights | FullWeights:
+    """Copy the weights of a model in training; see `Backend.copy_adapter`. All weights get the base's dtype."""
+    if scale is None:
+        return FullWeights({name: tensor.to(device, dtype, copy=True) for name, tensor in tensors.items()})
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors.values()]).to(device)
+    parts = dict(zip(tensors, flat.split([tensor.numel() for tensor in tensors.values()]), strict=True))
+    copies = {name: part.view(tensors[name].shape) for name, part in parts.items()}
+    names = [name.removesuffix(_A) for name in sorted(tensors) if name.endswith(_A)]
+    return LoraWeights({n.removeprefix(_PREFIX): (copies[n + _A], copies[n + _B]) for n in names}, scale)
 
 
 class LoraMerger:

@@ -369,6 +369,28 @@ def test_files_that_are_no_adapter_are_refused(backend: HFBackend, adapter: Path
         backend.load_adapter("x", tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_weights_copied_in_memory_are_those_of_the_file(tiny: Path, tmp_path: Path, full: bool):
+    trained = learner(tiny, LoraConfig(full_finetuning=True) if full else LORA)
+    trained.update(ROWS, LossConfig(), stage().resolve(0, 1.0))
+    trained.save_adapter(tmp_path)
+    sampler = HFBackend(HFBackend.Config(), ModelConfig(name=str(tiny), device="cpu", dtype="float32"))
+    sampler.load_adapter("file", tmp_path)
+    assert sampler.copy_adapter("memory", *trained.adapter_tensors())
+    trained.update(ROWS, LossConfig(), stage().resolve(1, 1.0))  # the sampler keeps what it copied
+    file, memory = (vars(sampler.adapters[name]) for name in ("file", "memory"))
+    if full:
+        assert same(file["tensors"], memory["tensors"])
+    else:
+        assert file["scale"] == memory["scale"] == 2 and file["pairs"].keys() == memory["pairs"].keys()
+        assert all(
+            torch.equal(a, b)
+            for name in file["pairs"]
+            for a, b in zip(file["pairs"][name], memory["pairs"][name], strict=True)
+        )
+    assert sampler.score([[5, 6, 7]], "file") == sampler.score([[5, 6, 7]], "memory")
+
+
 # -- which layers ----------------------------------------------------------------------------------------------
 def test_all_linear_layers_but_the_output_are_adapted(tiny: Path):
     names = target_modules(load_base_model(str(tiny), torch.float32, CPU), LoraConfig())

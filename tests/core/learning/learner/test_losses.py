@@ -17,8 +17,10 @@ from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, TokenBatch, clipped_surrogate, k3, loss
 from rl2f_core.learning.learner.micro_batch import MicroBatch, loss_normalizers, micro_batches
 from rl2f_core.learning.learner.scoring import Scorer
+from rl2f_core.learning.methods.loss_spec import KLConfig
 from rl2f_core.learning.methods.rl2f import RL2F, RLVR
 from rl2f_core.types import (
+    POLICY_LOSSES,
     Dialogue,
     Group,
     RewardTerm,
@@ -213,6 +215,61 @@ def test_each_stream_is_divided_by_its_own_weight_alone():
     # rl: −(1 + 3)/2 = −2;  ce: ln 4 / 1;  kl: (ln 2 − 0.5 + 0)/2
     expected = -2 + 0.5 * log(4) + 0.1 * (log(2) - 0.5) / 2
     assert value(logp, batch, ce_coef=0.5, kl_coef=0.1) == pytest.approx(expected)
+
+
+def token_by_token(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> torch.Tensor:
+    """The loss as the docstring of `losses` writes it, one token after the other."""
+    rl, ce, kl = norms(batch).rl, norms(batch).ce, norms(batch).kl
+    total = logp_N.new_zeros(())
+    for i, logp in enumerate(logp_N):
+        old, advantage = batch.old_logprobs_N[i], batch.advantages_N[i]
+        if batch.rl_N[i]:
+            ratio = (logp - old).exp()
+            clipped = ratio.clamp(1 - config.epsilon, 1 + config.epsilon_high)
+            objective = {
+                "ppo": torch.minimum(ratio * advantage, clipped * advantage),
+                "importance_sampling": ratio * advantage,
+                "awr": ratio * advantage,
+                "cispo": clipped.detach() * advantage * logp,
+            }[POLICY_LOSSES[int(batch.policy_loss_N[i])]]
+            total = total - objective * batch.rl_N[i] / rl
+        if batch.ce_N[i]:
+            total = total - config.ce_coef * logp * batch.ce_N[i] / ce
+        if batch.kl_N[i]:
+            difference = batch.reference_N[i] - logp
+            estimate = difference.exp() - 1 - difference
+            if config.kl.divergence == "sampled_token":
+                estimate = -difference.detach() * logp
+            if config.kl.distillation_is_clip is not None:
+                estimate = estimate * (logp - old).detach().exp().clamp(max=config.kl.distillation_is_clip)
+            total = total + config.kl_coef * estimate * batch.kl_N[i] / kl
+    return total
+
+
+@pytest.mark.parametrize("kl", [KLConfig(), KLConfig(divergence="sampled_token", distillation_is_clip=1.5)])
+def test_loss_and_gradient_are_those_of_each_token_in_float32(kl: KLConfig):
+    generator = torch.Generator().manual_seed(3)
+    n = 96
+
+    def draw(scale: float) -> torch.Tensor:
+        return scale * torch.rand(n, generator=generator)
+
+    kinds = torch.randint(3, (n,), generator=generator)  # rl and perhaps kl, ce, or nothing that is known
+    codes = torch.randint(len(POLICY_LOSSES), (n,), generator=generator)
+    rl_N, ce_N = (kinds == 0) * draw(1), (kinds == 1) * draw(1)
+    kl_N = (kinds == 0) * (codes < 2) * draw(1)
+    batch = TokenBatch(
+        old_logprobs_N=-draw(2), advantages_N=draw(2) - 1, rl_N=rl_N, ce_N=ce_N, kl_N=kl_N,
+        reference_N=torch.where(kl_N != 0, -draw(2), torch.nan), policy_loss_N=codes,
+    )  # fmt: skip
+    config = LossConfig(ce_coef=0.7, kl_coef=0.3, epsilon=0.2, epsilon_high=0.3, kl=kl)
+    found = []
+    for compute in (token_by_token, lambda *given: loss(*given[:2], norms(batch), given[2])[0]):
+        logp_N = (-draw(0) - torch.linspace(0.01, 2, n)).requires_grad_()
+        value = compute(logp_N, batch, config)
+        found.append((value.detach(), *torch.autograd.grad(value, logp_N)))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-6, atol=0)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-6, atol=1e-9)
 
 
 def test_ten_thousand_times_the_tokens_leave_the_loss_as_it_is():
