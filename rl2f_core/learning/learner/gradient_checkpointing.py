@@ -1,7 +1,8 @@
 """Automatic gradient checkpointing when activations do not fit into memory.
 
-The bytes that autograd saves per token, weights excluded, are measured on the forward passes themselves. Before the
-first pass they are estimated from the model's sizes. Recomputing activations layer by layer costs a third more
+The bytes that autograd saves, weights excluded, are measured on the forward passes that are larger than those before:
+a slope per token, and the logits, which are bounded (`logprobs.in_chunks`). Before the first pass the slope is
+estimated from the model's sizes. Recomputing activations layer by layer costs a third more
 arithmetic (Chen et al. 2016, arXiv 1604.06174) and stores one hidden state per layer and token.
 """
 
@@ -33,18 +34,25 @@ class ActivationMemory:
     def __init__(self, policy_model: PolicyModel, device: torch.device, *, sharded: bool = False) -> None:
         self.policy_model, self.device, self.sharded = policy_model, device, sharded
         self.per_token = estimate_bytes_per_token(policy_model.model)
-        """Activation bytes per token: an estimate, then the measured maximum."""
+        """Activation bytes per token without logits: an estimate, then the measured maximum."""
+        self.logits = 0
+        """Maximum bytes of logits that a forward pass saved."""
         self.recomputed: list[bool] = []
         """Whether each forward pass since the last `read` recomputes activations."""
+        self._vocabulary = policy_model.model.get_base_model().get_output_embeddings().weight.shape[0]
         self._measured = 0.0
+        self._largest = (0, 0)
 
     def fits(self, tokens: int) -> bool:
         """Return whether the activations of so many tokens, padding included, fit into memory."""
-        return self.per_token * tokens <= MEMORY_FRACTION * free_bytes(self.device)
+        return self.per_token * tokens + self.logits <= MEMORY_FRACTION * free_bytes(self.device)
 
     @contextmanager
-    def forward_context(self, tokens: int, choice: Choice) -> Iterator[None]:
-        """Context of a forward pass over so many tokens: measures its activations, or recomputes them."""
+    def forward_context(self, tokens: int, choice: Choice, width: int = 0) -> Iterator[None]:
+        """Context of a forward pass over so many tokens in rows of `width`: measures or recomputes its activations.
+
+        A pass that is in no respect larger than the measured ones is not measured, because hooks take time.
+        """
         if self.sharded:
             yield
             return
@@ -54,10 +62,14 @@ class ActivationMemory:
             with _recomputing(self.policy_model):
                 yield
             return
-        with SavedTensorMeter(self.policy_model) as saved:
+        largest = max(tokens, self._largest[0]), max(width, self._largest[1])
+        if largest == self._largest:
             yield
-        self._measured = max(self._measured, saved.bytes / max(1, tokens))
-        self.per_token = self._measured
+            return
+        with SavedTensorMeter(self.policy_model, self._vocabulary) as saved:
+            yield
+        self._largest, self.logits = largest, max(self.logits, saved.logits)
+        self.per_token = self._measured = max(self._measured, (saved.bytes - saved.logits) / max(1, tokens))
 
     def read(self) -> float:
         """Return the fraction of forward passes since the last call that recompute activations."""
@@ -66,10 +78,14 @@ class ActivationMemory:
 
 
 class SavedTensorMeter:
-    """Context that counts the bytes that autograd saves for the backward pass, each storage once."""
+    """Context that counts the bytes that autograd saves for the backward pass, each storage once.
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.bytes = 0
+    `logits` counts those of tensors with a last dimension of `vocabulary`.
+    """
+
+    def __init__(self, module: torch.nn.Module, vocabulary: int = 0) -> None:
+        self.bytes = self.logits = 0
+        self.vocabulary = vocabulary
         self._known = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
 
@@ -85,6 +101,7 @@ class SavedTensorMeter:
         if storage.data_ptr() not in self._known:
             self._known.add(storage.data_ptr())
             self.bytes += storage.nbytes()
+            self.logits += storage.nbytes() if tensor.ndim and tensor.shape[-1] == self.vocabulary else 0
         return tensor
 
 

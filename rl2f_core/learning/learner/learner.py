@@ -116,7 +116,8 @@ class Learner(TrainableAdapter):
             entropy_gradient=options.entropy_coef > 0,
             kl=options.kl if distributions else None,
         )
-        with self.activations.forward_context(batch.input_BT.numel(), now.gradient_checkpointing):
+        size, width = batch.input_BT.numel(), batch.input_BT.shape[1]
+        with self.activations.forward_context(size, now.gradient_checkpointing, width):
             logp_N, entropy_N, more = self.policy(batch, now.temperature, flags)
         tokens = dataclasses.replace(batch.tokens, divergence_N=more.divergence_N, entropy_N=entropy_N)
         part, sums = loss(logp_N, tokens, norms, options)

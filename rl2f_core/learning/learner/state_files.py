@@ -24,17 +24,27 @@ class TensorFile:
     """Set once the GPU has copied the values."""
 
     @classmethod
-    def copy(cls, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: torch.dtype) -> TensorFile:
-        """Copy tensors; on a GPU, later kernels of the same stream run after the copy, which this does not wait for."""
-        names = sorted(tensors)
-        parts = [tensors[name].detach().to(device, dtype).reshape(-1) for name in names]
-        flat, copied = torch.cat(parts) if parts else torch.empty(0, dtype=dtype), None
-        buffer = flat
-        if flat.device.type == "cuda":
-            buffer = torch.empty(flat.shape, dtype=dtype, pin_memory=True).copy_(flat, non_blocking=True)
-            copied = torch.cuda.Event()
+    def copy(
+        cls, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: torch.dtype, reused: TensorFile | None
+    ) -> TensorFile:
+        """Copy tensors, into the memory of a `reused` file that is no longer needed if it has the same shapes.
+
+        On a GPU this does not wait for the copy; kernels of the same stream that are launched later run after it.
+        """
+        shapes = {name: tuple(tensors[name].shape) for name in sorted(tensors)}
+        parts = [tensors[name].detach().to(device, dtype).reshape(-1) for name in shapes]
+        size, on_gpu = sum(map(len, parts)), device.type == "cuda"
+        fits = reused is not None and reused.shapes == shapes and reused.buffer.dtype == dtype
+        buffer = reused.buffer if fits and reused else torch.empty(size, dtype=dtype, pin_memory=on_gpu)
+        copied = torch.cuda.Event() if on_gpu and parts else None
+        if copied is not None:
+            buffer.copy_(torch.cat(parts), non_blocking=True)
             copied.record()
-        return cls({name: tuple(tensors[name].shape) for name in names}, buffer.cpu(), copied)
+        elif parts and device.type == "cpu":
+            torch.cat(parts, out=buffer)
+        elif parts:
+            buffer.copy_(torch.cat(parts))
+        return cls(shapes, buffer, copied)
 
     def write(self, path: Path) -> None:
         """Write the file, byte for byte as `safetensors.torch.save_file` does."""

@@ -61,6 +61,7 @@ class TrainableAdapter:
         seed: int,
     ) -> None:
         self.full, self.shape, self.folder = lora.full_finetuning, lora.shape, folder
+        self._named: dict[str, nn.Parameter] = {}
         base = load_base_model(str(folder), torch.float32 if self.full else dtype, device)
         torch.manual_seed(seed)
         self.model: CausalLM = FullModel(base) if self.full else with_adapter(base, lora)
@@ -84,7 +85,9 @@ class TrainableAdapter:
         reshard = getattr(getattr(self, "policy", None), "reshard", None)
         if reshard is not None:  # FSDP keeps the root's weights gathered after a forward pass without a backward pass
             reshard()
-        return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        if not self._named:
+            self._named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        return self._named
 
     @property
     def head_parameters(self) -> dict[str, nn.Parameter]:
@@ -137,6 +140,7 @@ class TrainableAdapter:
                 vars(self).pop(name, None)
             self.accelerator.free_memory()
         self.policy, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self._named = {}  # sharding replaces them
 
     def snapshot(self) -> dict[str, torch.Tensor]:
         """Return a copy of the trained parameters."""
@@ -214,7 +218,7 @@ class TrainableAdapter:
         tensors = {name_of(name): full_tensor(parameter).detach() for name, parameter in self.parameters.items()}
         return tensors, None if self.full else self.shape.alpha / self.shape.rank
 
-    def _adapter_files(self, *, exact: bool) -> StateFiles:
+    def _adapter_files(self, *, exact: bool, reused: TensorFile | None = None) -> StateFiles:
         """Copy the trained weights; those of full fine-tuning in the base's dtype unless `exact`."""
         weights = {name: full_tensor(parameter) for name, parameter in self.parameters.items()}
         if not current_group().is_main_process:
@@ -222,7 +226,7 @@ class TrainableAdapter:
         name_of = checkpoint_name if self.full else peft_name
         tensors = {name_of(name): weight for name, weight in weights.items()}
         dtype = self.dtype if self.full and not exact else torch.float32
-        files = {ADAPTER_FILE: TensorFile.copy(tensors, self.device, dtype)}
+        files = {ADAPTER_FILE: TensorFile.copy(tensors, self.device, dtype, reused)}
         return StateFiles(files, {"adapter_config.json": self._adapter_config})
 
     @functools.cached_property
@@ -285,13 +289,14 @@ class TrainableAdapter:
         """Write everything that an exact resume needs (`state_files`)."""
         self.state_files().write(folder)
 
-    def state_files(self) -> StateFiles:
+    def state_files(self, reused: StateFiles = StateFiles({}, {})) -> StateFiles:
         """Copy everything that an exact resume needs: adapter, optimizer, reference and value head.
 
-        All processes must call it; the main one gets the files. DeepSpeed's optimizer state has no parameter names and
-        is not saved, so a resume under DeepSpeed starts with a new optimizer.
+        All processes must call it; the main one gets the files. `reused` is a copy that is no longer needed; this one
+        takes over its memory. DeepSpeed's optimizer state has no parameter names and is not saved, so a resume under
+        DeepSpeed starts with a new optimizer.
         """
-        files = self._adapter_files(exact=True)
+        files = self._adapter_files(exact=True, reused=reused.tensors.get(ADAPTER_FILE))
         optimizer: dict[str, torch.Tensor] = {}
         for name, parameter in (self.parameters | self.head_parameters).items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -302,7 +307,7 @@ class TrainableAdapter:
         head = dict(self.head_parameters)
         for file, tensors in ((OPTIMIZER_FILE, optimizer), (REFERENCE_FILE, reference), (VALUE_HEAD_FILE, head)):
             if tensors or file == OPTIMIZER_FILE:
-                files.tensors[file] = TensorFile.copy(tensors, self.device, torch.float32)
+                files.tensors[file] = TensorFile.copy(tensors, self.device, torch.float32, reused.tensors.get(file))
         return files
 
     def load(self, folder: Path) -> None:

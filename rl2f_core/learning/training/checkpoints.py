@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rl2f_core.common.file_io import sha256
 from rl2f_core.config.run import RunConfig
+from rl2f_core.learning.learner.state_files import StateFiles
 from rl2f_core.learning.training.curriculum import CurriculumTracker
 from rl2f_core.models.backends.base import Backend
 from rl2f_core.models.process_group import current_group
@@ -29,6 +30,7 @@ class Checkpoints:
     def __init__(self, run_dir: RunDir, journal: Journal, backend: Backend) -> None:
         self.run_dir, self.journal, self.backend = run_dir, journal, backend
         self._synced: str | None = None
+        self._state = StateFiles({}, {})
 
     def sync(self, learner: Learner, version: str) -> None:
         """Load the learner's weights into the sampler, unless it has this version already.
@@ -84,8 +86,9 @@ class Checkpoints:
         if learner is None:
             self.journal.commit(position)
         else:
-            self.journal.wait()  # one copy at a time
-            self.journal.commit(position, learner.state_files().write, background=True)
+            self.journal.wait()  # the memory of its copy is reused
+            self._state = learner.state_files(self._state)
+            self.journal.commit(position, self._state.write, background=True)
         return position
 
 

@@ -61,9 +61,24 @@ def test_computing_again_keeps_less_and_gives_the_same_update(tiny: Path) -> Non
     with SavedTensorMeter(again.policy_model) as saved, again.activations.forward_context(1, "always"):
         logp_N, *_ = again.policy_model(batch, 1.0)
     logp_N.sum().backward()
-    with kept.activations.forward_context(1, "never"):
+    with SavedTensorMeter(kept.policy_model) as whole, kept.activations.forward_context(1, "never"):
         kept.policy_model(batch, 1.0)
-    assert 0 < saved.bytes < 0.5 * kept.activations.per_token
+    assert 0 < saved.bytes < 0.5 * whole.bytes
+
+
+def test_only_passes_larger_than_those_before_are_measured(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, meters = learner(tiny), []
+
+    class Counted(SavedTensorMeter):
+        def __enter__(self) -> SavedTensorMeter:
+            meters.append(self)
+            return super().__enter__()
+
+    monkeypatch.setattr(gradient_checkpointing, "SavedTensorMeter", Counted)
+    for tokens, width, measured in ((40, 20, 1), (40, 20, 1), (30, 10, 1), (60, 20, 2), (50, 25, 3), (60, 25, 3)):
+        with trained.activations.forward_context(tokens, "auto", width):
+            pass
+        assert len(meters) == measured
 
 
 def test_what_does_not_fit_is_computed_again_as_soon_as_it_is_known(
@@ -75,7 +90,9 @@ def test_what_does_not_fit_is_computed_again_as_soon_as_it_is_known(
     assert "gradient_checkpointing_frac" not in update(trained)
     measured = trained.activations.per_token
     assert estimate_bytes_per_token(trained.model) / 4 < measured < 8 * estimate_bytes_per_token(trained.model)
-    room = measured * tokens / gradient_checkpointing.MEMORY_FRACTION
+    # of 3 samples with 25 tokens each, at most the logits and the log-probabilities are saved, and their gradients
+    assert 0 < trained.activations.logits <= 3 * 25 * 384 * 4 * 3
+    room = (measured * tokens + trained.activations.logits) / gradient_checkpointing.MEMORY_FRACTION
     monkeypatch.setattr(gradient_checkpointing, "free_bytes", lambda device: room * 1.01)
     assert "gradient_checkpointing_frac" not in update(trained)
     monkeypatch.setattr(gradient_checkpointing, "free_bytes", lambda device: room * 0.99)
