@@ -494,11 +494,6 @@ class TrainingSample:
         object.__setattr__(self, "weighted_positions", positions)
 
     @property
-    def num_weighted_tokens(self) -> int:
-        """Number of tokens with any weight."""
-        return len(self.weighted_positions)
-
-    @property
     def has_gradient(self) -> bool:
         """Whether any token has ce or kl weight, a nonzero advantage, or an advantage that needs the whole batch."""
         has_other = self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights)

@@ -145,7 +145,7 @@ def bench_update(
     with that off, and the default is measured once, with the faster attention.
     """
     samples = read_rows(settings.rows_file)
-    student, tokens = sum(s.num_weighted_tokens for s in samples), sum(len(s.token_ids) for s in samples)
+    student, tokens = sum(len(s.weighted_positions) for s in samples), sum(len(s.token_ids) for s in samples)
     plain = [name for name in PLAIN if name in baselines]
     variants = {f"TRL {name}": dataclasses.replace(settings, attention=name) for name in plain}
     with started(("learner", settings), *(("trl_grpo", s) for s in variants.values())) as (ours, *others):

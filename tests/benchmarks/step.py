@@ -72,7 +72,7 @@ def serve(settings: Settings, channel: Channel) -> None:
                 student=sum(r.student_tokens for r in rollouts),
                 read=tokens_read(engine, wanted, [len(r.sequences[0].token_ids) for r in rollouts]),
                 rows=len(samples),
-                trained=sum(sample.num_weighted_tokens for sample in samples),
+                trained=sum(len(sample.weighted_positions) for sample in samples),
                 **memory.report(),
             )
             step += 1

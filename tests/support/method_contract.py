@@ -57,7 +57,7 @@ def _check(method: Method, history: str) -> None:
             hints = {
                 (*encode(turn.hint.text), backend.tokenizer.eos_token_id) for turn in turns if turn.hint is not None
             }
-            assert sample.num_weighted_tokens > 0
+            assert sample.weighted_positions
             assert {stream for stream in ("rl", "ce", "kl") if any(getattr(sample, f"{stream}_weights"))} <= {
                 *method.loss_terms
             }

@@ -189,7 +189,7 @@ class Learner(TrainableAdapter):
 
     def seconds_of_update(self, samples: Sequence[TrainingSample], stage: StageConfig, count: int = 8) -> float:
         """Estimate the seconds that one update on `samples` takes, from the first `count`; changes nothing."""
-        few = [s for s in samples[:count] if s.num_weighted_tokens]
+        few = [s for s in samples[:count] if s.weighted_positions]
         if not few:
             return 0.0
         batch = micro_batch(split_by_token_budget(few, stage.micro_batch_tokens)[0], self.pad, self.device)

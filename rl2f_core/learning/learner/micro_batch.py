@@ -80,7 +80,7 @@ def sort_by_prefix(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
 
     The prefix with the longest sample comes first, and within a prefix the longest sample.
     """
-    weighted = [sample for sample in samples if sample.num_weighted_tokens]
+    weighted = [sample for sample in samples if sample.weighted_positions]
     prefixes = {id(sample): tuple(sample.token_ids[: shared_prefix_length(sample)]) for sample in weighted}
     longest: dict[tuple[int, ...], int] = {}
     for sample in weighted:
@@ -123,7 +123,7 @@ def local_micro_batches(
     shards = shard_samples(samples, world_size) if world_size > 1 else [samples]
     planned = [split_by_token_budget(shard, limit) for shard in shards]
     local, most = planned[rank], max(map(len, planned))
-    shortest = min((sample for sample in samples if sample.num_weighted_tokens), key=effective_length, default=None)
+    shortest = min((sample for sample in samples if sample.weighted_positions), key=effective_length, default=None)
     return local, [[shortest]] * (most - len(local)) if shortest is not None else []
 
 

@@ -72,7 +72,7 @@ class Scorer:
             with torch.no_grad():
                 values_N = score_batch(micro_batch(part, adapter.pad, adapter.device))
             if number < len(local):
-                lengths = [sample.num_weighted_tokens for sample in part]
+                lengths = [len(sample.weighted_positions) for sample in part]
                 for sample, values in zip(part, values_N.split(lengths), strict=True):
                     scores[index[id(sample)]] = values.tolist()
         gathered = {i: values for shard in ranks.all_gather(scores) for i, values in shard.items()}
@@ -130,6 +130,6 @@ class Scorer:
         """Return the scores at each sample's target positions, in order; all samples have weight."""
         scores: dict[int, torch.Tensor] = {}
         for batch in micro_batches(samples, self.micro_batch_tokens, self.adapter.pad, self.adapter.device):
-            parts = score_batch(batch).split([sample.num_weighted_tokens for sample in batch.samples])
+            parts = score_batch(batch).split([len(sample.weighted_positions) for sample in batch.samples])
             scores.update((id(sample), part) for sample, part in zip(batch.samples, parts, strict=True))
         return [scores[id(sample)] for sample in samples]

@@ -149,7 +149,7 @@ def throughput(
     return {
         **{f"time/{name}": value for name, value in seconds.items()},
         f"tokens/{'sampled' if on_policy else 'demonstrated'}": float(student),
-        "tokens/trained": float(sum(s.num_weighted_tokens for s in samples)),
+        "tokens/trained": float(sum(len(s.weighted_positions) for s in samples)),
         "tokens_per_second/rollout": student / max(rollout, 1e-9),
         "tokens_per_second/update": sum(len(s.token_ids) for s in samples) / max(seconds["update"], 1e-9),
     }

@@ -142,7 +142,7 @@ def test_successes_of_earlier_steps_are_replayed_with_importance_weights() -> No
                 assert sample.policy_loss == "importance_sampling"
                 replays.setdefault(i // 4, set()).add(sample.dialogue.removesuffix(" replay"))
             else:
-                assert sample.policy_loss == "ppo" and sample.num_weighted_tokens == 1
+                assert sample.policy_loss == "ppo" and len(sample.weighted_positions) == 1
     solved = {r.dialogue.id: i // 4 for i, (g, _) in enumerate(found) for r in g.rollouts if r.dialogue.solved}
     assert 0 not in replays and {len(names) for names in replays.values()} <= {1, 2} and max(replays) == 3
     assert all(solved[name] < step for step, names in replays.items() for name in names)

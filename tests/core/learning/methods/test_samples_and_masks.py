@@ -81,7 +81,7 @@ def test_a_policy_row_weighs_exactly_the_students_tokens_each_with_its_turns_adv
     assert list(row.policy_mask) == [bool(s) for s in STUDENT]
     assert list(row.logprobs) == [0, 0, 0, -0.1, -0.2, -0.3, 0, 0, 0, -0.4, -0.5, -0.6]
     assert list(row.ce_weights) == ZEROS and list(row.kl_weights) == ZEROS
-    assert row.dialogue == "g/0" and row.num_weighted_tokens == 6
+    assert row.dialogue == "g/0" and len(row.weighted_positions) == 6
 
 
 def test_a_policy_row_with_kl_weighs_the_same_tokens_there():
@@ -169,9 +169,9 @@ def test_a_token_has_one_temperature_so_cross_entropy_excludes_the_other_terms(n
 
 
 def test_teacher_tokens_may_carry_ce_and_kl_weight():
-    assert (
-        sample(policy_mask=[False] * 3, ce_weights=[0.0, 1.0, 0.0], kl_weights=[0.0, 0.0, 1.0]).num_weighted_tokens == 2
-    )
+    assert sample(
+        policy_mask=[False] * 3, ce_weights=[0.0, 1.0, 0.0], kl_weights=[0.0, 0.0, 1.0]
+    ).weighted_positions == (1, 2)
 
 
 def test_a_stream_with_unequal_arrays_is_refused():
