@@ -13,6 +13,7 @@ from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.types import QueuedRun, RunId, ShortText
 from app.forms import preflight, run_form, yaml_text
 from app.forms.allowlist import Option, list_options
+from app.forms.estimate import Estimate, Pace, estimate, pace
 from app.forms.preflight import PreflightState
 from app.forms.run_form import ConfigCheck, ConfigCommand, FormState
 from app.forms.schedule import next_times
@@ -177,6 +178,19 @@ class LaunchEndpoints(Endpoints):
     def command_of_config(self, source: Flat[ConfigSource] = ConfigSource()) -> ConfigCommand:
         """Return the command that starts a configuration on the command line, and the file that it reads."""
         return self._valid(source)[1]
+
+    @endpoint("read")
+    def estimate_run(self, source: Flat[ConfigSource] = ConfigSource()) -> Estimate | None:
+        """Estimate dialogues, tokens, duration and memory of a training run, from the newest run of the same model.
+
+        None for other kinds of runs.
+        """
+        config = self._valid(source)[0]
+        return estimate(config, self.pace_of(config.model.name))
+
+    def pace_of(self, model: str) -> Pace | None:
+        """Return the pace of the newest finished run of a model."""
+        return pace(self._context.db, model)
 
     # -- start -----------------------------------------------------------------------------------------------------
     @endpoint("run")

@@ -101,7 +101,7 @@ def serve(
         messages = (
             f"RL2F Studio is open at {url}",
             f"Its data is in {context.workspace.root}",
-            f"Start a run: {url}/new?preset=quickstart  (Ctrl-C stops the server)",
+            f"Start a run: {url}/new?preset=first_look  (Ctrl-C stops the server)",
         )
         toolsets = [name for text in mcp_tools.split(",") if (name := text.strip())] or ["default"]
         run_server(

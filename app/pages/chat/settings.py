@@ -96,11 +96,12 @@ def draft(
     if not run:
         named = [query.get("model"), source_model(runs, query.get("source")), *(run.model for run in runs[:1])]
         model = next((candidate for candidate in [*named, *models] if candidate in models), None) or ""
-    offered = {reference for _, reference in offered_checkpoints(runs, model)}
+    offered = [reference for _, reference in offered_checkpoints(runs, model)]
     usable = [name for name in dict.fromkeys(wanted) if name in offered][:4]
     missing = [name for name in wanted if name not in offered]
     if not usable:
-        usable = default_checkpoints(runs, source, model) if "play" in query and not wanted else ["base"]
+        newest = default_checkpoints(runs, source, model) if "play" in query else offered[:2]
+        usable = ["base"] if wanted else newest
     error: JsonObject | None = None
     if missing:
         what = f"{', '.join(missing)} does not fit this base model: no such checkpoint, or one of another base model."

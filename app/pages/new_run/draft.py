@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from app.endpoints.launch import FormState
+from app.endpoints.launch import FormState, PreflightState
 from app.forms.allowlist import Option
+from app.forms.estimate import Pace
 from app.forms.schema import Path, fields_of, get_item, get_value
+from app.plots.comparison import flatten
 from rl2f_core.types import JsonObject
 
 Node: TypeAlias = JsonObject
@@ -28,6 +30,8 @@ SHORT = ("integer", "number", "string", "boolean", "choice")
 INTEGER = re.compile(r"[+-]?\d+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 MAX_SAFE = 2**53 - 1
+TASK_LIMITS = ("max_new_tokens", "max_seq_len")
+"""Settings of `rollout` that fit the task of a preset."""
 UNLIMITED = 1e9
 """Bounds from here on are not shown."""
 
@@ -61,6 +65,12 @@ class Draft:
     typed: dict[str, tuple[str, str | None]] = dataclasses.field(default_factory=dict)
     """Texts as the user typed them, such as `1e-5`, and how the form would write their values."""
     preflight: int | None = None
+    judged: PreflightState | None = None
+    """The preflight with its verdict."""
+    warnings: Sequence[str] = ()
+    """Warnings about a file of own data that the draft uses."""
+    paces: dict[str, Pace | None] = dataclasses.field(default_factory=dict)
+    """Model → pace of its newest run."""
 
     def get(self, path: Path) -> Any:
         """Return the value at a path, or None."""
@@ -90,6 +100,20 @@ class Draft:
             self.typed[name] = (text, shown)
         return text
 
+    def changes(self) -> JsonObject:
+        """Return the keys whose values differ from those of the preset or the cloned run, with their values."""
+        before = flatten((self.start.data if self.start else None) or {})
+        return {key: value for key, value in flatten(self.data).items() if before.get(key, self) != value}
+
+    def leave_task(self, name: str, warnings: Sequence[str] = ()) -> None:
+        """Drop what belongs to the task of the preset: name, comments, teacher and limits of tokens."""
+        self.data = {**self.data, "name": name}
+        self.data.pop("teacher", None)
+        rollout = self.data.get("rollout")
+        if isinstance(rollout, dict):
+            self.data["rollout"] = {key: value for key, value in rollout.items() if key not in TASK_LIMITS}
+        self.text, self.warnings = "", warnings
+
     # -- changes of the structure ----------------------------------------------------------------------------------
     def choose_type(self, path: Path, node: Node, name: str) -> None:
         """Change the type of a component; its earlier values come back."""
@@ -97,6 +121,8 @@ class Draft:
         if isinstance(value, dict) and isinstance(value.get("type"), str):
             self.memory[f"{dotted(path)}:{value['type']}"] = copy.deepcopy(value)
         kept = self.memory.get(f"{dotted(path)}:{name}")
+        if path == ("environment",):
+            self.leave_task(name)
         self.set(path, copy.deepcopy(kept) if kept is not None else self.blank_component(node, name))
 
     def choose_option(self, path: Path, options: Sequence[Node], index: int, default: object) -> None:

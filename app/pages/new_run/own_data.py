@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import get_args
@@ -34,8 +35,10 @@ CHECKERS = [
 ]
 NO_SOLUTIONS = "Without a column of solutions, scripted hints have no content: choose a model teacher in the form."
 NO_COLUMN = ("–", "")
-Apply = Callable[[Draft, JsonObject], Updates]
-"""Uses an environment in a draft, and returns the updates of the form."""
+IN_YAML = re.compile(r"Name it: environment\.columns: \{(\w+): [^}]*\}")
+"""How an error names a column for the YAML; the card has a menu for it."""
+Apply = Callable[[Draft, JsonObject, str, Sequence[str]], Updates]
+"""Uses an environment, the file's name and warnings in a draft, and returns the updates of the form."""
 
 
 class OwnDataCard:
@@ -96,7 +99,7 @@ class OwnDataCard:
                 name = store(studio.context.workspace, source).name
             except RL2FError as error:
                 closed: Updates = {self.details: gr.update(visible=False), self.use: gr.update(interactive=False)}
-                return {self.file: None, self.name: "", self.report: [failure(error)], **closed}
+                return {self.file: None, self.name: "", self.report: [failure(error, source.name)], **closed}
             finally:
                 source.unlink(missing_ok=True)  # Gradio's copy
             return {self.file: None, self.name: name, **self._read_columns(own, name)}
@@ -106,12 +109,13 @@ class OwnDataCard:
             try:
                 return [report(check(own, name, values, checker)), gr.update(interactive=True)]
             except RL2FError as error:
-                return [[failure(error)], gr.update(interactive=False)]
+                return [[failure(error, name)], gr.update(interactive=False)]
 
         @handler
         def use(edited: Draft, name: str, checker: str | None, *values: str | None) -> Updates:
-            environment = yaml.safe_load(check(own, name, values, checker).yaml)["environment"]
-            return {self.card: gr.update(visible=False), **apply(edited, environment)}
+            found = check(own, name, values, checker)
+            environment = yaml.safe_load(found.yaml)["environment"]
+            return {self.card: gr.update(visible=False), **apply(edited, environment, name, warnings(found))}
 
         settings = [self.name, self.checker, *self.columns]
         opened = [self.file, self.name, self.details, *self.columns, self.checker, self.report, self.use]
@@ -129,7 +133,7 @@ class OwnDataCard:
             found = own.check_data_file(name)
             used, checker, shown, usable = found.used, found.checker, report(found), True
         except RL2FError as error:
-            shown, usable = [failure(error)], False
+            shown, usable = [failure(error, name)], False
         choices = [NO_COLUMN, *((column, column) for column in columns)]
         chosen = [gr.update(choices=choices, value=used.get(meaning, "")) for meaning in MEANINGS]
         return {
@@ -147,9 +151,22 @@ def check(own: OwnDataEndpoints, name: str, values: Iterable[str | None], checke
     return own.check_data_file(name, columns, checker)  # type: ignore[arg-type]
 
 
-def failure(error: RL2FError) -> Element:
-    """Return why a file cannot be used."""
-    return el("p.rl-wrong", str(error), role="alert")
+def failure(error: RL2FError, file: str) -> Element:
+    """Return why a file cannot be used; a column is named in the menus of the card instead of the YAML."""
+    text = IN_YAML.sub(lambda found: f"choose it in the menu {found[1]}", str(error)).replace(
+        "Name it: choose", "Choose"
+    )
+    return el("p.rl-wrong", text if file in text else f"{file}: {text}", role="alert")
+
+
+def warnings(found: DataCheck) -> list[str]:
+    """Return what is wrong with a file that can be used."""
+    judge = "Set the address of the judge in environment.llm."
+    return [
+        *([f"{found.num_bad_rows:,} bad rows are left out."] if found.num_bad_rows else []),
+        *([NO_SOLUTIONS] if "solution" not in found.used else []),
+        *([judge] if found.checker == "judge" else []),
+    ]
 
 
 def report(found: DataCheck) -> list[Node]:
@@ -165,8 +182,7 @@ def report(found: DataCheck) -> list[Node]:
     more = found.num_bad_rows - len(bad)
     return [
         el("p", counts),
-        None if "solution" in found.used else el("p", NO_SOLUTIONS),
-        el("p", "Set the address of the judge in environment.llm.") if found.checker == "judge" else None,
+        *(el("p", text) for text in warnings(found)),
         titled_table("Bad rows, which are left out", ("row", "column", "reason"), bad, "nr-bad-rows") if bad else None,
         el("p.rl-muted", f"… and {more:,} more.") if more else None,
         titled_table("First rows", found.columns, found.preview, "nr-first-rows"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from time import time
 
 import gradio as gr
@@ -12,10 +13,12 @@ from app.components.browser.keys import Key
 from app.components.browser.stored import Stored
 from app.components.charts import Charts
 from app.components.form import Form
+from app.components.nodes import Node
 from app.components.view import View
 from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
+from app.forms.estimate import Estimate, estimate
 from app.forms.schema import Path
 from app.pages._events import FAST, Updates, handler, in_order, once_opened
 from app.pages._frame import page_frame
@@ -67,7 +70,7 @@ class _Page:
             self.form = Form(draw_form(first), around="nr-columns", elem_id="nr-form")
             with gr.Column(elem_classes="nr-right"):
                 with gr.Column(elem_classes=["rl-card", "nr-act"]):
-                    self._build_actions(checked)
+                    self._build_actions(first)
                 self.plan = ScheduleCard()
                 with gr.Column(visible=False, elem_id="nr-result", elem_classes="rl-card") as self.result:
                     self.verdict, self.histogram, self.facts = View(), Charts(), View()
@@ -89,8 +92,8 @@ class _Page:
             "Own data …", size="sm", min_width=90, interactive=self.writable, elem_id="nr-own-data"
         )
 
-    def _build_actions(self, state: FormState) -> None:
-        self.summary = View(show.summary(state), elem_id="nr-summary")
+    def _build_actions(self, first: Draft) -> None:
+        self.summary = View(self._summary(first), elem_id="nr-summary")
         options: JsonObject = {"interactive": self.writable, "min_width": 80}
         with gr.Row(elem_classes="nr-buttons"):
             self.preflight = gr.Button("Preflight", elem_id="nr-preflight", **options)
@@ -127,12 +130,14 @@ class _Page:
         gr.on([self.summary.click, self.command.click], self.lead, draft, updated, **ordered)
         self.start.click(self.start_run, draft, [self.go, *updated], **ordered)
         self.go.change(None, self.go, None, js="(url) => { if (url) location.assign(url); }", **FAST)
-        result = [self.result, self.timer, self.verdict, self.histogram, self.facts]
+        result = [self.result, self.timer, self.verdict, self.histogram, self.facts, self.summary]
         self.preflight.click(self.start_preflight, [draft, address], [self.form, address, *result], **ordered)
         self.timer.tick(self.follow, draft, result, **ordered)
         self.verdict.click(self.act_on_preflight, [draft, address], [address, *result], **ordered)
         self.plan.connect(self.launch, draft, self.schedule, self.form, self._lead_to_error, ordered)
-        self.own_data.connect(self.studio, draft, self.open_own_data, self._use_environment, updated, ordered)
+        self.own_data.connect(
+            self.studio, draft, self.open_own_data, self._use_environment, [self.source, *updated], ordered
+        )
 
     # -- the draft -------------------------------------------------------------------------------------------------
     def _set_checked(self, draft: Draft, state: FormState, text: str) -> FormState:
@@ -147,6 +152,7 @@ class _Page:
         draft.key, draft.start = key, self.launch.form_of_yaml(text)
         draft.choices = self.launch.form_choices()
         draft.opened, draft.memory, draft.typed = set(), {}, {}
+        draft.judged, draft.warnings = None, ()
         return self._set_checked(draft, draft.start, draft.start.yaml)
 
     def _refresh(self, draft: Draft, focus: Path | None = None, go: int | None = None) -> Updates:
@@ -160,20 +166,38 @@ class _Page:
         return {
             self.form: draw_form(draft, focus=focus),
             self.yaml: draw_yaml(draft, go=go),
-            self.summary: show.summary(state),
+            self.summary: self._summary(draft),
             self.command: show.command(state),
             self.drafts: {draft.key: None if is_new else {"yaml": draft.text, "time": time()}},
         }
 
+    def _summary(self, draft: Draft) -> list[Node]:
+        """Return what stands beside the button *Start now*."""
+        state = draft.checked
+        assert state is not None
+        judged = None if show.is_outdated(draft.judged, state) else draft.judged
+        return show.summary(state, self._estimate(draft), draft.changes(), draft.warnings, judged)
+
+    def _estimate(self, draft: Draft) -> Estimate | None:
+        """Return the size of the draft's run; the pace of a model is read once."""
+        config = draft.checked.config if draft.checked else None
+        if config is None:
+            return None
+        model = config.model.name
+        if model not in draft.paces:
+            draft.paces[model] = self.launch.pace_of(model)
+        return estimate(config, draft.paces[model])
+
     def _check_form(self, draft: Draft) -> Updates:
-        state = self.launch.yaml_of_form(draft.data, draft.text)
+        state = self.launch.yaml_of_form(draft.data, draft.text or None)
         self._set_checked(draft, state, state.yaml)
         return self._refresh(draft)
 
-    def _use_environment(self, draft: Draft, environment: JsonObject) -> Updates:
+    def _use_environment(self, draft: Draft, environment: JsonObject, file: str, warnings: Sequence[str]) -> Updates:
         draft.choices = self.launch.form_choices()
-        draft.data = {**draft.data, "environment": environment}
-        return self._check_form(draft)
+        draft.leave_task(file.partition(".")[0], warnings)
+        draft.data["environment"] = environment
+        return {self.source: show.note(f"Own data: {file}."), **self._check_form(draft)}
 
     def _lead_to_error(self, draft: Draft) -> Updates | None:
         """Return None, or updates that move the focus to the first error."""
@@ -343,15 +367,22 @@ class _Page:
         now = self.launch.get_preflight(draft.preflight)
         if now.verdict is None:
             return {self.verdict: show.preflight_progress(now), self.histogram: [], self.facts: None}
+        draft.judged = now
         return {
+            self.summary: self._summary(draft),
             self.verdict: show.preflight_verdict(now, show.is_outdated(now, draft.checked)),
             self.histogram: show.preflight_charts(now),
             self.facts: show.preflight_facts(now),
         }
 
     def _hide_preflight(self, draft: Draft) -> Updates:
-        draft.preflight = None
-        emptied: Updates = {self.verdict: None, self.histogram: [], self.facts: None}
+        draft.preflight = draft.judged = None
+        emptied: Updates = {
+            self.verdict: None,
+            self.histogram: [],
+            self.facts: None,
+            self.summary: self._summary(draft),
+        }
         return {self.result: gr.update(visible=False), self.timer: gr.update(active=False), **emptied}
 
     @once_opened

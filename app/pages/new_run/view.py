@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 
+from app.common.quantities import duration
 from app.common.urls import page_url
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
 from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
 from app.endpoints.runs import RunRow
-from app.pages.new_run.parts import words
+from app.forms.estimate import Estimate
+from app.pages.new_run.parts import value_text, words
 
 CRON_EXAMPLES = (("every hour", "0 * * * *"), ("every night", "0 2 * * *"), ("every Monday", "0 9 * * mon"))
+MAX_CHANGES = 8
+"""Changed keys that are named beside the button *Start now*."""
 NOT_COMPARED = re.compile(r"^(name|kind): .*\n", re.MULTILINE)
 
 
@@ -80,8 +85,22 @@ def missing(text: str, fix: str | None) -> Element:
     return empty(text, fix, el("a.rl-button.rl-primary", "Start from a preset", href="/new"), role="alert")
 
 
-def summary(state: FormState) -> list[Node]:
-    """Return whether the configuration is valid, and each error with a button that leads to it."""
+def summary(
+    state: FormState,
+    found: Estimate | None = None,
+    changed: Mapping[str, object] = MappingProxyType({}),
+    warnings: Sequence[str] = (),
+    judged: PreflightState | None = None,
+) -> list[Node]:
+    """Return whether the configuration is valid with its size, or each error with a button that leads to it.
+
+    Args:
+        state: The checked configuration.
+        found: Its size.
+        changed: Keys that differ from the preset or the cloned run, with their values.
+        warnings: Warnings about a file of own data.
+        judged: Preflight of this configuration with its verdict, if there is one.
+    """
     problem = state.yaml_error
     if problem is not None:
         line = f" (line {problem.line})" if problem.line else None
@@ -90,7 +109,11 @@ def summary(state: FormState) -> list[Node]:
             el("p.nr-stale", "Fix the YAML to use the form.", role="status"),
         ]
     if state.ok:
-        return [el("div", el("span.rl-right", "✓"), " ready")]
+        ready = el("div", el("span.rl-right", "✓"), " ready")
+        if judged is not None and judged.verdict is not None and not judged.verdict.ok:
+            ready = el("div", el("span.rl-wrong", "✗"), " valid, but the preflight failed: ", judged.verdict.text)
+        notes = [el("p.rl-small.nr-warning", el("span.rl-leak", "! "), text) for text in warnings]
+        return [ready, *notes, _size(found), _changes(changed)]
     count = len(state.errors)
     items = []
     for error in state.errors:
@@ -100,6 +123,27 @@ def summary(state: FormState) -> list[Node]:
         items.append(el("li", button, f" {error.message}", el("span.rl-muted", line)))
     title = f"✗ {count} {'error' if count == 1 else 'errors'}"
     return [el("div", el("span.rl-wrong", title)), el("ul.nr-errors", items)]
+
+
+def _size(found: Estimate | None) -> Element | None:
+    """Return the size of a run, with its duration and memory if a run of the model is known."""
+    if found is None:
+        return None
+    text = f"{found.dialogues:,} dialogues with at most {found.tokens:,} sampled tokens"
+    if found.like is None:
+        return el("p.rl-muted.rl-small.nr-size", f"{text}. No finished run of this model: the preflight measures it.")
+    link = el("a", f"run {found.like}", href=page_url("run", run=found.like))
+    memory = f", {found.memory_gb:.1f} GB of memory" if found.memory_gb else ""
+    return el("p.rl-muted.rl-small.nr-size", f"About {duration(found.seconds)}{memory}, as in ", link, f". {text}.")
+
+
+def _changes(changed: Mapping[str, object]) -> Element | None:
+    """Return the keys that differ from the preset or the cloned run."""
+    if not changed:
+        return None
+    shown = [f"{key}: {value_text(value)}" for key, value in list(changed.items())[:MAX_CHANGES]]
+    more = f" and {len(changed) - MAX_CHANGES} more" if len(changed) > MAX_CHANGES else ""
+    return el("p.rl-small.nr-changes", el("span.rl-muted", "Changed: "), "; ".join(shown), more)
 
 
 def command(state: FormState) -> list[Node]:

@@ -260,7 +260,7 @@ class _Page:
             return {self.newcomer: {**new, "hidden": True}, self.live: stays}
         found = self.studio.dialogues.welcome_dialogue()
         if found is None:
-            raise NotFoundError("There are no dialogues yet.", fix="Start the quickstart.")
+            raise NotFoundError("There are no dialogues yet.", fix="Start the preset first_look.")
         link = page_url("dialogues", run=found.run, dialogue=found.event_id)
         return {self.newcomer: {**new, "read": True}, self.address: link}
 

@@ -16,6 +16,8 @@ from jobs.db.queries.notes import MAX_CHARS
 
 HEARTBEAT_SECONDS = 60.0
 """Seconds without a heartbeat after which a card says so."""
+FIRST_PRESET = "first_look"
+"""Preset that a new user starts."""
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Status", "", ""),
     ("Run", "name", ""),
@@ -44,13 +46,14 @@ def head(writable: bool) -> Element:
 
 def welcome(read: bool, labeled: bool, started: bool, writable: bool) -> Element:
     """Return the first three steps; a step that is done has a check mark."""
-    start = el("a.rl-button.rl-small", "Start the quickstart", href=page_url("new", preset="quickstart"))
+    start = el("a.rl-button.rl-small", "Take a first look", href=page_url("new", preset=FIRST_PRESET))
     steps = [
         _step("Read a dialogue", "hints turn by turn, and what the student made of them", read,
               action("Read a dialogue", "read", style="rl-small", trigger="select")),
         _step("Label a hint", "does it give the answer away?", labeled,
               el("a.rl-button.rl-small", "Label a hint", href=page_url("labels"))),
-        _step("Start the quickstart", "a small training run of some minutes", started, start if writable else None),
+        _step("Take a first look", "a training run of three to six minutes; the quickstart takes 20 to 30", started,
+              start if writable else None),
     ]  # fmt: skip
     return el(
         "section.rl-card.rl-stack.runs-welcome",
@@ -72,11 +75,12 @@ def _step(title: str, text: str, done: bool, button: Element | None) -> Element:
 
 def no_runs(writable: bool) -> Element:
     """Return the content of a workspace without runs."""
-    link = el("a.rl-button.rl-primary.runs-start", "Start the quickstart", href=page_url("new", preset="quickstart"))
+    link = el("a.rl-button.rl-primary.runs-start", "Take a first look", href=page_url("new", preset=FIRST_PRESET))
     return empty(
         "No runs yet",
         "A run trains a student with a teacher's hints, or evaluates one. "
-        "The quickstart takes some minutes on two cores.",
+        "The preset first_look takes three to six minutes on two cores and shows every part; the quickstart takes "
+        "20 to 30 and shows an effect.",
         link if writable else None,
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import BaseRun, RunConfig
-from rl2f_core.dialogue.rollout.build import build_backend, build_environment
+from rl2f_core.dialogue.rollout.build import build_backend, build_environment, load_reflector
 from rl2f_core.environments.capabilities import without_worked_solution
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.evaluate import EvaluationRunner, supported_conditions
@@ -112,7 +112,7 @@ def dry_run(config: BaseRun, run_path: Path, progress: Progress | None = None) -
             trained = int(event.values.get("tokens/trained", 0))
             count = sum(isinstance(e, DialogueEvent) and (e.phase, e.stage) == ("train", event.stage) for e in events)
             lines.append(f"  stage {event.stage}: {count} dialogues, {trained} trained tokens")
-    evaluated = _evaluate(small)
+    evaluated = _evaluate(small, run_dir)
     lines.append(f"  evaluation: {', '.join(evaluated)}")
     dialogues = [e.dialogue for e in events if isinstance(e, DialogueEvent)]
     errors = [d.error for d in (*dialogues, *(d for group in evaluated.values() for d in group)) if d.error]
@@ -129,9 +129,11 @@ def _first_prompt(config: BaseRun) -> list[str]:
     return ["The first task, as the student reads it:", "", *(f"  {line}" for line in text.splitlines()), ""]
 
 
-def _evaluate(config: BaseRun) -> dict[str, list[Dialogue]]:
-    """Return the base model's dialogues by condition, and build a report from them."""
-    runner = EvaluationRunner(config, build_backend(config))
+def _evaluate(config: BaseRun, run_dir: RunDir) -> dict[str, list[Dialogue]]:
+    """Return the base model's dialogues by condition, and build a report from them; the reflector is the run's."""
+    backend = build_backend(config)
+    load_reflector(config, backend, run_dir)
+    runner = EvaluationRunner(config, backend)
     dialogues: dict[str, list[Dialogue]] = {}
     for condition in supported_conditions(config):
         recorded = {"base": dialogues.get("hints", [])}

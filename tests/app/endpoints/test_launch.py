@@ -21,7 +21,7 @@ from app.endpoints.launch import LaunchEndpoints
 from app.forms import run_form
 from app.forms.yaml_text import MAX_CHARACTERS
 from jobs.db.errors import NotFoundError, StoreReadOnlyError
-from jobs.db.models import Checkpoint
+from jobs.db.models import Checkpoint, Metric, Run
 from jobs.db.queries import runs, scheduled_runs
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
@@ -111,6 +111,24 @@ def test_a_run_is_cloned_with_its_configuration(launch: LaunchEndpoints, context
     assert text == run.config and yaml.safe_load(text)["seed"] == 7
     cloned = launch.launch_run(text, parent=run.id)
     assert runs.get(context.db, cloned["run"]).parent == run.id
+
+
+def test_a_run_is_estimated_from_the_newest_finished_run_of_its_model(
+    launch: LaunchEndpoints, context: Context
+) -> None:
+    assert launch.estimate_run(preset="quickstart")["seconds"] is None  # no run yet
+    for seconds, status in ((100.0, "succeeded"), (200.0, "succeeded"), (900.0, "failed")):
+        run = context.queue.add(QUICKSTART, start=False)
+        with context.db.write() as session:
+            row = session.get(Run, run.id)
+            assert row is not None
+            row.status, row.started, row.ended = status, 10.0, 10.0 + seconds  # type: ignore[assignment]
+            values = {"system/memory_gb": seconds / 100}
+            session.add(Metric(run_id=run.id, number=0, stage="warmup", step=1, time=0.0, values=values))
+    found = launch.estimate_run(preset="quickstart", overrides={"stages.1.steps": 93})
+    assert (found["like"], found["memory_gb"]) == (2, 2.0)
+    assert found["seconds"] == pytest.approx(200 * 2)  # 2,208 dialogues, and 69 · 32 more
+    assert launch.estimate_run(preset="quickstart", overrides={"model.name": "tiny-random"})["like"] is None
 
 
 def test_unknown_names_are_errors_with_the_known_ones(launch: LaunchEndpoints) -> None:

@@ -201,6 +201,13 @@ def test_a_checkpoint_that_does_not_fit_is_named() -> None:
     assert error is not None and error["what"].startswith("5:rl@9, 999:rl@1 does not fit this base model")
 
 
+def test_a_new_chat_has_the_base_and_its_newest_checkpoint() -> None:
+    found, error = draft({}, MODELS, RUNS, [])
+    assert error is None and found["model"] == "small" and found["checkpoints"] == BOTH
+    assert draft({"model": "other"}, MODELS, RUNS, [])[0]["checkpoints"] == ["base", "5:rl@9"]
+    assert draft({"checkpoints": "999:rl@1"}, MODELS, RUNS, [])[0]["checkpoints"] == ["base"]
+
+
 def test_a_task_is_attempted_by_base_and_newest_checkpoint_of_its_run() -> None:
     found, _ = draft({"play": "1", "source": "run:7", "index": "4"}, MODELS, RUNS, ["quickstart"])
     assert found == {"model": "small", "checkpoints": BOTH, "source": "run:7", "index": "4"}

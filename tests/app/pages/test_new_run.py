@@ -11,6 +11,8 @@ import pytest
 from app.endpoints.launch import FormState, PresetInfo
 from app.forms import run_form
 from app.forms.errors import FieldError
+from app.forms.estimate import Pace, estimate, size
+from app.forms.preflight import PreflightState, PreflightVerdict
 from app.forms.yaml_text import read
 from app.pages.new_run.draft import (
     Draft,
@@ -183,3 +185,46 @@ def test_the_summary_counts_errors_and_leads_to_their_fields() -> None:
     error = FieldError(("seed",), "must be at least 0, not -1", line=2)
     shown = str(summary(FormState(kind="train", errors=(error,), data=None, yaml="")))
     assert "1 error" in shown and "'data-at': '[\"seed\"]'" in shown and "(line 2)" in shown
+
+
+def test_another_task_drops_name_comments_teacher_and_token_limits_of_the_preset(draft: Draft) -> None:
+    draft.text, draft.data["teacher"] = "# Does RL teach …", {"type": "llm"}
+    draft.choose_type(("environment",), draft.node_at(("environment",)), "guess_number")
+    assert draft.data["environment"]["type"] == draft.data["name"] == "guess_number"
+    assert draft.text == "" and "teacher" not in draft.data and draft.data["rollout"]["max_turns"] == 3
+    assert not {"max_new_tokens", "max_seq_len"} & set(draft.data["rollout"])
+
+
+def checked(draft: Draft) -> FormState:
+    """Return the valid state of a draft."""
+    config = run_form.parse_config(draft.data)
+    return FormState(kind="train", data=draft.data, yaml="", config=config)
+
+
+def test_a_draft_names_what_differs_from_where_it_started(draft: Draft) -> None:
+    draft.start = checked(draft)
+    draft.data = {**draft.data, "seed": 7}
+    assert draft.changes() == {"seed": 7}
+    shown = str(summary(checked(draft), None, draft.changes()))
+    assert "Changed: " in shown and "seed: 7" in shown
+
+
+def test_warnings_size_and_a_failed_preflight_stand_beside_the_start(draft: Draft) -> None:
+    size = estimate(run_form.parse_config(draft.data), Pace(run=4, seconds_per_token=0.01, memory_gb=1.87))
+    shown = str(summary(checked(draft), size, {}, ["No solutions."]))
+    assert "ready" in shown and "No solutions." in shown
+    assert "About 15 min, 1.9 GB of memory, as in " in shown and "run=4" in shown
+    verdict = PreflightVerdict(ok=False, text="not worth starting", fix="", note="")
+    judged = PreflightState(
+        run=9, status="succeeded", ended=True, detail=None, yaml="", phase=None, done=1, total=1, verdict=verdict
+    )
+    shown = str(summary(checked(draft), judged=judged))
+    assert "not worth starting" in shown and "ready" not in shown
+
+
+def test_the_size_counts_dialogues_of_steps_and_evaluations(draft: Draft) -> None:
+    config = run_form.parse_config(draft.data)
+    # 60 · 8 · 1 + 24 · 4 · 8 of training; (base + 2 stages) · 5 conditions · 64 tasks of evaluation
+    assert size(config).dialogues == 480 + 768 + 960
+    assert size(config).tokens == 2208 * 3 * 14
+    assert estimate(config, None) == size(config)

@@ -368,7 +368,7 @@ def test_resumed_evaluation_repeats_no_condition(tmp_path: Path) -> None:
     events = {d: [e for e in read_events(d.events_path, strict=True) if not isinstance(e, StatusEvent)]
               for d in (stopped, whole)}  # fmt: skip
     assert [e.id for e in events[stopped]] == [e.id for e in events[whole]]
-    assert len({e.id for e in events[stopped]}) == len(events[stopped]) == 2 * 5 * TASKS * SAMPLES + 10 + 2
+    assert len({e.id for e in events[stopped]}) == len(events[stopped]) == 2 * 5 * TASKS * SAMPLES + 10 + 1
     for name in ("report.json", "report.md"):
         assert (stopped.evaluation / name).read_bytes() == (whole.evaluation / name).read_bytes()
     assert json.loads(whole.heartbeat_path.read_text())["status"] == "succeeded"

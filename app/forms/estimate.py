@@ -1,0 +1,83 @@
+"""Estimated size, duration and memory of a training run before it starts, from an earlier run of the same model."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+
+from jobs.db.columns import table_of
+from jobs.db.engine import Database
+from jobs.db.models import Metric, Run
+from rl2f_core.config.loading import parse_yaml
+from rl2f_core.config.run import BaseRun, RunConfig
+from rl2f_core.config.schedules import peak
+from rl2f_core.errors import RL2FError
+from rl2f_core.types import FrozenModel
+
+CANDIDATES = 5
+"""Newest runs of a model among which one with a readable configuration is sought."""
+
+
+class Pace(FrozenModel):
+    """Speed and memory of an earlier run."""
+
+    run: int
+    """Number of the run."""
+    seconds_per_token: float
+    """Seconds of the whole run for each token that the student could sample at most."""
+    memory_gb: float | None = None
+    """Highest resident memory in GB."""
+
+
+class Estimate(FrozenModel):
+    """Estimated size of a training run."""
+
+    dialogues: int
+    """Dialogues of training and evaluation."""
+    tokens: int
+    """Maximum of the tokens that the student samples in them."""
+    seconds: float | None = None
+    """Estimated duration; None without an earlier run of the model."""
+    memory_gb: float | None = None
+    """Highest memory of the earlier run in GB."""
+    like: int | None = None
+    """Number of the earlier run."""
+
+
+def pace(db: Database, model: str) -> Pace | None:
+    """Return the pace of the newest run that trained a model to the end; None if there is none."""
+    run, metric = table_of(Run).c, table_of(Metric).c
+    query = select(run.id, run.config, run.ended - run.started).where(
+        run.kind == "train", run.status == "succeeded", run.model == model, run.ended > run.started
+    )
+    with db.read() as session:
+        for number, text, seconds in session.execute(query.order_by(run.ended.desc()).limit(CANDIDATES)).all():
+            try:
+                config = parse_yaml(text)
+            except RL2FError:  # of another version
+                continue
+            if isinstance(config, RunConfig):
+                memory = metric["values"]["system/memory_gb"].as_float()
+                most = session.scalar(select(func.max(memory)).where(metric.run_id == number))
+                return Pace(run=number, seconds_per_token=seconds / size(config).tokens, memory_gb=most)
+    return None
+
+
+def size(config: RunConfig) -> Estimate:
+    """Count the dialogues of all steps and evaluations, and the tokens if each turn has the maximum length."""
+    dialogues = sum(stage.steps * stage.tasks_per_step * int(peak(stage.group_size)) for stage in config.stages)
+    evaluation = config.evaluation
+    checkpoints = sum(len(config.stages) if name == "stages" else 1 for name in evaluation.checkpoints)
+    dialogues += checkpoints * len(evaluation.conditions) * evaluation.num_tasks * evaluation.samples_per_task
+    tokens = dialogues * config.rollout.max_turns * config.rollout.max_new_tokens
+    return Estimate(dialogues=dialogues, tokens=tokens)
+
+
+def estimate(config: BaseRun, known: Pace | None) -> Estimate | None:
+    """Return the size of a training run, with duration and memory if the pace of its model is known."""
+    if not isinstance(config, RunConfig):
+        return None
+    found = size(config)
+    if known is None:
+        return found
+    seconds = found.tokens * known.seconds_per_token
+    return found.model_copy(update={"seconds": seconds, "memory_gb": known.memory_gb, "like": known.run})
