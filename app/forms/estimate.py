@@ -13,6 +13,8 @@ from rl2f_core.config.schedules import peak
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import FrozenModel
 
+ELSEWHERE = ("example", "imported")
+"""Origins of runs that other machines executed."""
 CANDIDATES = 5
 """Newest runs of a model among which one with a readable configuration is sought."""
 
@@ -44,11 +46,12 @@ class Estimate(FrozenModel):
 
 
 def pace(db: Database, model: str) -> Pace | None:
-    """Return the pace of the newest run that trained a model to the end; None if there is none."""
+    """Return the pace of the newest run that trained a model to the end here; None if there is none."""
     run, metric = table_of(Run).c, table_of(Metric).c
     query = select(run.id, run.config, run.ended - run.started).where(
         run.kind == "train", run.status == "succeeded", run.model == model, run.ended > run.started
     )
+    query = query.where(run.origin.not_in(ELSEWHERE))
     with db.read() as session:
         for number, text, seconds in session.execute(query.order_by(run.ended.desc()).limit(CANDIDATES)).all():
             try:

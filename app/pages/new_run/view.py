@@ -131,7 +131,8 @@ def _size(found: Estimate | None) -> Element | None:
         return None
     text = f"{found.dialogues:,} dialogues with at most {found.tokens:,} sampled tokens"
     if found.like is None:
-        return el("p.rl-muted.rl-small.nr-size", f"{text}. No finished run of this model: the preflight measures it.")
+        text += ". No run of this model has ended here; the preflight measures it."
+        return el("p.rl-muted.rl-small.nr-size", text)
     link = el("a", f"run {found.like}", href=page_url("run", run=found.like))
     memory = f", {found.memory_gb:.1f} GB of memory" if found.memory_gb else ""
     return el("p.rl-muted.rl-small.nr-size", f"About {duration(found.seconds)}{memory}, as in ", link, f". {text}.")

@@ -117,12 +117,14 @@ def test_a_run_is_estimated_from_the_newest_finished_run_of_its_model(
     launch: LaunchEndpoints, context: Context
 ) -> None:
     assert launch.estimate_run(preset="quickstart")["seconds"] is None  # no run yet
-    for seconds, status in ((100.0, "succeeded"), (200.0, "succeeded"), (900.0, "failed")):
+    found = [(100.0, "succeeded", "app"), (200.0, "succeeded", "cli"), (900.0, "failed", "app")]
+    for seconds, status, origin in (*found, (800.0, "succeeded", "example")):
         run = context.queue.add(QUICKSTART, start=False)
         with context.db.write() as session:
             row = session.get(Run, run.id)
             assert row is not None
             row.status, row.started, row.ended = status, 10.0, 10.0 + seconds  # type: ignore[assignment]
+            row.origin = origin
             values = {"system/memory_gb": seconds / 100}
             session.add(Metric(run_id=run.id, number=0, stage="warmup", step=1, time=0.0, values=values))
     found = launch.estimate_run(preset="quickstart", overrides={"stages.1.steps": 93})
