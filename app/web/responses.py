@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 NOT_FOUND = """<!doctype html><html lang="en"><head><meta charset="utf-8">
@@ -27,6 +28,9 @@ class PageResponses:
         """Forward the request; change only HTML, and a missing page that a browser opens."""
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith("/gradio_api/"):
             await self.app(scope, receive, send)
+            return
+        if b"view=api" in scope["query_string"].split(b"&"):  # Gradio's address of its own description
+            await RedirectResponse("/api")(scope, receive, send)
             return
         nonce = escape(scope.get("state", {}).get("rl2f_nonce", "")).encode()
         if "." not in scope["path"]:  # a page, which must not be compressed here; files have a suffix

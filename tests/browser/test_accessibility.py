@@ -20,6 +20,7 @@ PAGES = (
     "/compare?runs={run}",
     "/exports?runs={run}",
     "/audit",
+    "/api",
 )
 SERIOUS = ("serious", "critical")
 FOCUS_WITHOUT_MARK = """() => {
