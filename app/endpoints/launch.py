@@ -185,8 +185,7 @@ class LaunchEndpoints(Endpoints):
 
         None for other kinds of runs.
         """
-        config = self._valid(source)[0]
-        return estimate(config, self.pace_of(config.model.name))
+        return estimate(self._valid(source)[0], self.pace_of)
 
     def pace_of(self, model: str) -> Pace | None:
         """Return the pace of the newest finished run of a model."""

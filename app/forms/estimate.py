@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import func, select
 
 from jobs.db.columns import table_of
 from jobs.db.engine import Database
 from jobs.db.models import Metric, Run
+from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import parse_yaml
-from rl2f_core.config.run import BaseRun, RunConfig
+from rl2f_core.config.run import RunConfig
 from rl2f_core.config.schedules import peak
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import FrozenModel
@@ -75,11 +78,16 @@ def size(config: RunConfig) -> Estimate:
     return Estimate(dialogues=dialogues, tokens=tokens)
 
 
-def estimate(config: BaseRun, known: Pace | None) -> Estimate | None:
-    """Return the size of a training run, with duration and memory if the pace of its model is known."""
-    if not isinstance(config, RunConfig):
+def estimate(config: BaseConfig, pace_of: Callable[[str], Pace | None]) -> Estimate | None:
+    """Return the size of a training run; None for other kinds.
+
+    Args:
+        config: Configuration of any run kind.
+        pace_of: Returns the pace of a model, which gives duration and memory, if it is known.
+    """
+    if not isinstance(config, RunConfig) or config.kind != "train":
         return None
-    found = size(config)
+    found, known = size(config), pace_of(config.model.name)
     if known is None:
         return found
     seconds = found.tokens * known.seconds_per_token

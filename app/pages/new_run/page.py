@@ -18,7 +18,7 @@ from app.components.view import View
 from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
-from app.forms.estimate import Estimate, estimate
+from app.forms.estimate import Estimate, Pace, estimate
 from app.forms.schema import Path
 from app.pages._events import FAST, Updates, handler, in_order, once_opened
 from app.pages._frame import page_frame
@@ -174,19 +174,21 @@ class _Page:
     def _summary(self, draft: Draft) -> list[Node]:
         """Return what stands beside the button *Start now*."""
         state = draft.checked
-        assert state is not None
+        if state is None:  # the address named nothing that can be opened
+            return []
         judged = None if show.is_outdated(draft.judged, state) else draft.judged
         return show.summary(state, self._estimate(draft), draft.changes(), draft.warnings, judged)
 
     def _estimate(self, draft: Draft) -> Estimate | None:
         """Return the size of the draft's run; the pace of a model is read once."""
         config = draft.checked.config if draft.checked else None
-        if config is None:
-            return None
-        model = config.model.name
-        if model not in draft.paces:
-            draft.paces[model] = self.launch.pace_of(model)
-        return estimate(config, draft.paces[model])
+
+        def pace_of(model: str) -> Pace | None:
+            if model not in draft.paces:
+                draft.paces[model] = self.launch.pace_of(model)
+            return draft.paces[model]
+
+        return None if config is None else estimate(config, pace_of)
 
     def _check_form(self, draft: Draft) -> Updates:
         state = self.launch.yaml_of_form(draft.data, draft.text or None)

@@ -133,6 +133,17 @@ def test_a_run_is_estimated_from_the_newest_finished_run_of_its_model(
     assert launch.estimate_run(preset="quickstart", overrides={"model.name": "tiny-random"})["like"] is None
 
 
+@pytest.mark.parametrize("kind", [name for name in run_form.kinds() if name != "train"])
+def test_other_kinds_of_runs_have_no_estimate(launch: LaunchEndpoints, kind: str) -> None:
+    state = launch.yaml_of_form(data_of(), kind=kind)
+    if state["ok"]:
+        assert launch.estimate_run(yaml=state["yaml"]) is None
+
+
+def test_an_export_has_no_estimate(launch: LaunchEndpoints) -> None:
+    assert launch.estimate_run(yaml="kind: export\nruns: [1]\n") is None
+
+
 def test_unknown_names_are_errors_with_the_known_ones(launch: LaunchEndpoints) -> None:
     with pytest.raises(NotFoundError, match="quickstart"):
         launch.get_preset("../../secret")

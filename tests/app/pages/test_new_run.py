@@ -210,7 +210,8 @@ def test_a_draft_names_what_differs_from_where_it_started(draft: Draft) -> None:
 
 
 def test_warnings_size_and_a_failed_preflight_stand_beside_the_start(draft: Draft) -> None:
-    size = estimate(run_form.parse_config(draft.data), Pace(run=4, seconds_per_token=0.01, memory_gb=1.87))
+    pace = Pace(run=4, seconds_per_token=0.01, memory_gb=1.87)
+    size = estimate(run_form.parse_config(draft.data), lambda model: pace)
     shown = str(summary(checked(draft), size, {}, ["No solutions."]))
     assert "ready" in shown and "No solutions." in shown
     assert "About 15 min, 1.9 GB of memory, as in " in shown and "run=4" in shown
@@ -227,4 +228,4 @@ def test_the_size_counts_dialogues_of_steps_and_evaluations(draft: Draft) -> Non
     # 60 · 8 · 1 + 24 · 4 · 8 of training; (base + 2 stages) · 5 conditions · 64 tasks of evaluation
     assert size(config).dialogues == 480 + 768 + 960
     assert size(config).tokens == 2208 * 3 * 14
-    assert estimate(config, None) == size(config)
+    assert estimate(config, lambda model: None) == size(config)
