@@ -38,7 +38,7 @@ def build(studio: Studio) -> None:
     connect = View(elem_id="api-connect")
     hint = "Filter by name or description"
     search = gr.Textbox(label="Filter", placeholder=hint, show_label=False, container=False, max_lines=1)
-    with gr.Row(equal_height=False):
+    with gr.Row(equal_height=False, elem_classes="api-columns"):
         with gr.Column(scale=1, min_width=280):
             listed = View(elem_id="api-list")
         with gr.Column(scale=2, min_width=300):
@@ -96,7 +96,7 @@ def _endpoint(operation: Operation, origin: str) -> Element:
     schema, defaults = operation.input_schema(), operation.defaults()
     rows = [
         el("tr", el("td", el("code", name)), el("td", _type(field)), el("td", _default(defaults[name])),
-           el("td", field.get("description", "")))
+           el("td", field.get("description", "").replace("`", "")))
         for name, field in schema.get("properties", {}).items()
     ]  # fmt: skip
     given: dict[str, Any] = {name: "…" for name, value in defaults.items() if value is ...}
