@@ -15,8 +15,6 @@ from rl2f_core.errors import UnknownNameError
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from app.endpoints.endpoint import Operation
-
 
 def call(
     ctx: typer.Context,
@@ -40,7 +38,7 @@ def call(
                 typer.echo(json.dumps(operation.to_json(part), indent=2, ensure_ascii=False))
 
     if endpoint is None:
-        rows = [(name, item.scope, _first_sentence(item)) for name, item in sorted(OPERATIONS.items())]
+        rows = [(name, item.scope, item.summary) for name, item in sorted(OPERATIONS.items())]
         out().print(table("endpoint", "scope", "", rows=rows))
         return
     if endpoint not in OPERATIONS:
@@ -51,7 +49,3 @@ def call(
     run.__defaults__ = (SettingsOptions(lambda: operation.arguments), None)
     app.command(endpoint)(expand(run))
     typer.main.get_command(app).main(ctx.args, prog_name=f"rl2f call {endpoint}", standalone_mode=False)
-
-
-def _first_sentence(operation: Operation) -> str:
-    return operation.description.partition("\n")[0]

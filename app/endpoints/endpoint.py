@@ -99,6 +99,11 @@ class Operation:
         }
         self._parameters = list(inspect.signature(function).parameters.values())[1:]
 
+    @property
+    def summary(self) -> str:
+        """First line of the description."""
+        return self.description.partition("\n")[0]
+
     @cached_property
     def _hints(self) -> dict[str, Any]:
         return get_type_hints(self.function, include_extras=True)

@@ -52,9 +52,9 @@ def pace(db: Database, model: str) -> Pace | None:
     """Return the pace of the newest run that trained a model to the end here; None if there is none."""
     run, metric = table_of(Run).c, table_of(Metric).c
     query = select(run.id, run.config, run.ended - run.started).where(
-        run.kind == "train", run.status == "succeeded", run.model == model, run.ended > run.started
-    )
-    query = query.where(run.origin.not_in(ELSEWHERE))
+        run.kind == "train", run.status == "succeeded", run.model == model, run.ended > run.started,
+        run.origin.not_in(ELSEWHERE),
+    )  # fmt: skip
     with db.read() as session:
         for number, text, seconds in session.execute(query.order_by(run.ended.desc()).limit(CANDIDATES)).all():
             try:

@@ -26,7 +26,8 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.models.store.store import built_in
 from rl2f_core.types import FrozenModel, JsonObject
 
-DEFAULT_PRESET = "quickstart"
+DEFAULT_PRESET, FIRST_PRESET = "quickstart", "first_look"
+"""Preset of the form, and the one that a new user starts."""
 
 
 class YamlError(FrozenModel):

@@ -11,7 +11,7 @@ from app.common.urls import page_url
 from app.components.browser.address import Replacement
 from app.components.nodes import Element, Node, action, el, table
 from app.components.view import View
-from app.endpoints.endpoint import Operation, endpoints_of, operation_of
+from app.endpoints.endpoint import OPERATIONS, Operation, endpoints_of, operation_of
 from app.endpoints.studio import Studio
 from app.pages._events import FAST, LATEST, handler
 from app.pages._frame import page_frame
@@ -47,8 +47,7 @@ def build(studio: Studio) -> None:
     @handler
     def open_page(query: dict[str, str], origin: str) -> tuple[str, Node, Element, Node]:
         text = query.get("search", "")
-        operations = {found.name: found for group in groups.values() for found in group}
-        shown = operations.get(query.get("endpoint", "list_runs"))
+        shown = OPERATIONS.get(query.get("endpoint", "list_runs"))
         missing = el("p.rl-wrong", f"No endpoint is named {query.get('endpoint')}.", role="alert")
         return text, _connect(origin), _list(groups, text), missing if shown is None else _endpoint(shown, origin)
 
@@ -81,14 +80,10 @@ def _list(groups: dict[str, list[Operation]], text: str) -> Element:
     sections = []
     for name, operations in groups.items():
         found = [o for o in operations if all(word in f"{o.name} {o.description}".lower() for word in words)]
-        items = [el("li", el("a", o.name, href=page_url("api", endpoint=o.name), title=_first(o))) for o in found]
+        items = [el("li", el("a", o.name, href=page_url("api", endpoint=o.name), title=o.summary)) for o in found]
         if items:
             sections.append(el("section", el("h2", name.replace("_", " ")), el("ul", items)))
     return el("div.rl-stack", sections or el("p.rl-muted", "No endpoint matches."))
-
-
-def _first(operation: Operation) -> str:
-    return operation.description.partition("\n")[0]
 
 
 def _endpoint(operation: Operation, origin: str) -> Element:

@@ -114,7 +114,7 @@ def argument_schemas(operation: Operation) -> list[JsonObject]:
 
 def result_schema(operation: Operation) -> JsonObject:
     """Return the schema of the result. Gradio's client shows the description of the endpoint with it."""
-    return {"description": operation.description.partition("\n")[0], **_for_gradio(operation.output_schema())}
+    return {"description": operation.summary, **_for_gradio(operation.output_schema())}
 
 
 def _for_gradio(schema: Any) -> Any:

@@ -7,13 +7,14 @@ import gc
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import JsonObject
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -95,6 +96,22 @@ def matmul_ceiling(dtype: str = "float32", device: str = "cpu", seconds: float =
     b = torch.randn(n, n, generator=generator).to(resolved, number_type)
     out = a @ b
     return 2 * n**3 / best_seconds(lambda: torch.mm(a, b, out=out), resolved, seconds) / 1e9
+
+
+def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Return arrays of one dtype as tensors; on a GPU by one copy, for which the host does not wait.
+
+    On a CPU the tensors share the memory of contiguous arrays.
+    """
+    import numpy as np
+    import torch
+
+    if device.type == "cpu":
+        return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    flat, is_cuda = torch.from_numpy(np.concatenate([array.ravel() for array in arrays])), device.type == "cuda"
+    flat = (flat.pin_memory() if is_cuda else flat).to(device, non_blocking=is_cuda)
+    parts = flat.split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:

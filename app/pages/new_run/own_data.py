@@ -153,9 +153,7 @@ def check(own: OwnDataEndpoints, name: str, values: Iterable[str | None], checke
 
 def failure(error: RL2FError, file: str) -> Element:
     """Return why a file cannot be used; a column is named in the menus of the card instead of the YAML."""
-    text = IN_YAML.sub(lambda found: f"choose it in the menu {found[1]}", str(error)).replace(
-        "Name it: choose", "Choose"
-    )
+    text = IN_YAML.sub(lambda found: f"Choose it in the menu {found[1]}", str(error))
     return el("p.rl-wrong", text if file in text else f"{file}: {text}", role="alert")
 
 

@@ -19,6 +19,7 @@ from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
 from app.forms.estimate import Estimate, Pace, estimate
+from app.forms.run_form import DEFAULT_PRESET
 from app.forms.schema import Path
 from app.pages._events import FAST, Updates, handler, in_order, once_opened
 from app.pages._frame import page_frame
@@ -34,7 +35,6 @@ from rl2f_core.types import JsonObject
 PATH = "new"
 TITLE = "New run"
 ORDER = 20
-DEFAULT_PRESET = "quickstart"
 CLONES = 50
 """Newest runs that are offered to be cloned; the address can name any other."""
 POLL_SECONDS = 1.0
@@ -172,7 +172,7 @@ class _Page:
         }
 
     def _summary(self, draft: Draft) -> list[Node]:
-        """Return what stands beside the button *Start now*."""
+        """Return status, size and changes of the run, which are shown beside the button *Start now*."""
         state = draft.checked
         if state is None:  # the address named nothing that can be opened
             return []

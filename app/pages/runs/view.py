@@ -10,14 +10,13 @@ from app.components.elements.sparkline import sparkline
 from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, page_button, progress, time_ago
 from app.endpoints.run import ACTIONS
 from app.endpoints.runs import ActiveRuns, QueueStatus, RunRow
+from app.forms.run_form import FIRST_PRESET
 from jobs.db.models import JobLog, NoteSummary, ScheduledRun
 from jobs.db.paging import Page
 from jobs.db.queries.notes import MAX_CHARS
 
 HEARTBEAT_SECONDS = 60.0
 """Seconds without a heartbeat after which a card says so."""
-FIRST_PRESET = "first_look"
-"""Preset that a new user starts."""
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Status", "", ""),
     ("Run", "name", ""),

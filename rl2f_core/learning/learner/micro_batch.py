@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from rl2f_core.learning.learner.losses import LossNormalizers, TokenBatch
+from rl2f_core.models.device import to_device
 from rl2f_core.models.modeling.logprobs import allowed_tensor, right_padded
-from rl2f_core.models.modeling.sequence_packing import to_device
 from rl2f_core.types import POLICY_LOSSES, TrainingSample
 
 

@@ -220,11 +220,9 @@ class TrainableAdapter:
 
     def _adapter_files(self, *, exact: bool, reused: TensorFile | None = None) -> StateFiles:
         """Copy the trained weights; those of full fine-tuning in the base's dtype unless `exact`."""
-        weights = {name: full_tensor(parameter) for name, parameter in self.parameters.items()}
+        tensors, _ = self.adapter_tensors()
         if not current_group().is_main_process:
             return StateFiles({}, {})
-        name_of = checkpoint_name if self.full else peft_name
-        tensors = {name_of(name): weight for name, weight in weights.items()}
         dtype = self.dtype if self.full and not exact else torch.float32
         files = {ADAPTER_FILE: TensorFile.copy(tensors, self.device, dtype, reused)}
         return StateFiles(files, {"adapter_config.json": self._adapter_config})

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from rl2f_core.models.device import to_device
 from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM
-from rl2f_core.models.modeling.sequence_packing import PackingLayout, hidden_states, to_device
+from rl2f_core.models.modeling.sequence_packing import PackingLayout, hidden_states
 
 LOGITS_CHUNK = 1024
 """Positions whose logits are in memory at once."""

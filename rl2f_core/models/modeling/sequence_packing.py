@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from rl2f_core.models.device import to_device
 from rl2f_core.models.modeling.attention import (
     ATTENTION,
     CausalLM,
@@ -232,12 +233,3 @@ def _padded_indices(lengths: list[int]) -> np.ndarray:
     width = max(lengths, default=0)
     steps = [row * width + np.arange(length) for row, length in enumerate(lengths)]
     return np.concatenate(steps) if steps else np.zeros(0, dtype=np.int64)
-
-
-def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Copy arrays of one dtype to a device with one copy, for which the host does not wait."""
-    flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
-    if device.type == "cuda":
-        flat = flat.pin_memory()
-    parts = flat.to(device, non_blocking=True).split([array.size for array in arrays])
-    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]

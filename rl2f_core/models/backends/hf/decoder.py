@@ -27,10 +27,11 @@ from rl2f_core.models.backends.base import (
 )
 from rl2f_core.models.backends.hf.batched_lora import BatchedLora
 from rl2f_core.models.backends.hf.kv_cache import KVCache
-from rl2f_core.models.backends.hf.packed_forward import forward_tokens, upload
+from rl2f_core.models.backends.hf.packed_forward import forward_tokens
 from rl2f_core.models.backends.hf.static_decoder import LOGITS_CHUNK, StaticDecoder, row_bucket
 from rl2f_core.models.backends.hf.token_sampling import sample_tokens
 from rl2f_core.models.backends.hf.token_scores import ScoredSampling, TokenScore, score_tokens
+from rl2f_core.models.device import to_device
 from rl2f_core.models.modeling import logprobs
 from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM
 from rl2f_core.types import FinishReason
@@ -191,7 +192,7 @@ class ContinuousBatchingDecoder:
         """Run a packed forward; return the sequences whose tokens are all computed, and sample their next ones."""
         if lora is not None:
             indices = lora.select([sequence.adapter for sequence, _ in blocks])
-            lora.use(upload([np.repeat(indices, [count for _, count in blocks])], self.device)[0])
+            lora.use(to_device([np.repeat(indices, [count for _, count in blocks])], self.device)[0])
         kernel = None if self.static is None else self.static.kernel
         hidden_NH = forward_tokens(self.model, self.kv, [(seq.slot, count) for seq, count in blocks], kernel)
         self._score_prompts(blocks, hidden_NH)
@@ -352,7 +353,7 @@ class ContinuousBatchingDecoder:
                     token_B, logp_B = logits_BV.argmax(1), logits_BV.new_zeros(len(chunk))  # the lowest id on ties
                 else:
                     uniforms = np.array([sequences[i].uniforms[len(sequences[i].token_ids)] for i in chunk])
-                    (bits_B,) = upload([uniforms.view(np.int64)], self.device)
+                    (bits_B,) = to_device([uniforms.view(np.int64)], self.device)
                     token_B, logp_B = sample_tokens(logits_BV, bits_B.view(torch.float64), top_p)
                 tokens, logps = token_B.tolist(), logp_B.tolist()
                 self._score_sampled([sequences[chunk[j]] for j in scored], scored_SV, [tokens[j] for j in scored])
@@ -413,4 +414,4 @@ def _select_rows(rows: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
     """Return rows of a tensor; without a copy if these are all of them, in order."""
     if list(indices) == list(range(len(rows))):
         return rows
-    return rows[upload([np.array(indices, dtype=np.int64)], rows.device)[0]]
+    return rows[to_device([np.array(indices, dtype=np.int64)], rows.device)[0]]

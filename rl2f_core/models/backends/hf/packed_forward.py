@@ -18,6 +18,7 @@ import torch
 
 from rl2f_core.errors import ModelError
 from rl2f_core.models.backends.hf.kv_cache import KVCache
+from rl2f_core.models.device import to_device
 from rl2f_core.models.modeling.attention import MASK_VALUE, CausalLM, prefers_matmul_attention
 
 PACKED = "rl2f_packed"
@@ -191,17 +192,6 @@ def _attend(
     return out.reshape(slots * queries, heads, -1)
 
 
-def upload(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Copy int64 arrays to a device, to a GPU in one transfer that the host does not wait for."""
-    if device.type == "cpu":
-        return [torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)) for array in arrays]
-    flat = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays]).astype(np.int64))
-    is_cuda = device.type == "cuda"
-    flat = (flat.pin_memory() if is_cuda else flat).to(device, non_blocking=is_cuda)
-    parts = flat.split([array.size for array in arrays])
-    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
-
-
 def _pack_tokens(
     kv: KVCache, blocks: Sequence[tuple[int, int]], kernel: Callable[..., Any] | None
 ) -> tuple[torch.Tensor, PackedBatch]:
@@ -213,7 +203,7 @@ def _pack_tokens(
     arrays = [kv.tokens[slot_N, position_N], slot_N, position_N]
     if kernel is not None:
         offsets = (np.append(x, end) for x, end in ((starts_J, len(slot_N)), (slots_J, kv.num_slots)))
-        ids, slot, position, *lengths = upload([*arrays, *offsets, computed_J + counts_J], kv.device)
+        ids, slot, position, *lengths = to_device([*arrays, *offsets, computed_J + counts_J], kv.device)
         cu_seq_q, cu_seq_k, used_J = (x.int() for x in lengths)
         cu_seq_k = cu_seq_k * (kv.capacity + 1)
         varlen = VarlenBatch(kernel, cu_seq_q, cu_seq_k, used_J, int(counts_J.max()))
@@ -222,7 +212,7 @@ def _pack_tokens(
     for i, count in enumerate(counts_J):
         by_size[int(count - 1).bit_length()].append(i)
     layouts = [_layout(kv, slots_J[i], counts_J[i], starts_J[i]) for i in map(np.array, by_size.values())]
-    ids, slot, position, *parts = upload([*arrays, *(x for layout in layouts for x in layout[0])], kv.device)
+    ids, slot, position, *parts = to_device([*arrays, *(x for layout in layouts for x in layout[0])], kv.device)
     batches = []
     for i, (_, slots, length) in enumerate(layouts):
         source, query, token, position_JQ, slots_K = parts[5 * i : 5 * i + 5]
