@@ -103,7 +103,7 @@ def _field(name: str, info: FieldInfo, inside: tuple[type, ...]) -> Node | None:
     node = _node(info.annotation, info.metadata, str(extra.get("known", "")), inside)
     made: Node = {
         "key": name,
-        "label": name.replace("_", " "),
+        "label": name.removeprefix("num_").replace("_", " "),
         "help": " ".join((info.description or "").split()),
         "basic": bool(extra.get("basic")) or _holds_basic(node),
         "required": info.is_required(),

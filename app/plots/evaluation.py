@@ -23,10 +23,11 @@ from rl2f_core.dialogue.metrics.dialogues import (
     solve_rate_difference,
 )
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
+from rl2f_core.evaluation.conclusions import answers
 from rl2f_core.evaluation.formatting import count_text, interval_text, number, verdict_text
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
 from rl2f_core.evaluation.plotting import Plot, figure
-from rl2f_core.evaluation.report import EvaluationReport, findings
+from rl2f_core.evaluation.report import EvaluationReport, grouped_findings
 from rl2f_core.types import ConstantBaseline, JsonObject
 
 Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
@@ -83,7 +84,10 @@ class Evaluation:
     differences: Sequence[Difference] = ()
     reference_policies: Mapping[str, Sequence[tuple[int, float]]] | None = None
     """Reference policies by name: fraction solved within each turn."""
-    findings: Sequence[str] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """See `rl2f_core.evaluation.conclusions.answers`."""
+    conclusions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Sentences by kind."""
     constant_baseline: ConstantBaseline | None = None
     """The best constant answer, if all cells share one."""
     baselines: Mapping[str, ConstantBaseline] = field(default_factory=dict)
@@ -120,7 +124,8 @@ def from_report(report: EvaluationReport) -> Evaluation:
         effects={(e.checkpoint, e.condition): e.difference for e in report.effects},
         differences=[Difference(d.quantity, d.checkpoint, d.against, d.difference) for d in report.differences],
         reference_policies=reference_policies(report),
-        findings=findings(report),
+        answers=answers(report),
+        conclusions=grouped_findings(report),
         constant_baseline=report.constant_baseline,
         parts=[from_report(part) for part in report.parts],
         benchmarks=report.benchmark_scores(),
@@ -151,7 +156,7 @@ def from_levels(report: LevelsReport) -> Evaluation:
         for variant in (ORIGINAL, *report.variants)
         if info.constant_baseline is not None
     }
-    return Evaluation(report.title, report.turns, True, cells, {}, findings=level_findings(report),
+    return Evaluation(report.title, report.turns, True, cells, {}, conclusions={"Levels": level_findings(report)},
                       baselines=baselines, charts=level_charts(report))  # fmt: skip
 
 
@@ -325,7 +330,9 @@ def as_json(evaluation: Evaluation) -> JsonObject:
         "table": table(evaluation),
         "attempts": attempts(evaluation),
         "differences": difference_rows(evaluation.differences),
-        "findings": list(evaluation.findings),
+        "answers": dict(evaluation.answers),
+        "conclusions": {kind: list(lines) for kind, lines in evaluation.conclusions.items() if lines},
+        "findings": [line for lines in evaluation.conclusions.values() for line in lines],
         "charts": [
             chart.as_json()
             for chart in (*benchmark_charts(evaluation), *(evaluation.charts or accuracy_charts(evaluation)))

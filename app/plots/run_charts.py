@@ -93,7 +93,7 @@ REVISIONS = {
 }
 REVISION_COLORS = ["--rl-student", "--rl-plot-3", "--rl-plot-5", "--rl-plot-2"]
 INFORMATION = {"hint_bits": "bits in a hint", "bits_left": "bits left"}
-EFFICIENCY = {"efficiency": "bits used / given", "efficiency_chance": "by chance"}
+EFFICIENCY = {"efficiency": "used of its bits", "efficiency_chance": "by chance"}
 LEAKS = {"leak_rate": "read by the student", "prevented_leak_rate": "prevented"}
 NO_LEAK_READ = "no leak read"
 REWARD = {"reward": "reward", "reward/clean": NO_LEAK_READ}

@@ -13,7 +13,7 @@ from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
 from rl2f_core.dialogue.metrics.dialogues import compared_with, contrast, ratio_interval
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
-from rl2f_core.evaluation.formatting import interval_text, markdown_table, number, verdict_text
+from rl2f_core.evaluation.formatting import interval_text, markdown_table, number, quantity_text, verdict_text
 from rl2f_core.evaluation.problem_values import RATIOS, STORED_METRICS, stack
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.types import ConstantBaseline, FrozenModel
@@ -87,8 +87,8 @@ class SeedSummary(FrozenModel):
             under = f" under {row.condition}" if row.condition not in ("", "hints") else ""
             over = f"{interval_text(row.mean, signed=True)} over {seeds} seed{'' if seeds == 1 else 's'}"
             lines.append(
-                f"{row.quantity} of {row.checkpoint}{under}: {over}, {verdict}; {row.above_zero} of {len(self.seeds)} "
-                "seeds are above 0 on their own."
+                f"The {quantity_text(row.quantity)} of {row.checkpoint}{under}: {over}, {verdict}; "
+                f"{row.above_zero} of {len(self.seeds)} seeds are above 0 on their own."
             )
         return lines
 
@@ -99,10 +99,13 @@ class SeedSummary(FrozenModel):
         score = number(baseline.score)
         lines = [f"The best constant answer ({baseline.answer}) solves {score} at one attempt."]
         for name in dict.fromkeys(("cum_acc/1", f"cum_acc/{self.turns}")):
+            quantity = quantity_text(name).capitalize()
             for row in self.rows:
                 if (row.quantity, row.condition) == (name, "hints") and row.mean.low is not None:
                     comparison = describe_comparison(row.mean, baseline)
-                    lines.append(f"{name} of {row.checkpoint}: {interval_text(row.mean)} is {comparison} ({score}).")
+                    lines.append(
+                        f"{quantity} of {row.checkpoint}: {interval_text(row.mean)} is {comparison} ({score})."
+                    )
         return lines
 
 

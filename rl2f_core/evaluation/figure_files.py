@@ -149,7 +149,7 @@ def to_html(report: EvaluationReport, charts: Sequence[Chart]) -> str:
     from plotly.io import to_html as plotly_html
 
     head = f"<title>Evaluation of {html.escape(report.title)}</title><style>{_CSS}</style>"
-    summary = [s for s in findings(report) if s.startswith("hint_effect of ")]
+    summary = [s for s in findings(report) if s.startswith("The hint effect of ")]
     parts = [f"<h1>Evaluation of {html.escape(report.title)}</h1>", _list(summary)]
     for chart in charts:
         parts.append(f"<h2>{html.escape(chart.title)}</h2><p>{html.escape(chart.subtitle)}</p>")

@@ -91,6 +91,15 @@ def verdict_text(interval: Interval, above: str, below: str) -> str:
     return above if interval.above(0) else below
 
 
+def quantity_text(name: str) -> str:
+    """Return a compared quantity in words, e.g. `solve rate within 3 turns` for `cum_acc/3`."""
+    head, _, turns = name.partition("/")
+    if head.endswith("cum_acc"):
+        within = f" within {turns} turn{'' if turns == '1' else 's'}" if turns else ""
+        return f"{head.removesuffix('cum_acc')}solve rate{within}"
+    return name.replace("_", " ")
+
+
 def markdown_table(table: Table) -> str:
     """Return a heading and a table; cells are escaped."""
     title, header, rows = table

@@ -34,6 +34,7 @@ from rl2f_core.dialogue.metrics.dialogues import (
     tally_metrics,
 )
 from rl2f_core.environments.base import Environment
+from rl2f_core.evaluation.conclusions import limits
 from rl2f_core.evaluation.formatting import (
     CONDITION_TEXTS,
     MIN_PROBLEMS,
@@ -50,9 +51,6 @@ from rl2f_core.evaluation.formatting import (
 from rl2f_core.evaluation.problem_values import ProblemValues, problem_values
 from rl2f_core.evaluation.reference_policies import Reference, references
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel
-
-MAX_PARSE_FAILURE_RATE = 0.5
-"""Above this rate, a checkpoint's numbers mainly reflect the answer format."""
 
 
 class CheckpointResult(FrozenModel):
@@ -386,8 +384,24 @@ def _scores(report: EvaluationReport, checkpoint: str) -> list[tuple[str, Interv
 
 
 # -- findings ------------------------------------------------------------------------------------------------------
+def grouped_findings(report: EvaluationReport) -> dict[str, list[str]]:
+    """Return sentences by kind: effects, reference policies, the constant baseline, and limits of the evidence."""
+    groups = {
+        "Effects of hints and controls": _effect_findings(report),
+        "Reference policies": _reference_findings(report),
+        "The best constant answer": baseline_findings(report),
+        "Limits of the evidence": limits(report),
+        "Notes": list(report.notes),
+    }
+    return {kind: lines for kind, lines in groups.items() if lines}
+
+
 def findings(report: EvaluationReport) -> list[str]:
-    """Return sentences about effects, reference policies, the constant baseline, and limits of the evidence."""
+    """Return the sentences of `grouped_findings`."""
+    return [line for lines in grouped_findings(report).values() for line in lines]
+
+
+def _effect_findings(report: EvaluationReport) -> list[str]:
     lines = []
     if not any(effect.against == "contentless" for effect in report.effects):
         lines.append("The effect of hints is unknown: the condition contentless is missing.")
@@ -395,7 +409,7 @@ def findings(report: EvaluationReport) -> list[str]:
         text = interval_text(effect.difference, signed=True)
         if effect.condition == "hints":
             verdict = verdict_text(effect.difference, "hints help", "hints hurt")
-            lines.append(f"hint_effect of {effect.checkpoint} is {text}: {verdict}.")
+            lines.append(f"The hint effect of {effect.checkpoint} is {text}: {verdict}.")
         else:
             under = CONDITION_TEXTS.get(effect.condition, f"Under {effect.condition}")
             other = "with the reflector" if effect.against == "hints" else "contentless"
@@ -408,13 +422,13 @@ def findings(report: EvaluationReport) -> list[str]:
         if misled["misled_rate"].value is not None:
             lines.append(
                 f"{checkpoint} moves toward the misleading hint in {interval_text(misled['misled_rate'])} of its "
-                f"revisions (misled_rate); without reading it, after contentless feedback, in "
+                "revisions; without reading it, after contentless feedback, in "
                 f"{interval_text(control['misled_rate'])}."
             )
     if report.random_policy:
         text = interval_text(report.random_policy[-1])
         lines.append(f"Uniformly random valid actions solve {text} within {report.turns} turns.")
-    return [*lines, *_reference_findings(report), *baseline_findings(report), *_limits(report), *report.notes]
+    return lines
 
 
 def _reference_findings(report: EvaluationReport) -> list[str]:
@@ -451,39 +465,3 @@ def baseline_findings(report: EvaluationReport) -> list[str]:
         for name, score in _scores(report, checkpoint)
         if report.tasks >= MIN_PROBLEMS and not is_above_baseline(score, baseline)
     ]
-
-
-def _limits(report: EvaluationReport) -> list[str]:
-    lines = []
-    fewest = min((e.difference.n for e in report.effects), default=report.tasks)
-    if fewest < MIN_PROBLEMS:
-        lines.append(f"Only {fewest} problems are paired; fewer than {MIN_PROBLEMS} are {TOO_FEW}.")
-    for checkpoint in report.checkpoints:
-        rates = [
-            (r.condition, r.metrics["parse_failure_rate"].value) for r in report.rows if r.checkpoint == checkpoint
-        ]
-        high = [(c, rate) for c, rate in rates if rate is not None and rate > MAX_PARSE_FAILURE_RATE]
-        if high:
-            text = ", ".join(f"{number(rate)} ({condition})" for condition, rate in high)
-            lines.append(
-                f"Most attempts of {checkpoint} are unparsable: {text}; its numbers mainly reflect the answer format."
-            )
-    for row in report.rows:
-        failed = row.metrics["stop/failed"]
-        if failed.value:
-            lines.append(
-                f"{row.checkpoint} under {row.condition}: {number(failed.value)} of the dialogues failed and are "
-                "left out."
-            )
-    if "no_oracle" in report.conditions:
-        lines.append(
-            "Under no_oracle a correct answer does not end the dialogue and the last answer counts, so cum_acc may "
-            "fall. Under all other conditions the verifier ends the dialogue, which is part of their result."
-        )
-    if len(report.effects) + len(report.differences) > 1:
-        corrected = "Findings are corrected by Holm's method, in the family of one condition or quantity."
-        known = any(effect.difference.holm_p is not None for effect in report.effects)
-        lines.append(
-            f"Each interval has 95 % coverage on its own. {corrected if known else 'Findings are uncorrected.'}"
-        )
-    return lines

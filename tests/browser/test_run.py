@@ -88,7 +88,12 @@ def test_a_finished_run_answers_four_questions_and_shows_its_curves(server: Any,
     assert "warm sft, demonstrations" in stages[0] and "2/2" in stages[0] and "rl rl2f" in stages[1]
     open_tab(page, "Evaluation")
     assert page.locator(".rl-eval").first.locator("tbody tr").count() >= 4
-    assert "hint_effect of" in page.locator(".rl-findings").inner_text()
+    conclusions = page.locator(".rl-conclusions")
+    questions = ["Did the hints help?", "Compared with what?", "Can I believe it?"]
+    assert conclusions.locator("dt").all_inner_texts() == questions
+    conclusions.get_by_text("Effects of hints and controls").click()
+    assert "hint effect of" in conclusions.locator("details[open]").inner_text()
+    assert "hint_effect" not in page.locator("main").inner_text()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Elements of evaluations: checkpoint × condition with intervals, differences, findings.
+"""Elements of evaluations: checkpoint × condition with intervals, differences, conclusions.
 
 The data is that of `app.plots.evaluation.as_json`.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
 from app.components.nodes import Element, el, table
+from rl2f_core.evaluation.formatting import quantity_text
 from rl2f_core.evaluation.plotting import CONDITION_COLORS
 from rl2f_core.types import JsonObject
 
@@ -139,13 +140,13 @@ def difference_table(rows: Sequence[JsonObject]) -> Element:
         el(
             "tr",
             el("td", f"{row['checkpoint']} − {row['against']}"),
-            el("td", row["quantity"]),
+            el("td", quantity_text(row["quantity"])),
             el("td", number(row["cell"]), whisker(row["cell"], *limits)),
             el("td", row["finding"]),
         )
         for row in rows
     ]
-    return table(["checkpoints", "quantity", "difference", "finding"], body, "rl-eval")
+    return table(["checkpoints", "quantity", "difference", "conclusion"], body, "rl-eval")
 
 
 def findings_list(lines: Sequence[str]) -> Element:
@@ -153,18 +154,36 @@ def findings_list(lines: Sequence[str]) -> Element:
     return el("ul.rl-findings", *(el("li", line) for line in lines))
 
 
-def evaluation_sheet(evaluation: JsonObject, link: Link) -> Element:
-    """Return tables, findings and differences of an evaluation or of one of its parts."""
-    attempts = evaluation["attempts"]
-    findings, differences = evaluation["findings"], evaluation["differences"]
-    sides = [
-        el("div.rl-card.rl-stack", el("h2", "Findings"), findings_list(findings)) if findings else None,
-        el("div.rl-card.rl-stack", el("h2", "Differences between checkpoints"), difference_table(differences))
-        if differences
-        else None,
+def conclusions_card(evaluation: JsonObject) -> Element | None:
+    """Return the answers about the hints, then the other sentences, folded by kind; None without any."""
+    answers, groups = evaluation["answers"], evaluation["conclusions"]
+    if not answers and not groups:
+        return None
+    pairs = ((el("dt", el("b", question)), el("dd", text)) for question, text in answers.items())
+    folds = [
+        el(
+            "details",
+            el("summary", f"{kind} ({len(lines)})"),
+            findings_list(lines),
+            open=not answers or None,
+            data_fold=f"conclusions {kind}",
+        )
+        for kind, lines in groups.items()
     ]
     return el(
+        "div.rl-card.rl-stack.rl-conclusions",
+        el("h2", "Conclusions"),
+        el("dl.rl-answers", (cell for pair in pairs for cell in pair)) if answers else None,
+        folds,
+    )
+
+
+def evaluation_sheet(evaluation: JsonObject, link: Link) -> Element:
+    """Return conclusions, tables and differences of an evaluation or of one of its parts."""
+    attempts, differences = evaluation["attempts"], evaluation["differences"]
+    return el(
         "div.rl-section",
+        conclusions_card(evaluation),
         el("div.rl-card.rl-stack", outcome_table(evaluation, link), el("p.rl-muted.rl-small", LEGEND)),
         el(
             "details.rl-fold",
@@ -174,5 +193,7 @@ def evaluation_sheet(evaluation: JsonObject, link: Link) -> Element:
         )
         if attempts
         else None,
-        el("div.rl-two", *sides),
+        el("div.rl-card.rl-stack", el("h2", "Differences between checkpoints"), difference_table(differences))
+        if differences
+        else None,
     )

@@ -17,6 +17,7 @@ from app.components.nodes import Element, action, badge, el, empty, table
 from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
 from app.endpoints.runs import RunSummary
 from app.plots.comparison import MISSING
+from rl2f_core.evaluation.formatting import quantity_text
 from rl2f_core.types import JsonObject
 
 DEFAULT_QUANTITY = "cum_acc/T"
@@ -223,7 +224,7 @@ def paired_table(found: EvaluationComparison) -> Element:
                 el(
                     "tr",
                     el("td", None if i else row["checkpoint"]),
-                    el("td", item["quantity"]),
+                    el("td", quantity_text(item["quantity"])),
                     el("td", number(item["cell"]), whisker(item["cell"], *limits)),
                     el("td", item["finding"]),
                     el("td.rl-muted", str(item["tasks"])),
@@ -232,7 +233,7 @@ def paired_table(found: EvaluationComparison) -> Element:
             )
     if found.pending:
         body.append(el("tr", el("td.rl-muted", f"{found.pending} more…", colspan=5)))
-    titles = ["checkpoint", "quantity", "difference", "finding", "tasks"]
+    titles = ["checkpoint", "quantity", "difference", "conclusion", "tasks"]
     return el("div.rl-card", table(titles, body, "rl-eval"), data_base=found.base)
 
 
@@ -247,7 +248,7 @@ def _seed_table(merged: JsonObject) -> Element:
     body = [
         el(
             "tr",
-            *(el("td", row[name]) for name in ("checkpoint", "control", "quantity")),
+            *(el("td", text) for text in (row["checkpoint"], row["control"], quantity_text(row["quantity"]))),
             *(el("td", value) for value in row["values"]),
             el("td", number(row["mean"])),
             el("td", row["above"]),
@@ -260,5 +261,5 @@ def _seed_table(merged: JsonObject) -> Element:
         "div.rl-card.rl-stack",
         el("h2", f"Over {len(seeds)} seeds ", el("span.rl-muted.rl-small", merged["title"])),
         table(titles, body, "rl-eval"),
-        el("details", el("summary", "Findings"), findings_list(merged["findings"])),
+        el("details", el("summary", "Conclusions"), findings_list(merged["findings"])),
     )

@@ -146,7 +146,7 @@ class FormDrawing:
             def give(given: bool) -> None:
                 self.draft.set(path, self.draft.blank(plain) if given else None)
 
-            box = self.checkbox(f"{dotted(path)}?", value is not None, give, "given")
+            box = self.checkbox(f"{dotted(path)}?", value is not None, give, "use")
             return [box, *(self.inside(plain, path, value) if value is not None else [])]
         match node["kind"]:
             case "component":

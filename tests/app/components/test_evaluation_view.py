@@ -42,7 +42,8 @@ def evaluation(**changes: Any) -> dict[str, Any]:
         "turns": 3,
         "table": {"columns": columns, "rows": rows, "reference_policies": reference_policies},
         "attempts": None,
-        "findings": ["hints help"],
+        "answers": {"Did the hints help?": "Yes."},
+        "conclusions": {"Effects of hints and controls": ["hints help"]},
         "differences": [],
         **changes,
     }
@@ -98,7 +99,7 @@ def test_whiskers_share_a_range_that_contains_zero() -> None:
     assert value_range([]) == (-0.1, 0.1)
 
 
-def test_a_sheet_has_findings_and_differences_only_if_there_are_any() -> None:
+def test_a_sheet_has_conclusions_and_differences_only_if_there_are_any() -> None:
     difference = {
         "quantity": "hint_effect",
         "checkpoint": "rl@6",
@@ -107,16 +108,28 @@ def test_a_sheet_has_findings_and_differences_only_if_there_are_any() -> None:
         "finding": "higher",
     }
     full = evaluation_sheet(evaluation(differences=[difference], attempts=evaluation()["table"]), dialogues_link(1))
-    assert [text(h) for h in elements(full, "h2")] == ["Findings", "Differences between checkpoints"]
-    assert "rl@6 − base" in text(difference_table([difference])) and "Attempt outcomes" in text(full)
-    bare = evaluation_sheet(evaluation(findings=[]), dialogues_link(1))
+    assert [text(h) for h in elements(full, "h2")] == ["Conclusions", "Differences between checkpoints"]
+    assert "rl@6 − basehint effect" in text(difference_table([difference])) and "Attempt outcomes" in text(full)
+    bare = evaluation_sheet(evaluation(answers={}, conclusions={}), dialogues_link(1))
     assert elements(bare, "h2") == [] and "Attempt outcomes" not in text(bare)
 
 
 def test_markup_in_names_remains_text() -> None:
     evil = "<img src=x onerror=alert(1)>"
-    given = evaluation(findings=[evil])
+    given = evaluation(conclusions={"Notes": [evil]})
     given["table"]["rows"][0]["checkpoint"] = evil
     sheet = evaluation_sheet(given, dialogues_link(1))
     assert evil in text(sheet) and elements(sheet, "img") == []
     json.dumps(sheet)
+
+
+def test_the_answers_come_first_and_the_other_conclusions_are_folded() -> None:
+    sheet = evaluation_sheet(evaluation(), dialogues_link(1))
+    assert text(sheet).startswith("ConclusionsDid the hints help?Yes.")
+    (fold,) = [node for node in elements(sheet, "details") if "hints help" in text(node)]
+    assert "open" not in fold[1]
+    (fold,) = [
+        node for node in elements(evaluation_sheet(evaluation(answers={}), dialogues_link(1)), "details")
+        if "hints help" in text(node)
+    ]  # fmt: skip
+    assert fold[1]["open"] is True

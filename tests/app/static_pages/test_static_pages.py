@@ -86,7 +86,12 @@ def test_the_example_run_becomes_two_pages_without_external_addresses(tmp_path: 
     assert re.findall(r"""(?:src|href)=["'](?!#|data:|index\.html|dialogues\.html)[^"']*""", text) == []
     assert "@import" not in text and "url(" not in text
     assert text.count("default-src &#39;none&#39;") + text.count("default-src 'none'") == 2
-    for expected in ("Checkpoints under all conditions", "Reward", "rl2f (rl2f, 24 steps)", "hint_effect of rl2f@24"):
+    for expected in (
+        "Checkpoints under all conditions",
+        "Reward",
+        "rl2f (rl2f, 24 steps)",
+        "The hint effect of rl2f@24",
+    ):
         assert expected in text
     assert text.count('<script type="application/json">') > 10
     assert "--rl-" not in text  # every color of a figure is resolved

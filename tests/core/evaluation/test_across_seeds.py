@@ -54,7 +54,7 @@ def test_intervals_over_seeds_treat_problems_and_seeds_as_crossed() -> None:
     assert (row.mean.low, row.mean.high) == pytest.approx((12 / 22 - half, 12 / 22 + half), abs=2e-4)
     text = summary.to_markdown()
     assert "| rl2f@24 | hints | hint_effect | +.80 | +.40 | +.60 | +.60 [.20, .89] | 3 of 3 |" in text
-    assert "- hint_effect of rl2f@24: +.60 [.20, .89] over 3 seeds, above 0; 3 of 3 seeds are above 0" in text
+    assert "- The hint effect of rl2f@24: +.60 [.20, .89] over 3 seeds, above 0; 3 of 3 seeds are above 0" in text
 
 
 def test_seeds_that_disagree_are_not_separated_from_zero() -> None:
@@ -106,7 +106,7 @@ def test_findings_of_ten_checkpoints_over_seeds_are_corrected() -> None:
     summary = merge_seeds({"0": built(by_method), "1": built(by_method, 1)})
     rows = [row for row in summary.rows if row.quantity == "hint_effect"]
     assert len(rows) == 10 and all(row.mean.excludes_zero and row.mean.holm_p > 0.05 for row in rows)
-    (line,) = (line for line in summary.findings() if line.startswith("hint_effect of m0: +.30"))
+    (line,) = (line for line in summary.findings() if line.startswith("The hint effect of m0: +.30"))
     assert "95 % CI excludes 0, but not after Holm's correction" in line
 
 
@@ -115,8 +115,10 @@ def test_seeds_are_compared_with_the_constant_baseline() -> None:
     assert summary.constant_baseline == built().constant_baseline
     text = summary.to_markdown()
     assert "| best constant answer | any | cum_acc |" in text
-    assert "cum_acc/1 of base: .00 [.00, " in text and "is indistinguishable from always answering" in text
-    assert "cum_acc/3 of rl2f@24: .88 [" in text and "is above it" in text
+    assert (
+        "Solve rate within 1 turn of base: .00 [.00, " in text and "is indistinguishable from always answering" in text
+    )
+    assert "Solve rate within 3 turns of rl2f@24: .88 [" in text and "is above it" in text
 
 
 def test_intervals_of_fractions_over_seeds_stay_in_range() -> None:

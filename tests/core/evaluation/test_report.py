@@ -159,8 +159,8 @@ def test_markdown_states_whether_the_interval_includes_zero(condition, low, high
 
 
 def test_the_direction_of_an_effect_that_excludes_zero_is_named():
-    assert "hint_effect of rl2f@24 is +.31 [.20, .42]: hints help." in findings(with_effect(made(0.2, 0.42)))
-    assert "hint_effect of rl2f@24 is −.31 [−.42, −.20]: hints hurt." in findings(with_effect(made(-0.42, -0.2)))
+    assert "The hint effect of rl2f@24 is +.31 [.20, .42]: hints help." in findings(with_effect(made(0.2, 0.42)))
+    assert "The hint effect of rl2f@24 is −.31 [−.42, −.20]: hints hurt." in findings(with_effect(made(-0.42, -0.2)))
     assert "Under shuffled hints (rl2f@24): −.31 [−.42, −.20]: worse than contentless." in findings(
         with_effect(made(-0.42, -0.2), "shuffled")
     )
@@ -179,8 +179,9 @@ def test_fewer_than_ten_problems_are_too_few_to_tell():
     assert any("Only 9 problems are paired; fewer than 10 are too few to tell." == line for line in few)
     assert enough[0].endswith("+.15 [.10, .20]: hints help.") and not any("are paired" in line for line in enough)
     two = built({"base": {"hints": tasks(1, 1), "contentless": tasks(0, 0)}})
-    assert "hint_effect of base is +1.00 [−1.00, 1.00]: too few to tell (n = 2, at least 10 are needed)." in findings(
-        two
+    assert (
+        "The hint effect of base is +1.00 [−1.00, 1.00]: too few to tell (n = 2, at least 10 are needed)."
+        in findings(two)
     )
 
 
@@ -188,8 +189,8 @@ def test_findings_of_a_family_are_corrected():
     """Ten methods: each is better in 6 and worse in no problem of 20, p = 2 · ½⁶ = .031, ten times .31."""
     methods = {f"m{i}": {"hints": tasks(*[1] * 6, *[0] * 14), "contentless": tasks(*[0] * 20)} for i in range(10)}
     one, ten = (findings(built(dict(list(methods.items())[:n]))) for n in (1, 10))
-    assert any(line.startswith("hint_effect of m0 is +.30") and line.endswith("hints help.") for line in one)
-    corrected = [line for line in ten if line.startswith("hint_effect of m")]
+    assert any(line.startswith("The hint effect of m0 is +.30") and line.endswith("hints help.") for line in one)
+    corrected = [line for line in ten if line.startswith("The hint effect of m")]
     assert len(corrected) == 10
     assert all("95 % CI excludes 0, but not after Holm's correction (p = .3" in line for line in corrected)
 
@@ -219,7 +220,7 @@ def test_checkpoint_is_compared_with_the_optimal_policy_without_hints():
 
 def test_misled_rate_is_reported_with_its_chance_level():
     """Misleading: 7 dialogues of 2 revisions, all toward the hint. Contentless: none of the revisions."""
-    assert not [line for line in findings(built()) if "misled_rate" in line]
+    assert not [line for line in findings(built()) if "toward the misleading hint" in line]
 
     def moved(dialogues: list[Dialogue], toward: bool) -> list[Dialogue]:
         return [
@@ -233,7 +234,7 @@ def test_misled_rate_is_reported_with_its_chance_level():
         "contentless": moved(tasks(1, *[0] * 7), False),
         "misleading": moved(tasks(1, *[0] * 7), True),
     }
-    (line,) = [line for line in findings(built({"rl2f@24": played})) if "misled_rate" in line]
+    (line,) = [line for line in findings(built({"rl2f@24": played})) if "toward the misleading hint" in line]
     assert line.startswith("rl2f@24 moves toward the misleading hint in 1.00 [")
     assert "without reading it, after contentless feedback, in .00 [" in line
 
@@ -383,7 +384,7 @@ def test_html_has_one_script_and_escaped_text(tmp_path):
 
 def test_html_begins_with_the_hint_effect():
     page = to_html(built(), [])
-    assert page.index("hint_effect of rl2f@24") < page.index("Findings")
+    assert page.index("The hint effect of rl2f@24") < page.index("Findings")
 
 
 def test_importing_the_evaluation_loads_no_drawing_library_and_no_torch():

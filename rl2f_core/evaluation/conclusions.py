@@ -1,0 +1,119 @@
+"""Conclusions of an evaluation: did the hints help, compared with what, and how far the evidence goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison, is_above_baseline
+from rl2f_core.evaluation.formatting import MIN_PROBLEMS, TOO_FEW, interval_text, number, verdict_text
+
+if TYPE_CHECKING:
+    from rl2f_core.common.stats.intervals import Interval
+    from rl2f_core.evaluation.report import EvaluationReport
+
+MAX_PARSE_FAILURE_RATE = 0.5
+"""Above this rate, a checkpoint's numbers mainly reflect the answer format."""
+HELPED, COMPARED, BELIEVED = "Did the hints help?", "Compared with what?", "Can I believe it?"
+
+
+def answers(report: EvaluationReport) -> dict[str, str]:
+    """Answer three questions about the hints of the newest checkpoint; empty if no checkpoint received hints."""
+    hinted = [name for name in report.checkpoints if report.metrics(name, "hints") is not None]
+    if not hinted:
+        return {}
+    checkpoint, effect = hinted[-1], report.effect(hinted[-1])
+    if effect is None or effect.value is None:
+        return {HELPED: f"Unknown for {checkpoint}: the condition contentless, which replaces the hints, is missing."}
+    return {
+        HELPED: _helped(checkpoint, effect, report.turns),
+        COMPARED: _compared(report, hinted, effect),
+        BELIEVED: _believed(report, checkpoint, effect),
+    }
+
+
+def _helped(checkpoint: str, effect: Interval, turns: int) -> str:
+    verdict = verdict_text(effect, "Yes", "No, they hurt")
+    is_clear = verdict in ("Yes", "No, they hurt")
+    change = interval_text(effect, signed=True)
+    text = f"with hints, the solve rate of {checkpoint} within {turns} turns changes by {change}"
+    return f"{verdict}: {text}." if is_clear else f"Not shown: {text}, and this is {_unclear(verdict)}."
+
+
+def _unclear(verdict: str) -> str:
+    return verdict if verdict.startswith((TOO_FEW, "no interval")) else f"not a clear difference: {verdict}"
+
+
+def _compared(report: EvaluationReport, hinted: list[str], effect: Interval) -> str:
+    checkpoint = hinted[-1]
+    rates = [report.metrics(checkpoint, condition) for condition in ("hints", "contentless")]
+    with_hints, without = (interval_text(row.final()) if row else "–" for row in rates)
+    text = (
+        f"The same checkpoint with contentless feedback on the same {effect.n} problems: {without} solved, and "
+        f"{with_hints} with hints."
+    )
+    pairs = {(d.quantity, d.checkpoint, d.against): d.difference for d in report.differences}
+    change = pairs.get(("hint_effect", checkpoint, hinted[0]))
+    if change is None:
+        return text
+    verdict = verdict_text(change, "training raised it", "training lowered it")
+    return f"{text} Its hint effect minus that of {hinted[0]} is {interval_text(change, signed=True)}: {verdict}."
+
+
+def _believed(report: EvaluationReport, checkpoint: str, effect: Interval) -> str:
+    """Return the reasons against an answer, or what it holds for."""
+    doubts = []
+    if effect.n < MIN_PROBLEMS:
+        doubts.append(f"{effect.n} problems are {TOO_FEW}")
+    row = report.metrics(checkpoint, "hints")
+    values = row.values if row else {}
+    rates = {name: score.value or 0.0 for name, score in values.items()}
+    if rates.get("parse_failure_rate", 0) > MAX_PARSE_FAILURE_RATE:
+        doubts.append(f"{number(rates['parse_failure_rate'])} of the attempts are unparsable")
+    if rates.get("leak_rate"):
+        doubts.append(f"{number(rates['leak_rate'])} of the hints leaked the answer to the student")
+    if row is not None and not is_above_baseline(row.final(), report.constant_baseline):
+        doubts.append(f"the solve rate is {describe_comparison(row.final(), report.constant_baseline)}")
+    if doubts:
+        return f"Only with care: {'; '.join(doubts)}."
+    corrected = ", also after Holm's correction" if effect.holm_p is not None else ""
+    return (
+        f"For other {report.split} problems of this kind: {effect.n} are paired, and intervals have 95 % "
+        f"coverage{corrected}. Not for other seeds: this is one run; Compare shows several seeds together."
+    )
+
+
+def limits(report: EvaluationReport) -> list[str]:
+    """Return what limits the evidence: few problems, unparsable attempts, failed dialogues, several comparisons."""
+    lines = []
+    fewest = min((e.difference.n for e in report.effects), default=report.tasks)
+    if fewest < MIN_PROBLEMS:
+        lines.append(f"Only {fewest} problems are paired; fewer than {MIN_PROBLEMS} are {TOO_FEW}.")
+    for checkpoint in report.checkpoints:
+        rates = [
+            (r.condition, r.metrics["parse_failure_rate"].value) for r in report.rows if r.checkpoint == checkpoint
+        ]
+        high = [(c, rate) for c, rate in rates if rate is not None and rate > MAX_PARSE_FAILURE_RATE]
+        if high:
+            text = ", ".join(f"{number(rate)} ({condition})" for condition, rate in high)
+            lines.append(
+                f"Most attempts of {checkpoint} are unparsable: {text}; its numbers mainly reflect the answer format."
+            )
+    for row in report.rows:
+        failed = row.metrics["stop/failed"]
+        if failed.value:
+            lines.append(
+                f"{row.checkpoint} under {row.condition}: {number(failed.value)} of the dialogues failed and are "
+                "left out."
+            )
+    if "no_oracle" in report.conditions:
+        lines.append(
+            "Under no_oracle a correct answer does not end the dialogue and the last answer counts, so the solve rate "
+            "may fall. Under all other conditions the verifier ends the dialogue, which is part of their result."
+        )
+    if len(report.effects) + len(report.differences) > 1:
+        corrected = "Findings are corrected by Holm's method, in the family of one condition or quantity."
+        known = any(effect.difference.holm_p is not None for effect in report.effects)
+        lines.append(
+            f"Each interval has 95 % coverage on its own. {corrected if known else 'Findings are uncorrected.'}"
+        )
+    return lines
