@@ -199,11 +199,9 @@ class DialogueEndpoints(Endpoints):
         return rows[0] if rows else None
 
     def _adjacent(self, filter: DialogueFilter, origin: DialogueRow, back: bool) -> Sequence[DialogueRow]:
-        position: list[object] = [origin.id]
-        if filter.order != "played":
-            if origin.best_hint_value is None:
-                return []
-            position = [origin.best_hint_value, origin.id]
+        position = dialogues.key_values(self._context.db, filter, origin.id or 0)
+        if not position:
+            return []
         return dialogues.page(self._context.db, filter, cursor_after(0, position), limit=1, newest_first=back).rows
 
     def _adjacent_step(self, filter: DialogueFilter, origin: DialogueRow, back: bool) -> list[DialogueRow]:

@@ -166,8 +166,6 @@ class DialogueDetail(DialogueSummary):
 
     run_name: str
     """Name of the run."""
-    task: str
-    """Id of the task."""
     split: str
     """Split of the task."""
     prompt: TaskPrompt
@@ -190,7 +188,6 @@ def dialogue_detail(run: Run, view: DialogueView) -> DialogueDetail:
     return DialogueDetail(
         **fields_of(view.row, DialogueSummary),
         run_name=run.name,
-        task=task.id,
         split=task.split,
         prompt=prompt,
         turns=[_turn(view, turn, last, prompt) for turn, last in zip(view.turns, [None, *view.turns], strict=False)],

@@ -93,6 +93,12 @@ class DialogueSummary(Summary):
     """Number of labeled hints."""
     best_hint_value: float | None = None
     """Largest value of its hints; None if none was measured."""
+    task: str = ""
+    """Id of the task."""
+    bits_used: float | None = None
+    """Bits of hints that the next attempts respect; None if no hint has a known number of bits."""
+    tokens: int = 0
+    """Sampled tokens; 0 if they are not stored."""
     time: float
     """When it ended, in seconds since 1970, UTC."""
 

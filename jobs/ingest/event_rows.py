@@ -110,12 +110,16 @@ def _is_readable(record: str, dialogue: Dialogue) -> bool:
 def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
     dialogue = event.dialogue
     advantages = [turn.advantage for turn in dialogue.turns if turn.advantage is not None]
+    used = [turn.bits_used for turn in dialogue.turns if turn.bits_used is not None]
     checked = any(row["leak_checked"] for row in turns)
     return {
         **{name: getattr(dialogue, name) for name in ("group", "index", "policy", "seed", "solved_at", "reward")},
         **{name: getattr(event, name) for name in ("phase", "stage", "step", "checkpoint", "time")},
         "event_id": event.id,
         "dialogue_id": dialogue.id,
+        "task": event.task.id,
+        "bits_used": sum(used) if used else None,
+        "tokens": sum(len(turn.token_ids) for turn in dialogue.turns),
         "environment": event.task.environment,
         "level": event.task.level,
         "condition": event.setting,

@@ -116,6 +116,25 @@ def test_a_run_is_replayed_by_keyboard_alone(show: Callable[..., Any]) -> None:
 
 
 @pytest.mark.slow
+def test_all_dialogues_stand_in_a_table_that_is_sorted_by_its_titles(show: Callable[..., Any]) -> None:
+    page = show(run=SMALL)
+    page.wait_for_selector(".dv-turn")
+    page.keyboard.press("l")
+    wait_for(page, view="table", dialogue=None)
+    table = page.get_by_role("region", name="dialogues")
+    assert table.locator("tbody tr").count() == 24 and not page.locator("#dl-pane").is_visible()
+    table.get_by_role("button", name="turns", exact=True).click()
+    wait_for(page, order="-turns")
+    expect(table.locator("th[aria-sort=descending]")).to_have_text("turns ↓")
+    lengths = table.locator("tbody tr > td:nth-child(4)").all_inner_texts()
+    assert lengths == sorted(lengths, key=int, reverse=True)
+    table.locator(".dl-open").nth(1).click()
+    page.wait_for_selector(".dv-turn")
+    page.go_back()
+    wait_for(page, view="table", order="-turns", dialogue=None)
+    table.locator("tbody tr").first.wait_for()
+
+
 def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any]) -> None:
     wanted = {
         "run": str(SMALL),

@@ -5,10 +5,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.components.elements.transcript import fixed, inline, leak_flag, signed, signs
-from app.components.nodes import Element, Node, el
+from app.components.nodes import Element, Node, action, el, table
 from jobs.db.dialogue_models import DialogueSummary
 
 VALUE_HELP = "largest value of its hints: p(solve | hint) − p(solve | contentless)"
+COLUMNS = {
+    "task": "task", "seed": "seed", "turns": "turns", "solved": "solved at", "reward": "reward", "leak": "leak",
+    "bits": "bits used", "tokens": "tokens",
+}  # fmt: skip
+"""Order → title of the table's column."""
+
+
+def dialogue_table(rows: Sequence[DialogueSummary], order: str) -> Element:
+    """Return the rows as a table; a title triggers the action `order`, and a task the action `open`.
+
+    Args:
+        rows: The dialogues.
+        order: The order of the rows, as in `DialogueFilter`.
+    """
+    heads = []
+    for name, title in COLUMNS.items():
+        is_current, is_down = order.removeprefix("-") == name, order.startswith("-")
+        sign = (" ↓" if is_down else " ↑") if is_current else ""
+        button = action(
+            f"{title}{sign}", "order", style="rl-small rl-quiet", order=name if is_current and is_down else f"-{name}"
+        )
+        state = ("descending" if is_down else "ascending") if is_current else None
+        heads.append(el("th", button, scope="col", aria_sort=state))
+    return table(["", *heads], [_table_row(row) for row in rows], "dl-table", name="dialogues")
+
+
+def _table_row(row: DialogueSummary) -> Element:
+    solved = "–" if row.solved_at is None else str(row.solved_at)
+    return el(
+        "tr",
+        el("td", signs(row.outcomes)),
+        el(
+            "td",
+            el(
+                "button.dl-open", inline(row.task, 60), data_action="open", data_run=row.run_id, data_event=row.event_id
+            ),
+        ),
+        *(el("td.rl-num", text) for text in (str(row.seed), str(row.length), solved, fixed(row.reward))),
+        el("td", leak_flag(row.leak_state) or el("span.rl-muted", "none" if row.leak_state else "unchecked")),
+        el("td.rl-num", fixed(row.bits_used)),
+        el("td.rl-num", f"{row.tokens:,}" if row.tokens else el("span.rl-muted", "–", title="not stored")),
+        data_key=row_key(row.run_id, row.event_id),
+    )
 
 
 def dialogue_list(rows: Sequence[DialogueSummary], *, with_run: bool = True) -> Element:

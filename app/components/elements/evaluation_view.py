@@ -179,11 +179,10 @@ def conclusions_card(evaluation: JsonObject) -> Element | None:
 
 
 def evaluation_sheet(evaluation: JsonObject, link: Link) -> Element:
-    """Return conclusions, tables and differences of an evaluation or of one of its parts."""
+    """Return tables and differences of an evaluation or of one of its parts."""
     attempts, differences = evaluation["attempts"], evaluation["differences"]
     return el(
         "div.rl-section",
-        conclusions_card(evaluation),
         el("div.rl-card.rl-stack", outcome_table(evaluation, link), el("p.rl-muted.rl-small", LEGEND)),
         el(
             "details.rl-fold",

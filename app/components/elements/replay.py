@@ -244,7 +244,9 @@ def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail 
         None
         if turn.correct or turn.done
         else el("a.rl-button.rl-small.rl-quiet.dv-fork", "fork", href=fork, title="try another hint here (f)"),
-        action(f"{turn.token_count} tok", "tokens", style="rl-small rl-quiet rl-num dv-tok", title=TOKENS, turn=index),
+        action(f"{turn.token_count} tok", "tokens", style="rl-small rl-quiet rl-num dv-tok", title=TOKENS, turn=index)
+        if turn.token_count
+        else el("span.rl-muted.rl-small", "no tokens", title="The tokens of this attempt are not stored."),
     )
 
 

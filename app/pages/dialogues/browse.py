@@ -28,6 +28,7 @@ Ref = tuple[int, str]
 """Run and event id of a dialogue."""
 FLAGS: dict[str, dict[str, int]] = {
     "labeled": {"true": True, "false": False},
+    "used_hints": {"true": True},
     "error": {"true": True},
     "demonstrations": {"true": True},
     "leak": {"0": 0, "1": 1, "2": 2},
@@ -62,6 +63,8 @@ class PageState(ReplayState):
     group: list[DialogueDetail] | None = None
     narrow: bool = False
     """The window shows either the list or the dialogue."""
+    is_table: bool = False
+    """All dialogues as a table instead of the list and a dialogue."""
     in_list: bool = False
     """A narrow window shows the list."""
     rewards: list[JsonObject] | None = None
@@ -82,7 +85,7 @@ class PageState(ReplayState):
     def address(self) -> dict[str, str]:
         """Return the parameters of the address."""
         if self.current is None:
-            return self.query
+            return {**self.query, "view": "table" if self.is_table else ""}
         run, event = self.current
         return {
             **self.query,
@@ -143,7 +146,7 @@ class DialogueBrowser:
         """Load a page of the list and open its first or last dialogue."""
         page = self._dialogues.list_dialogues(place.filter, cursor)
         place = replace(place, page=page, cursor=cursor, error=None)
-        if select and page.rows and not (place.narrow and place.in_list):
+        if select and page.rows and not place.is_table and not (place.narrow and place.in_list):
             run, event = place.refs[0 if select == "first" else -1]
             return self.open(place, run, event)
         return place
@@ -178,6 +181,7 @@ class DialogueBrowser:
             prompts={},
             group=None,
             in_list=False,
+            is_table=False,
         )
         return self.reload(place, group=group)
 
@@ -227,6 +231,14 @@ class DialogueBrowser:
                 return self.load(place, data["cursor"])
             case "list":
                 return replace(place, current=None, dialogue=None, group=None, in_list=True)
+            case "table" if place.is_table:
+                return self.load(replace(place, is_table=False), place.cursor)
+            case "table":
+                return replace(place, current=None, dialogue=None, group=None, in_list=False, is_table=True)
+            case "order":
+                order = str(data["order"])
+                filter = validated(DialogueFilter, {**place.filter.model_dump(exclude_unset=True), "order": order})
+                return self.load(replace(place, filter=filter, query={**place.query, "order": order}, is_default=False))
             case "label":
                 return self._label(place, str(data["label"]), span, note)
             case "undo":

@@ -13,7 +13,7 @@ from app.components.browser.replay_keys import ReplayKeys
 from app.components.browser.selection import SelectedSpan, Selection
 from app.components.browser.stored import Stored
 from app.components.charts import Charts
-from app.components.elements.dialogue_list import dialogue_list, row_key
+from app.components.elements.dialogue_list import COLUMNS, dialogue_list, dialogue_table, row_key
 from app.components.nodes import Element, el
 from app.components.view import View
 from app.endpoints.studio import Studio
@@ -44,15 +44,22 @@ ORDER = 40
 IN_NAVIGATION = False
 ANY = ("any", "")
 ORDERS = [("chronological", ""), ("reward ↓", "-reward"), ("reward ↑", "reward")]
+ORDERS += [
+    (f"{title} {sign}", order + name)
+    for name, title in COLUMNS.items()
+    if name != "reward"
+    for sign, order in (("↓", "-"), ("↑", ""))
+]
 HINT_VALUE_ORDERS = [("hint value ↓", "-hint_value"), ("hint value ↑", "hint_value")]
 NOTE_PLACES = [("dialogue", ""), ("current turn", "turn")]
 MAIN_FILTERS = ("run", "phase", "stage", "step", "checkpoint", "condition", "solved", "leak", "search")
-MORE_FILTERS = ("environment", "level", "labeled", "reward", "task", "group", "demonstrations", "error")
+MORE_FILTERS = ("environment", "level", "used_hints", "labeled", "reward", "task", "group", "demonstrations", "error")
 """Filters that are folded."""
 CHOICES = {
     "leak": [ANY, ("⚑ leaked", "2"), ("no leak", "1"), ("unchecked", "0")],
     "labeled": [ANY, ("labeled", "true"), ("not labeled", "false")],
     "demonstrations": [("excluded", ""), ("included", "true")],
+    "used_hints": [ANY, ("used hints", "true")],
     "error": [ANY, ("ended with an error", "true")],
 }
 TYPED = {"step": "18–22", "reward": "0.5..1", "task": "its id", "group": "its id"}
@@ -147,7 +154,7 @@ class _Page:
         self.clear.click(self.clear_filters, state, everything, **ORDERED)
         moves = [self.pages.click, self.listing.click, self.back.click]
         clicks = [*moves, self.replay.click, self.replay.input, self.keys.click]
-        acted = [state, *shown, self.selection, self.preferences]
+        acted = [state, *shown, self.selection, self.preferences, self.order]
         gr.on(clicks, self.act, [state, self.selection, self.seen], acted, js=READ_SEEN, **in_order(PATH, "multiple"))
         noted = [state, self.note, self.place_of_note, self.seen]
         self.add.click(self.add_note, noted, [state, *shown, self.note], js=READ_SEEN, **ORDERED)
@@ -163,7 +170,7 @@ class _Page:
         out: Updates = {self.replay: content(place), self.notice: message(place.message)}
         out[self.address] = place.address() if push else Replacement(place.address())
         selected = row_key(*place.current) if place.current else ""
-        if everything or place.page is not was.page:
+        if everything or place.page is not was.page or place.is_table != was.is_table:
             out |= {self.listing: gr.update(value=self._rows(place), current=selected), self.pages: pager(place)}
         else:
             out |= {self.listing: gr.update(current=selected)} if place.current != was.current else {}
@@ -176,6 +183,8 @@ class _Page:
 
     def _rows(self, place: PageState) -> Element:
         listed = place.page.rows if place.page else []
+        if place.is_table and listed:
+            return dialogue_table(listed, place.query.get("order", ""))
         if place.narrow and not listed:
             return content(place)  # a narrow window that shows the list hides the dialogue
         return dialogue_list(listed, with_run="run" not in place.query)
@@ -226,6 +235,7 @@ class _Page:
             read_only=self.read_only,
             narrow=is_narrow,
             in_list="dialogue" not in query,
+            is_table=query.get("view") == "table" and "dialogue" not in query,
             annotator=str(kept.get("annotator", "")),
             token_turn=0 if query.get("tokens") == "1" else None,
         )
@@ -341,7 +351,10 @@ class _Page:
         except RL2FError as error:
             now = replace(place, message=str(error))
         out: Updates = {self.selection: None} if name == "label" and now.dialogue is not place.dialogue else {}
-        return out | self._show(was, now, push=place.narrow and name in ("open", "list"))
+        out |= {self.order: data["order"]} if name == "order" else {}
+        return out | self._show(
+            was, now, push=(place.narrow and name in ("open", "list")) or place.is_table != now.is_table
+        )
 
     @once_opened
     def add_note(self, was: PageState, text: str, where: str, seen: str) -> Updates:
@@ -381,5 +394,5 @@ def _field(name: str) -> gr.Dropdown | gr.Textbox:
         return gr.Textbox(label=name, placeholder="Search text  /", max_lines=1, elem_classes="search", min_width=160)
     if name in TYPED:
         return gr.Textbox(label=name, placeholder=TYPED[name], max_lines=1, min_width=90)
-    label = "labels" if name == "labeled" else name
+    label = {"labeled": "labels", "used_hints": "hints"}.get(name, name)
     return gr.Dropdown(CHOICES.get(name, [ANY]), value="", label=label, min_width=110)

@@ -23,6 +23,7 @@ FOOT = (
     (("g", "first", "first dialogue"), ("G", "last", "last dialogue"), "first, last"),
     (("u", "undo", "undo your last label"), "undo"),
     (("v", "group", "group side by side"), "group"),
+    (("l", "table", "all dialogues as a table"), "table"),
     (("t", "turn_tokens", "tokens and their log-probabilities"), "tokens"),
     (("a", "reveal", "show or hide the gold answer"), "answer"),
     (("e", "expand", "expand all"), ("x", "collapse", "collapse all"), "expand, collapse"),
@@ -96,7 +97,8 @@ def pager(place: PageState) -> Element:
         el("span.rl-grow"),
         page_button("◄", "previous page", page.before if page else None),
         page_button("►", "next page", page.after if page else None),
-        data_view="list" if place.in_list else "dialogue",
+        action("List" if place.is_table else "Table", "table", style="rl-small", title="all dialogues as a table (l)"),
+        data_view="table" if place.is_table else "list" if place.in_list else "dialogue",
     )
     if not place.is_default:
         return buttons
@@ -132,6 +134,8 @@ def nothing(place: PageState) -> Element:
     text = "Remove a filter, or search for other words." if filtered else "Start a run, or choose another one."
     if "step" in place.query:
         text = "The studio has no stored dialogues of this step. " + text
+    if "used_hints" in place.query:
+        text = "Used hints are known only if the bits of a hint are (Information in hints on the run's page). " + text
     all_url = page_url("dialogues", run=place.query.get("run"), all=1)
     new_run = el("a.rl-button.rl-primary", "New run", href=page_url("new"))
     buttons = [

@@ -238,7 +238,7 @@ class RunPage:
         selected = parts.get(chosen, whole)
         part = gr.update(choices=[WHOLE, *parts], value=chosen if chosen in parts else WHOLE, visible=bool(parts))
         return source, {
-            self.evaluation_title: view.evaluation_title(whole, run.status in ACTIVE),
+            self.evaluation_title: view.evaluation_title(whole, run.status in ACTIVE, selected),
             self.part: part,
             self.accuracy: selected["charts"] if selected else [],
             self.tables: view.evaluation_tables(selected, run.id),

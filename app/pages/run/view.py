@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from app.common.quantities import duration, plural
 from app.common.urls import page_url
-from app.components.elements.evaluation_view import dialogues_link, evaluation_sheet
+from app.components.elements.evaluation_view import conclusions_card, dialogues_link, evaluation_sheet
 from app.components.elements.leak_trust import trust_section
 from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, table, time_ago
 from app.endpoints.chat import ChatMemory
@@ -372,14 +372,15 @@ def _note(note: NoteSummary, read_only: bool) -> Element:
 
 
 # -- evaluation, configuration, log --------------------------------------------------------------------------------
-def evaluation_title(evaluation: JsonObject | None, active: bool) -> Element:
-    """Return the title of an evaluation, or how to make one."""
+def evaluation_title(evaluation: JsonObject | None, active: bool, part: JsonObject | None = None) -> Element:
+    """Return the title of an evaluation with the conclusions of its part, or how to make an evaluation."""
     if evaluation is None and active:
         return empty("No evaluation yet.", "Available after the final evaluation.")
     if evaluation is None:
         return empty("This run has no evaluation.", "Evaluate one of its checkpoints on the tab Checkpoints.")
     chip = None if evaluation["whole"] else el("span.rl-chip", "in progress")
-    return el("h2.rl-h2", "Evaluation ", el("span.rl-muted.rl-small", evaluation["title"]), chip)
+    title = el("h2.rl-h2", "Evaluation ", el("span.rl-muted.rl-small", evaluation["title"]), chip)
+    return el("div.rl-section", title, conclusions_card(part or evaluation))
 
 
 def evaluation_tables(evaluation: JsonObject | None, run: int) -> Element | None:

@@ -28,7 +28,21 @@ HAS_VERDICT = ~table_of(DialogueRow).c.outcomes.endswith("-")
 """Condition that the last attempt was verified."""
 _dialogue = table_of(DialogueRow).c
 RewardBound = Annotated[float, Field(allow_inf_nan=False)]
-Order = Literal["played", "reward", "-reward", "hint_value", "-hint_value"]
+Order = Literal[
+    "played", "reward", "-reward", "hint_value", "-hint_value", "task", "-task", "seed", "-seed", "turns", "-turns",
+    "solved", "-solved", "leak", "-leak", "bits", "-bits", "tokens", "-tokens"
+]  # fmt: skip
+_ORDERS: dict[str, ColumnElement[Any]] = {
+    "reward": _dialogue.reward,
+    "hint_value": _dialogue.best_hint_value,
+    "task": _dialogue.task,
+    "seed": _dialogue.seed,
+    "turns": _dialogue.length,
+    "solved": func.coalesce(_dialogue.solved_at, 2**31),
+    "leak": _dialogue.leak_state,
+    "bits": func.coalesce(_dialogue.bits_used, -1.0),
+    "tokens": _dialogue.tokens,
+}
 
 
 class DialogueFilter(FrozenModel):
@@ -68,6 +82,8 @@ class DialogueFilter(FrozenModel):
     """0 unchecked, 1 checked without leak, 2 at least one hint leaked."""
     labeled: bool | None = None
     """Only dialogues with labeled hints, or only those without."""
+    used_hints: bool = False
+    """Only dialogues in which an attempt respects information of the hint before it (`bits_used` > 0)."""
     error: bool = False
     """Only dialogues that ended with an error."""
     group: Text = ""
@@ -75,7 +91,8 @@ class DialogueFilter(FrozenModel):
     task: Text = ""
     """Only dialogues on the task with this id."""
     order: Order = "played"
-    """Chronological, by reward, or by best hint value; dialogues without a reward or a measured hint are excluded."""
+    """Chronological (`played`) or by a column, with `-` descending; `reward` and `hint_value` exclude dialogues
+    without one. Unsolved dialogues are the last by `solved`, those without known `bits` the first."""
     search: Text = ""
     """Words and `"phrases"` that must all occur in attempts, hints or task."""
 
@@ -129,7 +146,14 @@ def _keys(filter: DialogueFilter, back: bool = False) -> list[Key]:
 
 
 def _order_column(filter: DialogueFilter) -> ColumnElement[Any]:
-    return _dialogue.reward if filter.order.endswith("reward") else _dialogue.best_hint_value
+    return _ORDERS[filter.order.removeprefix("-")]
+
+
+def key_values(db: Database, filter: DialogueFilter, row_id: int) -> list[object]:
+    """Return the position of a dialogue in the filter's order, for `cursor_after`; empty if the order excludes it."""
+    with db.read() as session:
+        row = session.execute(select(*(key.column for key in _keys(filter))).where(_dialogue.id == row_id)).one()
+    return [] if None in row else list(row)
 
 
 def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int = LIMIT) -> Page[DialogueRow]:
@@ -231,6 +255,8 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
         where.append(_dialogue.solved_at == int(filter.solved))
     if filter.labeled is not None:
         where.append(_dialogue.label_count > 0 if filter.labeled else _dialogue.label_count == 0)
+    if filter.used_hints:
+        where.append(_dialogue.bits_used > 0)
     if filter.error:
         where.append(_dialogue.error.is_not(None))
     if filter.order != "played":

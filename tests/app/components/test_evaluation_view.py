@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.components.elements.evaluation_view import (
+    conclusions_card,
     dialogues_link,
     difference_table,
     evaluation_sheet,
@@ -99,7 +100,7 @@ def test_whiskers_share_a_range_that_contains_zero() -> None:
     assert value_range([]) == (-0.1, 0.1)
 
 
-def test_a_sheet_has_conclusions_and_differences_only_if_there_are_any() -> None:
+def test_a_sheet_has_differences_only_if_there_are_any() -> None:
     difference = {
         "quantity": "hint_effect",
         "checkpoint": "rl@6",
@@ -108,7 +109,7 @@ def test_a_sheet_has_conclusions_and_differences_only_if_there_are_any() -> None
         "finding": "higher",
     }
     full = evaluation_sheet(evaluation(differences=[difference], attempts=evaluation()["table"]), dialogues_link(1))
-    assert [text(h) for h in elements(full, "h2")] == ["Conclusions", "Differences between checkpoints"]
+    assert [text(h) for h in elements(full, "h2")] == ["Differences between checkpoints"]
     assert "rl@6 − basehint effect" in text(difference_table([difference])) and "Attempt outcomes" in text(full)
     bare = evaluation_sheet(evaluation(answers={}, conclusions={}), dialogues_link(1))
     assert elements(bare, "h2") == [] and "Attempt outcomes" not in text(bare)
@@ -118,18 +119,16 @@ def test_markup_in_names_remains_text() -> None:
     evil = "<img src=x onerror=alert(1)>"
     given = evaluation(conclusions={"Notes": [evil]})
     given["table"]["rows"][0]["checkpoint"] = evil
-    sheet = evaluation_sheet(given, dialogues_link(1))
-    assert evil in text(sheet) and elements(sheet, "img") == []
-    json.dumps(sheet)
+    for sheet in (evaluation_sheet(given, dialogues_link(1)), conclusions_card(given)):
+        assert evil in text(sheet) and elements(sheet, "img") == []
+        json.dumps(sheet)
 
 
 def test_the_answers_come_first_and_the_other_conclusions_are_folded() -> None:
-    sheet = evaluation_sheet(evaluation(), dialogues_link(1))
-    assert text(sheet).startswith("ConclusionsDid the hints help?Yes.")
-    (fold,) = [node for node in elements(sheet, "details") if "hints help" in text(node)]
-    assert "open" not in fold[1]
-    (fold,) = [
-        node for node in elements(evaluation_sheet(evaluation(answers={}), dialogues_link(1)), "details")
-        if "hints help" in text(node)
-    ]  # fmt: skip
+    card = conclusions_card(evaluation())
+    assert text(card).startswith("ConclusionsDid the hints help?Yes.")
+    (fold,) = elements(card, "details")
+    assert "hints help" in text(fold) and "open" not in fold[1]
+    (fold,) = elements(conclusions_card(evaluation(answers={})), "details")
     assert fold[1]["open"] is True
+    assert conclusions_card(evaluation(answers={}, conclusions={})) is None

@@ -135,6 +135,8 @@ def test_neighbors_of_a_dialogue_are_found_within_the_filter(endpoints: Any, run
     assert (move("2/0/3", "next", leak_state=2), move("2/0/3", "previous", leak_state=2)) == ("2/1/3", "1/1/3")
     assert (move("1/0/0", "previous"), move("3/1/3", "next")) == (None, None)
     assert move("2/0/3", "next", order="hint_value") is None
+    listed = event_ids(endpoints.list_dialogues({"run": run, "order": "-reward"}))
+    assert [move(event, "next", order="-reward") for event in listed] == [*listed[1:], None]
 
 
 def test_facets_list_the_filter_values_and_runs(endpoints: Any, run: int, odd: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from replay_data import add_run, odd_events, taxi_events, training_events
 
 from app.common.context import Context
-from app.components.elements.dialogue_list import dialogue_list, row_key
+from app.components.elements.dialogue_list import COLUMNS, dialogue_list, dialogue_table, row_key
 from app.components.elements.replay import group_kind
 from app.components.elements.transcript import transcript_text
 from app.endpoints.dialogues import Sibling
@@ -48,6 +48,22 @@ def do(browser: DialogueBrowser, place: PageState, *names: str, **data: Any) -> 
     for name in names:
         place = browser.act(place, {"action": name, **data})
     return place
+
+
+def test_the_table_orders_by_a_title_and_a_task_opens_the_dialogue(browser: DialogueBrowser, place: PageState) -> None:
+    table = do(browser, place, "table")
+    assert table.is_table and table.current is None and table.address()["view"] == "table"
+    sorted_ = do(browser, table, "order", order="-turns")
+    assert sorted_.is_table and sorted_.query["order"] == "-turns" and sorted_.page
+    lengths = [row.length for row in sorted_.page.rows]
+    assert lengths == sorted(lengths, reverse=True)
+    drawn = json.dumps(dialogue_table(sorted_.page.rows, "-turns"), ensure_ascii=False)
+    assert '"aria-sort": "descending"' in drawn and '"data-order": "turns"' in drawn and "turns ↓" in drawn
+    assert all(f'"data-order": "-{name}"' in drawn for name in COLUMNS if name != "turns")
+    run, event = sorted_.refs[2]
+    opened = browser.act(sorted_, {"action": "open", "run": run, "event": event})
+    assert opened.current == (run, event) and not opened.is_table and opened.address()["view"] == ""
+    assert do(browser, sorted_, "table").current == sorted_.refs[0], "the list opens its first dialogue"
 
 
 def test_the_fields_are_parsed_to_a_filter() -> None:

@@ -209,6 +209,24 @@ def test_dialogues_are_ordered_by_reward_then_by_id(own: tuple[Database, Workspa
         assert [row - 1 for page in pages for row in page] == wanted
 
 
+def test_dialogues_are_ordered_by_the_columns_of_the_table_and_none_is_lost(own: tuple[Database, Workspace]) -> None:
+    db, workspace = own
+    used = turn(1, right=True).model_copy(update={"bits_used": 1.5})
+    unused = turn(1).model_copy(update={"bits_used": 0.0})
+    stored_run(
+        db, workspace,
+        [dialogue(1, index=0, turns=[turn(0)]), dialogue(1, index=1, turns=[turn(0), used], seed=-(2**62)),
+         dialogue(1, index=2, turns=[turn(0), unused, turn(2)])],
+    )  # fmt: skip
+    expected = {"bits": [0, 2, 1], "-bits": [1, 2, 0], "solved": [1, 0, 2], "-turns": [2, 1, 0], "seed": [1, 0, 2]}
+    for name, wanted in expected.items():
+        pages = walk(db, DialogueFilter(order=name), 2)
+        assert [row - 1 for page in pages for row in page] == wanted, name
+    assert [row.index for row in dialogues.page(db, DialogueFilter(used_hints=True)).rows] == [1]
+    (row,) = dialogues.page(db, DialogueFilter(used_hints=True)).rows
+    assert row.task and row.bits_used == 1.5 and row.tokens == 2 * len(used.token_ids)
+
+
 def test_new_dialogues_do_not_shift_the_pages_of_a_reader(own: tuple[Database, Workspace]) -> None:
     db, workspace = own
     run = stored_run(db, workspace, [dialogue(1, index=i) for i in range(10)])
