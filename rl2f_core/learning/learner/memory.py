@@ -21,7 +21,7 @@ STATE_BYTES = 12
 """Bytes per trained weight in a training state on disk: float32 weight and the two moments of AdamW."""
 
 
-def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossConfig) -> int:
+def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossConfig, *, on_cpu: bool = False) -> int:
     """Return the bytes of weights, gradients, optimizer and reference of one process; activations come on top.
 
     With FSDP the processes share the learner's part, which this does not divide.
@@ -32,18 +32,21 @@ def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossCon
         all weights  2·w·N + 16·N     (base and current weights of the sampler)
 
     A KL reference, or a moving average, adds 4·P; the base as the reference of an adapter needs no copy, which this
-    ignores. A model with quantized or unusual layers needs other amounts.
+    ignores. On a CPU, the copy of the training state that a thread writes lies in the same memory: 12·P more, and
+    4·P with a reference. A model with quantized or unusual layers needs other amounts.
 
     Args:
         folder: Folder of the base model.
         lora: Adapter, or full fine-tuning.
         width: Bytes per weight of the base.
         options: Loss of the stage.
+        on_cpu: Whether the CPU trains.
     """
     shapes = weight_shapes(folder)
     weights, trained = sum(map(math.prod, shapes.values())), trained_weights(shapes, lora)
     reference = 4 * trained if options.uses_ema or options.uses_ref_model else 0
-    return 2 * width * weights + TRAINED_BYTES * trained + reference
+    copies = (STATE_BYTES * trained + reference) if on_cpu else 0
+    return 2 * width * weights + TRAINED_BYTES * trained + reference + copies
 
 
 def retained_disk(folder: Path, config: RunConfig) -> int:

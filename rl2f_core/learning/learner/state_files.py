@@ -32,18 +32,14 @@ class TensorFile:
         On a GPU this does not wait for the copy; kernels of the same stream that are launched later run after it.
         """
         shapes = {name: tuple(tensors[name].shape) for name in sorted(tensors)}
-        parts = [tensors[name].detach().to(device, dtype).reshape(-1) for name in shapes]
-        size, on_gpu = sum(map(len, parts)), device.type == "cuda"
+        sizes, on_gpu = [math.prod(shape) for shape in shapes.values()], device.type == "cuda"
         fits = reused is not None and reused.shapes == shapes and reused.buffer.dtype == dtype
-        buffer = reused.buffer if fits and reused else torch.empty(size, dtype=dtype, pin_memory=on_gpu)
-        copied = torch.cuda.Event() if on_gpu and parts else None
+        buffer = reused.buffer if fits and reused else torch.empty(sum(sizes), dtype=dtype, pin_memory=on_gpu)
+        for name, target in zip(shapes, buffer.split(sizes), strict=True):
+            target.copy_(tensors[name].detach().reshape(-1), non_blocking=on_gpu)
+        copied = torch.cuda.Event() if on_gpu and sizes else None
         if copied is not None:
-            buffer.copy_(torch.cat(parts), non_blocking=True)
             copied.record()
-        elif parts and device.type == "cpu":
-            torch.cat(parts, out=buffer)
-        elif parts:
-            buffer.copy_(torch.cat(parts))
         return cls(shapes, buffer, copied)
 
     def write(self, path: Path) -> None:

@@ -322,7 +322,8 @@ def _training_memory(engine: RolloutEngine, config: RunConfig, stage: StageConfi
     backend, lora = engine.backend, config.lora_of(stage)
     if backend.folder is None:
         return {}
-    memory = training_memory(backend.folder, lora, backend.dtype.itemsize, method.loss_options())
+    on_cpu = backend.device.type == "cpu"
+    memory = training_memory(backend.folder, lora, backend.dtype.itemsize, method.loss_options(), on_cpu=on_cpu)
     return {
         "trained_weights": "all weights" if lora.full_finetuning else f"an adapter of rank {lora.rank}",
         "training_memory_gib": memory / 2**30,

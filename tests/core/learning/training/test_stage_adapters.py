@@ -209,6 +209,8 @@ def test_memory_estimate_counts_weights_gradients_moments_and_reference(tiny: Pa
     # the sampler has two copies (base and current); float32 weights, gradients and two moments: 16 bytes a weight
     assert training_memory(tiny, LoraConfig(full_finetuning=True), 2, plain) == n * (2 + 2 + 16)
     assert training_memory(tiny, LoraConfig(full_finetuning=True), 2, kl) == n * (2 + 2 + 16 + 4)
+    # on a CPU, the copy of the training state that a thread writes: weights, moments and reference
+    assert training_memory(tiny, LoraConfig(full_finetuning=True), 2, kl, on_cpu=True) == n * (24 + 12 + 4)
     lora = LoraConfig(rank=4, alpha=8)
     a = sum(p.numel() for p in learner(tiny, rank=4, alpha=8).parameters.values())
     assert training_memory(tiny, lora, 2, plain) == n * (2 + 2) + a * 16
