@@ -108,8 +108,11 @@ class VarlenBatch:
         return out_NHD
 
 
-def find_varlen_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Callable[..., Any] | None:
-    """Return torch's variable-length attention if it supports these inputs and lengths below the slots', else None."""
+def find_varlen_kernel(device: torch.device, dtype: torch.dtype, config: Any) -> Callable[..., Any] | None:
+    """Return torch's variable-length attention if it supports the decoder and lengths below the slots', else None."""
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if getattr(config, "attn_logit_softcapping", None):
+        return None
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16) or head_dim % 8 or head_dim > 256:
         return None
     try:
@@ -141,13 +144,19 @@ def packed_attention(
     scaling: float | None = None,
     packed: PackedBatch | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention of [1, heads, N, D] queries within their slots; returns [1, N, heads, D].
 
-    Query heads that share a key head are folded into the queries, so keys and values are not repeated.
+    Query heads that share a key head are folded into the queries, so keys and values are not repeated. With
+    `softcap` c, scores s become c · tanh(s / c) (Gemma 2). Raises `ModelError` if the model has attention sinks.
     """
     assert packed is not None
+    if s_aux is not None:
+        raise ModelError("The hf backend does not support models with attention sinks.", value=type(module).__name__,
+                         fix="Use another model, or the vllm backend.")  # fmt: skip
     keys, values = packed.kv.update(
         module.layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1), packed.slot_N, packed.position_N
     )
@@ -158,10 +167,10 @@ def packed_attention(
         return packed.varlen.attend(query_NHD, keys, values, sliding_window, scale)[None], None
     whole = next((batch for batch in packed.batches if batch.source is None), None)
     if whole is not None:
-        return _attend(query_NHD, keys, values, whole, sliding_window, scale)[None], None
+        return _attend(query_NHD, keys, values, whole, sliding_window, scale, softcap)[None], None
     out_NHD = query.new_empty(count, heads, value.shape[-1])
     for batch in packed.batches:
-        out = _attend(query_NHD[batch.source], keys, values, batch, sliding_window, scale)
+        out = _attend(query_NHD[batch.source], keys, values, batch, sliding_window, scale, softcap)
         out_NHD[batch.token] = out[batch.query]
     return out_NHD[None], None
 
@@ -173,6 +182,7 @@ def _attend(
     batch: AttentionBatch,
     window: int | None,
     scale: float,
+    softcap: float | None,
 ) -> torch.Tensor:
     """Compute the attention of J · Q queries, [J · Q, heads, D], by the faster of two kernels."""
     slots, queries = batch.position.shape
@@ -181,10 +191,12 @@ def _attend(
     q = query_NHD.reshape(slots, queries, keys.shape[1], shared, width)
     q = q.permute(0, 2, 3, 1, 4).reshape(slots, keys.shape[1], shared * queries, width)
     k, v = (x[:, :, : batch.length][batch.slots] for x in (keys, values))
-    if prefers_matmul_attention(q.device, q.dtype):
+    if softcap or prefers_matmul_attention(q.device, q.dtype):
         blocked = batch.mask(window, shared, torch.bool)
-        scores = torch.matmul(q, k.transpose(2, 3)).mul_(scale).masked_fill_(blocked, MASK_VALUE)
-        out = torch.matmul(scores.softmax(-1), v)
+        scores = torch.matmul(q, k.transpose(2, 3)).mul_(scale)
+        if softcap:
+            scores = scores.div_(softcap).tanh_().mul_(softcap)
+        out = torch.matmul(scores.masked_fill_(blocked, MASK_VALUE).softmax(-1, torch.float32).to(v.dtype), v)
     else:
         mask = batch.mask(window, shared, q.dtype)
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)

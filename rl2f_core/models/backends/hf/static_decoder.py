@@ -78,8 +78,7 @@ class StaticDecoder:
         self.falls_back = captures
         """Whether packed steps replace this decoder after an error."""
         config = model.get_decoder().config
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.kernel = find_varlen_kernel(device, model.dtype, head_dim)
+        self.kernel = find_varlen_kernel(device, model.dtype, config)
         """Variable-length attention; None if the scores of a bucket of positions are masked."""
         self._hidden_size = int(config.hidden_size)
         self.release()

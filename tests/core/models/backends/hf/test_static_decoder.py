@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from recorded_graph import Captures, Recorder
 from torch.nn.attention.varlen import varlen_attn
 
 from rl2f_core.config.model import ModelConfig
+from rl2f_core.errors import ModelError
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.hf import batched_lora, cpu_prepack, packed_forward, self_test, static_decoder
 from rl2f_core.models.backends.hf.backend import HFBackend
@@ -464,6 +466,20 @@ def test_the_kernel_of_torch_has_these_arguments(monkeypatch: pytest.MonkeyPatch
     assert set(names) <= set(inspect.signature(varlen_attn).parameters)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     find, cuda = packed_forward.find_varlen_kernel, torch.device("cuda")
-    assert find(cuda, torch.bfloat16, 64) is varlen_attn
-    assert find(cuda, torch.float32, 64) is find(cuda, torch.bfloat16, 512) is None
-    assert find(torch.device("cpu"), torch.bfloat16, 64) is None
+
+    def config(head_dim: int, softcap: float | None = None) -> Any:
+        return SimpleNamespace(head_dim=head_dim, attn_logit_softcapping=softcap)
+
+    assert find(cuda, torch.bfloat16, config(64)) is varlen_attn
+    assert find(cuda, torch.float32, config(64)) is find(cuda, torch.bfloat16, config(512)) is None
+    assert find(torch.device("cpu"), torch.bfloat16, config(64)) is None
+    assert find(cuda, torch.bfloat16, config(64, 50.0)) is None
+
+
+def test_attention_sinks_are_refused() -> None:
+    state = torch.zeros(1, 1, 1, 1)
+    packed: Any = object()
+    with pytest.raises(ModelError, match="attention sinks"):
+        packed_forward.packed_attention(
+            torch.nn.Linear(1, 1), state, state, state, None, packed=packed, s_aux=torch.zeros(1)
+        )
