@@ -40,7 +40,7 @@ environment: {type: guess_number, size: 4}
 rollout: {max_turns: 2, max_new_tokens: 8, max_seq_len: 512}
 evaluation: {checkpoints: []}
 preflight: {num_tasks: 2, samples_per_task: 2, ignore_failure: true}
-stages: [{name: warm, method: sft, steps: 2, tasks_per_step: 2, group_size: 2}]
+stages: [{name: rl, method: rl2f, steps: 2, tasks_per_step: 2, group_size: 2}]
 """
 Call = Callable[..., Awaitable[Any]]
 

@@ -202,7 +202,7 @@ def test_eval_compares_checkpoints_under_the_settings_of_their_run(
     done = rl2f("eval", *targets, "--set", "evaluation.num_tasks=7", "--out", tmp_path / "eval", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "eval" / "evaluation" / "report.json").read_text())
-    played = {(row["checkpoint"], row["control"]) for row in report["rows"]}
+    played = {(row["checkpoint"], row["condition"]) for row in report["rows"]}
     assert played == {(c, k) for c in ("base", "warm@2", "rl@2") for k in ("hints", "contentless")}
     assert report["tasks"] == 7
     assert (tmp_path / "eval" / "evaluation" / "report.md").read_text().strip() == done.stdout.strip()
