@@ -4,7 +4,7 @@ const COLORS = new Set([
 ]);
 /* `_baseUrl`: clip paths must not name the address of the page, which changes: the browser would load it again. */
 const CONFIG = {
-  displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false, _baseUrl: "",
+  displaylogo: false, responsive: true, doubleClick: "reset", showTips: false, _baseUrl: "",
 };
 const coarse = matchMedia("(pointer: coarse)");
 const plots = new Set();
@@ -70,12 +70,29 @@ const near = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "240px 0px" });
 
+/* The buttons of a chart: Plotly's mode bar, which appears while the pointer is over the plot. */
+function buttons({ Icons }, plot) {
+  const make = (title, icon, click) => ({ name: title, title, icon: Icons[icon], click: () => setTimeout(click) });
+  const first = [make("Enlarge, or close (Esc)", "autoscale", () => plot.enlarge())];
+  if (plot.canBeLog) first.push(make("Logarithmic scale", "spikeline", () => { plot.log = !plot.log; plot.redraw(); }));
+  const files = ["png", "svg"].map((format) => make(format.toUpperCase(), "camera", () => plot.save(format)));
+  return [first, [...files, make("CSV", "disk", () => plot.table())],
+    plot.arrange ? [make("Pin to the top, or unpin", "drawline", () => plot.arrange("pinned")),
+      make("Hide", "zoom_minus", () => plot.arrange("hidden"))] : []];
+}
+const quoted = (text) => `"${String(text ?? "").replaceAll('"', '""')}"`;
+const plain = (markup) => new DOMParser().parseFromString(markup, "text/html").body.textContent;
+document.addEventListener("keydown", (event) => {
+  const large = event.key === "Escape" && document.querySelector(".rl-chart.rl-large .rl-plot");
+  if (large) large.rlPlot.enlarge();
+});
+
 class Plot {
   constructor(url, onPoint) {
     Object.assign(this, { url, onPoint, near: false, queued: false, stale: false, text: "" });
     this.node = document.createElement("div");
     this.node.className = "rl-plot rl-clickable";
-    this.node.setAttribute("role", "img");
+    this.node.setAttribute("role", "group");
     this.node.rlPlot = this;
     near.observe(this.node);
     plots.add(this);
@@ -87,6 +104,43 @@ class Plot {
     this.node.style.height = `${figure.layout.height}px`;
     this.node.setAttribute("aria-label", words);
     this.draw();
+  }
+  get canBeLog() {
+    return this.figure.layout.yaxis?.fixedrange && this.figure.data.some(({ meta, stackgroup }) => meta === "line" && !stackgroup);
+  }
+  redraw() { this.stale = true; this.draw(); }
+  enlarge() {
+    this.node.closest(".rl-chart").classList.toggle("rl-large");
+    this.redraw();
+  }
+  save(format) {
+    const { width, height } = this.node.getBoundingClientRect();
+    const background = getComputedStyle(this.node.closest(".rl-card")).backgroundColor;
+    const layout = { ...this.node.layout, paper_bgcolor: background, title: { text: this.name, font: { size: 13 } } };
+    const figure = { data: this.node.data, layout: { ...layout, margin: { ...layout.margin, t: 34 } } };
+    return window.Plotly.downloadImage(figure, { format, width, height: height + 18, scale: 2, filename: this.name });
+  }
+  table() {
+    const lines = this.figure.data.filter(({ meta }) => meta === "line" || meta === "row");
+    const along = [...new Set(lines.flatMap(({ x }) => x))].filter((x) => x !== null);
+    const head = [plain(this.figure.layout.xaxis?.title?.text ?? "x"), ...lines.map(({ name }) => plain(name))];
+    const rows = along.map((x) => [x, ...lines.map((line) => line.y[line.x.indexOf(x)])]);
+    const text = [head, ...rows].map((row) => row.map(quoted).join(",")).join("\n");
+    const link = Object.assign(document.createElement("a"), { download: `${this.name}.csv` });
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+  /* A logarithmic axis has a legend: the labels at the ends of lines have positions on the linear axis. */
+  makeLog({ data, layout }) {
+    const yaxis = { ...layout.yaxis, type: "log", autorange: true, tickformat: "~g" };
+    delete yaxis.range;
+    const annotations = layout.annotations.filter(({ yref }) => yref !== "y");
+    const showlegend = data.filter(({ meta }) => meta === "line").length > 1;
+    Object.assign(layout, { yaxis, annotations, showlegend });
+    const legend = showlegend ? 19 * Math.ceil(data.filter(({ meta }) => meta === "line").length / 2) + 6 : 0;
+    layout.margin = { ...layout.margin, r: 10, b: layout.margin.b + legend };
+    layout.height += legend;
   }
   draw() {
     if (!this.stale || !this.near || this.queued) return;
@@ -106,7 +160,11 @@ class Plot {
     const { data, layout } = painted(this.figure, getComputedStyle(document.documentElement));
     const uirevision = layout.xaxis?.title?.text ?? "1"; // the zoom stays while the x axis is the same
     Object.assign(layout, { autosize: true, uirevision, dragmode: coarse.matches ? false : "zoom" });
-    await Plotly.react(this.node, data, layout, CONFIG);
+    if (this.log) this.makeLog({ data, layout });
+    if (this.node.closest(".rl-large")) layout.height = this.node.clientHeight;
+    else this.node.style.height = `${layout.height}px`;
+    this.config ??= { ...CONFIG, modeBarButtons: buttons(Plotly, this) };
+    await Plotly.react(this.node, data, layout, this.config);
     if (!this.bound) {
       this.bound = true;
       this.node.on("plotly_click", ({ points }) => {
@@ -140,7 +198,27 @@ function text(tag, className = "") {
 export default function mount({ element, props, trigger, watch }) {
   const grid = text("div", "rl-charts");
   const cards = new Map();
-  element.replaceChildren(grid);
+  const hiddenBar = text("p", "rl-small rl-muted rl-row");
+  element.replaceChildren(grid, ...(props.arrange ? [hiddenBar] : []));
+  const place = `rl2f.charts.${props.arrange}`;
+  const kept = () => ({ pinned: [], hidden: [], order: [], ...JSON.parse((props.arrange && localStorage.getItem(place)) || "{}") });
+  const keep = (change) => { localStorage.setItem(place, JSON.stringify({ ...kept(), ...change })); draw(); };
+  const toggle = (list, key) => {
+    const keys = kept()[list];
+    keep({ [list]: keys.includes(key) ? keys.filter((each) => each !== key) : [...keys, key] });
+  };
+  let dragged = null;
+  const sortable = (card, caption, key) => {
+    caption.draggable = true;
+    caption.ondragstart = () => { dragged = key; };
+    card.ondragover = (event) => event.preventDefault();
+    card.ondrop = (event) => {
+      event.preventDefault();
+      const order = [...cards.keys()].sort((a, b) => cards.get(a).rank - cards.get(b).rank).filter((each) => each !== dragged);
+      if (dragged && dragged !== key) keep({ order: order.toSpliced(order.indexOf(key), 0, dragged) });
+      dragged = null;
+    };
+  };
   const make = (key) => {
     const card = text("figure", "rl-card rl-chart");
     const made = { card, title: text("b"), unit: text("span", "rl-muted"), note: text("p", "rl-chart-note rl-muted") };
@@ -162,17 +240,35 @@ export default function mount({ element, props, trigger, watch }) {
       caption.append(close);
     }
     card.dataset.key = key;
+    if (props.arrange) {
+      made.plot.arrange = (list) => toggle(list, key);
+      sortable(card, caption, key);
+    }
     card.append(caption, made.plot.node, made.note);
     return made;
   };
   const draw = () => {
-    const charts = props.value ? JSON.parse(props.value) : [];
+    const all = props.value ? JSON.parse(props.value) : [];
+    const { pinned, hidden, order } = kept();
+    const position = ({ key }, i) => {
+      if (pinned.includes(key)) return pinned.indexOf(key) - 1e6;
+      return order.includes(key) ? order.indexOf(key) : 1e3 + i;
+    };
+    const ranks = new Map(all.map((chart, i) => [chart.key, position(chart, i)]));
+    const charts = all.filter(({ key }) => !hidden.includes(key)).sort((a, b) => ranks.get(a.key) - ranks.get(b.key));
+    hiddenBar.replaceChildren(...all.filter(({ key }) => hidden.includes(key)).map(({ key, title }) => {
+      const show = Object.assign(text("button", "rl-button rl-small"), { textContent: `Show ${title}` });
+      show.onclick = () => toggle("hidden", key);
+      return show;
+    }));
     const keys = new Set(charts.map((chart) => chart.key));
     for (const [key, made] of cards) if (!keys.has(key)) { made.plot.remove(); made.card.remove(); cards.delete(key); }
     charts.forEach((chart, i) => {
       if (!cards.has(chart.key)) cards.set(chart.key, make(chart.key));
       const made = cards.get(chart.key);
-      made.title.textContent = chart.title;
+      made.rank = i;
+      made.plot.name = chart.title;
+      made.title.textContent = `${pinned.includes(chart.key) ? "★ " : ""}${chart.title}`;
       made.title.title = (chart.names ?? []).join(", ");
       made.about.textContent = chart.help ?? "";
       made.formula.textContent = chart.formula ?? "";

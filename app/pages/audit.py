@@ -51,4 +51,4 @@ def _row(row: AuditRow) -> Element:
     action = el("a", row.action, href=row.url) if row.url else row.action
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.time))
     texts = (when, row.caller, action, row.arguments, row.outcome, row.detail)
-    return el("tr", *(el("td", text) for text in texts))
+    return el("tr", *(el("td", text, data_title=title) for title, text in zip(COLUMNS, texts, strict=True)))

@@ -316,7 +316,8 @@ def benchmark_charts(evaluation: Evaluation) -> list[Chart]:
 
 def _rate_chart(kind: str, title: str, unit: str, plot: Plot, described: str) -> Chart:
     """Return a chart of rates with the explanation of the metric or group `described`."""
-    info, bands = chart_info(described), "bands: 95 % intervals"
+    info = chart_info(described)
+    bands = "bands: 95 % intervals" if any(len(line.low) for line in plot.lines) else ""
     return Chart(f"{kind}:{title}", title, unit, [], figure(plot), bands, info.help, info.formula)
 
 

@@ -2,7 +2,7 @@
 
 A color is a CSS variable (`--rl-student`), `fade(NAME,opacity)` or `mix(NAME,NAME,fraction)`. The page resolves these
 names with its theme, `resolve_colors` resolves them for files. Lines are labeled at their ends. Overlapping labels are
-moved apart; if not all fit, some are left out.
+moved apart; if not all fit, a legend below the plot replaces them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ TOP, BOTTOM, LEFT = 16, 38, 40
 """Margins in pixels; the right margin depends on the longest label."""
 LABEL_GAP = 13
 """Minimum distance of labels in pixels."""
-MAX_LABEL = 18
-"""Maximum characters of a label; the hover text contains the full name."""
+MAX_LABEL = 24
+"""Maximum characters of a label; longer names are in a legend."""
+LEGEND_ROW = 19
+"""Height of a row of the legend in pixels."""
+NEGLIGIBLE = 1e-8
+"""Differences of values up to this size are rounding errors."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 SERIES = tuple(f"--rl-plot-{i}" for i in range(1, 9))
 """Colors of series without a fixed meaning, distinguishable with common kinds of color blindness."""
@@ -131,6 +135,7 @@ def figure(plot: Plot) -> JsonObject:
     ]
     main = [_line(plot, line) for line in lines]
     labels = _labels(plot, lines, low, high)
+    has_legend = not labels and len(lines) > 1
     widest = max((len(str(note["text"])) for note in labels), default=0)
     right = 10 if not labels else round(widest * 6.3) + 12
     shapes = [
@@ -148,6 +153,10 @@ def figure(plot: Plot) -> JsonObject:
         shapes.append(_rule("dash", xref="paper", x0=0, x1=1, yref="y", y0=level, y1=level))
         notes.append(_note(text, xref="paper", x=0, yref="y", y=level, yanchor="bottom"))
     layout = _layout(plot, right)
+    if has_legend:
+        rows = sum(-(-len(line.name) // MAX_LABEL) for line in lines)
+        layout |= {"showlegend": True, "height": plot.height + LEGEND_ROW * rows}
+        layout["margin"]["b"] += LEGEND_ROW * rows
     layout["xaxis"] |= {"showgrid": False, "showline": True, "nticks": 6, "automargin": False, **_x_range(lines)}
     if len(plot.x_ticks):
         layout["xaxis"]["tickvals"] = list(plot.x_ticks)
@@ -168,6 +177,8 @@ def _layout(plot: Plot, right: int) -> JsonObject:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 11, "color": "--rl-text"},
         "showlegend": False,
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "font": {"size": 10}},
+        "modebar": {"bgcolor": "--rl-surface", "color": "--rl-muted"},
         "barmode": "stack",
         "hovermode": "x unified",
         "hoverdistance": 40,
@@ -266,8 +277,9 @@ def value_range(plot: Plot, lines: Sequence[Line]) -> tuple[float, float]:
         return 0.0, min(1.02, max(0.1, high * 1.08))
     if plot.format == "count" or 0 <= low < 0.5 * high:
         low = min(0.0, low)
-    if math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-12):  # a constant, apart from rounding
-        high, low = (high + abs(high) * 0.1, low - abs(low) * 0.1) if high else (1.0, low)
+    if math.isclose(high, low, rel_tol=1e-6, abs_tol=NEGLIGIBLE):  # a constant, apart from rounding
+        is_zero = max(abs(high), abs(low)) <= NEGLIGIBLE
+        high, low = (1.0, 0.0) if is_zero else (high + abs(high) * 0.1, low - abs(low) * 0.1)
     margin = 0.06 * (high - low)
     return (low if low == 0 else low - margin), high + margin
 
@@ -347,7 +359,7 @@ def _hover(plot: Plot, line: Line, i: int) -> str:
 def _trace(line: Line, y: Sequence[Number], meta: str, /, **more: object) -> JsonObject:
     """Return a trace of a line; `meta` tells the page what it is."""
     return {"type": "scatter", "mode": "lines", "name": html.escape(line.name), "x": list(line.x), "y": list(y),
-            "connectgaps": False, "meta": meta, **more}  # fmt: skip
+            "connectgaps": False, "meta": meta, "showlegend": meta == "line", **more}  # fmt: skip
 
 
 def _band(line: Line) -> list[JsonObject]:
@@ -366,7 +378,7 @@ def _band(line: Line) -> list[JsonObject]:
 
 # -- text on the plot ----------------------------------------------------------------------------------------------
 def _labels(plot: Plot, lines: Sequence[Line], low: float, high: float) -> list[JsonObject]:
-    """Return the labels at the ends of the lines, or in the middle of their stacked areas."""
+    """Return the labels at the ends of the lines, or in the middle of their stacked areas; none if not all fit."""
     if len(lines) == 1 and lines[0].label is None and plot.kind == "lines":
         return []
     height = plot.height - TOP - BOTTOM
@@ -379,15 +391,13 @@ def _labels(plot: Plot, lines: Sequence[Line], low: float, high: float) -> list[
             continue
         ends.append((line, total + last / 2 if plot.kind == "stack" else last))
         total += last
-    max_labels = int(height // LABEL_GAP) + 1
-    if len(ends) > max_labels:  # keep the first, the last, and others evenly between them
-        kept = {round(i * (len(ends) - 1) / (max_labels - 1)) for i in range(max_labels)}
-        ends = [end for i, end in enumerate(ends) if i in kept]
+    if len(ends) > height // LABEL_GAP + 1 or any(len(line.label or line.name) > MAX_LABEL for line, _ in ends):
+        return []
     span = (high - low) or 1.0
     targets = [(value - low) / span * height for _, value in ends]
     placed = place_labels(targets, LABEL_GAP, 0, height)
     return [
-        _note(_short(line.label or line.name), size=11, color=f"mix({line.color},--rl-text,0.4)", xref="paper", x=1,
+        _note(line.label or line.name, size=11, color=f"mix({line.color},--rl-text,0.4)", xref="paper", x=1,
               xshift=5, yref="y", y=value, yanchor="middle", yshift=round(position - target, 1), align="left")
         for (line, value), target, position in zip(ends, targets, placed, strict=True)
     ]  # fmt: skip

@@ -33,7 +33,7 @@ def show(replay: Any, page: Any) -> Callable[..., Any]:
 
     def go(tab: Any = None, **query: Any) -> Any:
         tab = tab or page
-        tab.goto(f"{replay.url}/labels?{urlencode(query)}", timeout=60_000)
+        tab.goto(f"{replay.url}/labels?{urlencode({'selection': 'all', **query})}", timeout=60_000)
         tab.wait_for_selector("#label-stage :is(.lb-card, .lb-report, .rl-empty)", timeout=60_000)
         return tab
 

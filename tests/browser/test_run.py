@@ -96,6 +96,39 @@ def test_a_finished_run_answers_four_questions_and_shows_its_curves(server: Any,
     assert "hint_effect" not in page.locator("main").inner_text()
 
 
+def test_a_chart_is_enlarged_made_logarithmic_saved_pinned_and_hidden(visit: Callable[..., Any], server: Any) -> None:
+    page = visit(f"/run?run={server.run}")
+
+    def press(key: str, title: str) -> None:
+        plot(page, key).hover()
+        page.locator(f"[data-key='{key}'] .modebar-btn[data-title^='{title}']").click()
+
+    press("cum_acc/", "Enlarge")
+    page.locator(".rl-chart.rl-large[data-key='cum_acc/']").wait_for()
+    page.keyboard.press("Escape")
+    page.locator(".rl-chart.rl-large").wait_for(state="detached")
+    press("cum_acc/", "Logarithmic")
+    axis = "document.querySelector(`[data-key='cum_acc/'] .rl-plot`)._fullLayout.yaxis.type"
+    page.wait_for_function(f"() => {axis} === 'log'")
+    with page.expect_download() as saved:
+        press("cum_acc/", "CSV")
+    header = Path(saved.value.path()).read_text().splitlines()[0]
+    assert header.startswith('"step of rl","t = 1"')
+    with page.expect_download() as saved:
+        press("cum_acc/", "SVG")
+    assert Path(saved.value.path()).read_text().startswith("<svg")
+    press("groups", "Pin")
+    page.wait_for_function("() => document.querySelector('.rl-charts').firstChild.dataset.key === 'groups'")
+    press("revisions", "Hide")
+    page.locator("[data-key=revisions]").wait_for(state="detached")
+    page.reload()
+    plot(page, "groups")
+    keys = page.eval_on_selector_all("#run-charts .rl-chart", "nodes => nodes.map(n => n.dataset.key)")
+    assert keys[:2] == ["groups", "reward"] and "revisions" not in keys
+    page.get_by_role("button", name="Show Revisions after feedback").click()
+    page.locator("[data-key=revisions]").wait_for()
+
+
 @pytest.mark.slow
 def test_plots_off_the_screen_are_drawn_when_they_get_there(
     server: Any, patient: Callable[..., Any], visit: Callable[..., Any]

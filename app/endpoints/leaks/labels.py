@@ -23,9 +23,9 @@ from app.endpoints.transcript import (
 )
 from app.endpoints.types import MAX_LISTED_RUNS, RunId
 from jobs.db.errors import NotFoundError
-from jobs.db.models import LabelSummary, RunRef
+from jobs.db.models import LabelSummary, LeakLabel, RunRef
 from jobs.db.queries import dialogues, runs
-from jobs.labels import annotation_queue, label_queries, report_queries
+from jobs.labels import annotation_queue, holdout, label_queries, report_queries
 from jobs.labels.annotation_queue import HintKey, QueueFilter
 from jobs.labels.label_queries import LabelAnswer
 from rl2f_core.errors import ConfigError
@@ -104,6 +104,10 @@ class HintToLabel(FrozenModel):
     """Name of the teacher."""
     own_label: LabelSummary | None
     """The annotator's label."""
+    uncounted: str | None
+    """Why that label does not count in estimates of the detector report; empty if it counts, None without a label."""
+    is_held_out: bool
+    """The task is in the test set, whose labels count only in its own report."""
     is_open: bool
     """The next three fields are known; None otherwise."""
     findings: Findings | None
@@ -256,7 +260,7 @@ class LabelEndpoints(Endpoints):
         hint = turns[-1].hint if len(turns) > key.turn else None
         if hint is None:
             raise NotFoundError("Hint not found.", value=tuple(key), fix="Reload the queue.")
-        labels = view.labels[key.turn]
+        labels, task = view.labels[key.turn], view.event.task
         own = next((label for label in labels if label.annotator == name), None)
         is_open = own is not None or (not blind and bool(name))
         if is_open:
@@ -264,7 +268,7 @@ class LabelEndpoints(Endpoints):
         return HintToLabel(
             **hint_ref(key),
             **{name: getattr(view.row, name) for name in ("dialogue_id", "environment", "level", "length")},
-            prompt=task_prompt(runs.get(db, key.run), view.event.task),
+            prompt=task_prompt(runs.get(db, key.run), task),
             turns=[
                 EarlierTurn(
                     index=turn.index,
@@ -277,6 +281,8 @@ class LabelEndpoints(Endpoints):
             feedback=hint.feedback,
             teacher=hint.teacher,
             own_label=own,
+            uncounted=None if own is None else _uncounted(own),
+            is_held_out=holdout.is_test(holdout.task_hash(task.environment, task.public, task.privileged)),
             is_open=is_open,
             findings=findings(view, turns[-1]) if is_open else None,
             hint=hint.text if is_open else None,
@@ -287,6 +293,14 @@ class LabelEndpoints(Endpoints):
 def _name(annotator: str) -> str:
     """Return the normalized name; empty if it is blank."""
     return label_queries.annotator_name(annotator) if annotator.strip() else ""
+
+
+def _uncounted(label: LeakLabel) -> str:
+    if label.label == "unsure":
+        return "unsure"
+    if not label.blind:
+        return "not blind: you had seen the findings"
+    return "" if label.sampling_frame else "chosen by hand, not from a random sample"
 
 
 def hint_ref(key: HintKey) -> JsonObject:

@@ -69,7 +69,7 @@ class _Page:
             self.smoothing = gr.Slider(0, MAX_SMOOTHING, step=0.05, label="Smoothing", min_width=180)
             self.seeds = gr.Checkbox(label="Merge seeds", info=SEEDS_INFO, min_width=180, visible=False)
         self.no_charts = View()
-        self.charts = Charts(closable=True, elem_classes="rl-wide", elem_id="compare-charts")
+        self.charts = Charts(closable=True, arrange="compare", elem_classes="rl-wide", elem_id="compare-charts")
 
     def _build_evaluations(self) -> None:
         View(el("h2", "Evaluations"))

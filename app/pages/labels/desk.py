@@ -31,7 +31,7 @@ class LabelForm:
     view: str = "queue"
     """`queue`, `report`, `fit` or `benchmark`."""
     annotator: str = ""
-    selection: str = "all"
+    selection: str = "stratified"
     run: str = ""
     environment: str = ""
     source: str = "run"

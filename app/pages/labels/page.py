@@ -37,8 +37,8 @@ ANY = ("any", "")
 AT_RUN_TIME = ("at run time", "run")
 VIEWS = [("Label", "queue"), ("Detector report", "report"), ("Fit", "fit"), ("Benchmark", "benchmark")]
 SELECTIONS = [
-    ("all hints", "all"),
     ("stratified sample", "stratified"),
+    ("all hints", "all"),
     ("flagged by a detector", "flagged"),
     ("random unflagged sample", "random_unflagged"),
     ("most informative first", "informative"),
@@ -89,7 +89,7 @@ def build(studio: Studio) -> None:
             "annotator": gr.Textbox(
                 label="Annotator", placeholder="your name", max_length=60, max_lines=1, elem_id="label-annotator"
             ),
-            "selection": gr.Dropdown(SELECTIONS, value="all", label="Hints", elem_id="label-selection"),
+            "selection": gr.Dropdown(SELECTIONS, value=LabelForm.selection, label="Hints", elem_id="label-selection"),
             "run": gr.Dropdown([ANY], value="", label="Run", min_width=140),
             "environment": gr.Dropdown([ANY], value="", label="Environment", min_width=140),
             "source": gr.Dropdown([AT_RUN_TIME], value="run", label="Findings", visible=False, min_width=140),

@@ -73,10 +73,13 @@ def _meter(found: LabelingProgress, form: LabelForm) -> Element | None:
         return None
     count = "more than 10,000" if found.is_capped else f"{total:,}"
     not_blind = "not blind: every hint here was flagged" if form.selection == "flagged" else "not blind"
+    counts = "counts toward the estimate" if form.is_sample and form.is_blind else "does not count toward the estimate"
+    halves = "The estimate is of the dev half of all tasks; labels on the held-out half count after it is unlocked."
     return el(
         "div.lb-meter",
         progress(labeled, total),
         el("span.rl-num.rl-small.rl-muted", f"{labeled:,} of {count} labeled"),
+        el("span.rl-small.rl-muted", f"this queue {counts}", title=halves),
         None if form.is_blind else el("span.rl-small.rl-muted", not_blind),
     )
 
@@ -123,7 +126,7 @@ def _card(hint: HintToLabel, desk: Desk, form: LabelForm, writable: bool) -> Ele
 
 def _heading(hint: HintToLabel) -> Element:
     own = hint.own_label
-    saved = f"✓ saved, {'blind' if own.blind else 'not blind'}" if own else "not labeled"
+    saved = f"✓ saved, {'blind' if own.blind else 'not blind'}, {_counting(hint)}" if own else "not labeled"
     url = page_url("dialogues", run=hint.run, dialogue=hint.event_id, turn=hint.turn)
     return el(
         "div.rl-row.rl-small",
@@ -135,6 +138,13 @@ def _heading(hint: HintToLabel) -> Element:
         el("span.lb-state.rl-muted", saved),
         el("span.lb-changed.rl-leak", "changed, not saved") if own else None,
     )
+
+
+def _counting(hint: HintToLabel) -> str:
+    """Return whether the annotator's label counts toward the estimate, and if not, why."""
+    if hint.uncounted:
+        return f"does not count ({hint.uncounted})"
+    return "counts in the held-out half (test set)" if hint.is_held_out else "counts"
 
 
 def _context(hint: HintToLabel) -> Element:

@@ -26,8 +26,10 @@ from app.pages._query import QueryFields
 from app.pages.run import view
 from app.pages.run.tabs import TABS, RunTab
 from app.plots.series import XKind
+from jobs.db.dialogue_models import DialogueSummary
 from jobs.db.errors import UnknownRunError
 from jobs.db.models import ACTIVE
+from jobs.db.queries.dialogues import DialogueFilter
 from rl2f_core.types import JsonObject
 
 PATH = "run"
@@ -39,6 +41,8 @@ SMOOTHING = 0.6
 MAX_SMOOTHING = 0.95
 MAX_SERIES = 24
 """Charts in addition to those of the overview."""
+MAX_NEWEST = 5
+"""Dialogues beside the curves of an active run."""
 WHOLE = "all"
 """Choice of all environments of a mixture."""
 ACTIVE_SECONDS, ENDED_SECONDS = 2.0, 10.0
@@ -128,7 +132,8 @@ class RunPage:
                     [], multiselect=True, max_choices=MAX_SERIES, label="Search more series", container=False,
                     elem_id="run-series",
                 )  # fmt: skip
-            self.charts = Charts(elem_id="run-charts")
+            self.newest = View(elem_id="run-newest")
+            self.charts = Charts(arrange="run", elem_id="run-charts")
             self.further = Charts(closable=True, elem_id="run-further")
         self.sides = View(elem_id="run-sides")
         with gr.Column(elem_id="run-tags-notes"):
@@ -142,8 +147,8 @@ class RunPage:
     def _connect(self) -> None:
         where, values = [self.address, self.shown], self.fields.components
         live = [
-            self.address, self.shown, self.timer, self.head, self.cards, self.charts, self.further, self.sides,
-            self.tags_notes, self.evaluation_title, self.part, self.accuracy, self.tables, self.checkpoints,
+            self.address, self.shown, self.timer, self.head, self.cards, self.newest, self.charts, self.further,
+            self.sides, self.tags_notes, self.evaluation_title, self.part, self.accuracy, self.tables, self.checkpoints,
             self.output,
         ]  # fmt: skip
         every = [*live, self.config, self.yaml, self.environment]
@@ -167,8 +172,9 @@ class RunPage:
         )
         gr.on([self.charts.select, self.further.select], self._open_step, self.shown, self.address, **FAST)
         self.accuracy.select(self._open_condition, self.shown, self.address, **FAST)
-        clicks = [self.head.click, self.sides.click, self.checkpoints.click, self.tags_notes.click]
+        clicks = [self.newest.click, self.head.click, self.sides.click, self.checkpoints.click, self.tags_notes.click]
         gr.on(clicks, self._act, where, every, **FAST)
+        self.output.input(self._filter_log, where, live, **FAST)
         self.tag.submit(self._add_tag, [self.shown, self.tag], [self.tags_notes, self.tag], **FAST)
         self.save.click(self._add_note, [self.shown, self.note], [self.tags_notes, self.note], **FAST)
 
@@ -212,6 +218,7 @@ class RunPage:
         detectors = self.studio.detectors.detector_cards(run.id) if details.cards["leaks"] else []
         cards = metric_cards(details.cards, run.kind, active)
         updates: Updates = {
+            self.newest: view.newest_dialogues(self._newest(run.id)) if active and details.steps else None,
             self.cards: el("div.rl-section", cards, view.charts_note(details, active)),
             self.sides: view.overview_sides(details, detectors, time.time(), self.read_only, self._served_models()),
             self.tags_notes: view.tags_and_notes(details, self.read_only),
@@ -220,6 +227,11 @@ class RunPage:
             updates[self.charts] = self.endpoints.run_charts(run.id, **chart_options(query)).charts
             updates[self.further] = self._further_charts(run.id, query)
         return details.steps, updates
+
+    def _newest(self, run_id: int) -> Sequence[DialogueSummary]:
+        """Return dialogues of the newest step."""
+        filter = DialogueFilter(run=run_id, phase="train")
+        return self.studio.dialogues.list_dialogues(filter, newest_first=True, limit=MAX_NEWEST).rows
 
     def _further_charts(self, run_id: int, query: Mapping[str, str]) -> list[JsonObject]:
         """Return the charts of the chosen series."""
@@ -267,8 +279,9 @@ class RunPage:
     def _show_log(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
         """Return the length of the log and the updates."""
         found = self.endpoints.run_log(details.run.id)
-        source = (found.size, len(found.messages))
-        return source, {} if source == known else {self.output: view.log_view(found)}
+        level, search = query.get("level", ""), query.get("search", "")
+        source = (found.size, len(found.messages), level, search)
+        return source, {} if source == known else {self.output: view.log_view(found, level, search)}
 
     # -- events ----------------------------------------------------------------------------------------------------
     @handler
@@ -349,6 +362,8 @@ class RunPage:
                 if result.kept:
                     raise gr.Error(result.kept[0].reason, print_exception=False)
                 return {self.address: "/", self.timer: gr.Timer(active=False)}
+            case "open":
+                return {self.address: page_url("dialogues", run=run_id, dialogue=data["event"])}
             case "evaluate":
                 endpoints.evaluate_checkpoint(run_id, data["checkpoint"])
             case "serve":
@@ -365,6 +380,11 @@ class RunPage:
             case name:
                 {"stop": endpoints.stop_run, "abort": endpoints.abort_run, "resume": endpoints.resume_run}[name](run_id)
         return self._show(query, before)
+
+    @handler
+    def _filter_log(self, event: gr.EventData, query: dict[str, str], before: Shown) -> Updates:
+        query = {**query, event._data["change"]: str(event._data["value"]).strip()}
+        return {self.address: Replacement(query), **self._show(query, before)}
 
     @handler
     def _add_tag(self, shown: Shown, written: str) -> Updates:

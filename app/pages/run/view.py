@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from app.common.quantities import duration, plural
 from app.common.urls import page_url
+from app.components.elements.dialogue_list import dialogue_list
 from app.components.elements.evaluation_view import conclusions_card, dialogues_link, evaluation_sheet
 from app.components.elements.leak_trust import trust_section
 from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, progress, table, time_ago
@@ -14,6 +17,7 @@ from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.run import RunCheckpoint, RunDetails, RunLog, RunStage
 from app.endpoints.runs import RunRow
 from app.pages.run.tabs import RunTab, tab_links
+from jobs.db.dialogue_models import DialogueSummary
 from jobs.db.models import ACTIVE, Log, NoteSummary, RunRef, RunSummary
 from rl2f_core.errors import rl2f_command
 from rl2f_core.types import JsonObject
@@ -346,6 +350,15 @@ def charts_note(details: RunDetails, active: bool) -> Element | None:
     return el("p.rl-muted.rl-small", note)
 
 
+def newest_dialogues(rows: Sequence[DialogueSummary]) -> Element | None:
+    """Return dialogues of the newest step, which open on a click; None without any."""
+    newest = [row for row in rows if (row.stage, row.step) == (rows[0].stage, rows[0].step)]
+    if not newest:
+        return None
+    title = el("h2", f"Dialogues of {newest[0].stage} step {newest[0].step}")
+    return el("section.rl-card.rl-stack.rl-newest", title, dialogue_list(newest, with_run=False))
+
+
 def tags_and_notes(details: RunDetails, read_only: bool) -> Element:
     """Return tags and notes, each with a button that removes it."""
     remove = {tag: action("×", "untag", style="rl-icon", title=f"Remove {tag}", tag=tag) for tag in details.tags}
@@ -407,8 +420,14 @@ def _recorded(name: str, value: object) -> Node:
     return "–" if value is None else str(value)
 
 
-def log_view(log: RunLog) -> Element:
-    """Return the log messages of a run and the end of its worker's output, which stays scrolled to the end."""
+def log_view(log: RunLog, level: str = "", search: str = "") -> Element:
+    """Return the log messages of a run and the end of its worker's output, which stays scrolled to the end.
+
+    Args:
+        log: The messages and the output.
+        level: Show only messages of this level.
+        search: Show only messages and lines that contain this text.
+    """
     size = log.size
     cut = "; the last 64 kB are shown" if size > len(log.text.encode()) + 1000 else ""
     output = el(
@@ -418,18 +437,45 @@ def log_view(log: RunLog) -> Element:
         role="log",
         aria_label="Output of the worker",
     )
+    levels = Counter(message.level for message in log.messages)
+    chosen = [message for message in log.messages if _matches(message, level, search)]
+    lines = [line for line in log.text.splitlines() if search.lower() in line.lower()] if search else None
+    if lines is not None:
+        output = (
+            el("pre.rl-code.rl-wrap", "\n".join(lines)) if lines else el("p.rl-muted", "No line of the output matches.")
+        )
+    choices = [("", "all levels"), *((name, f"{name} ({count})") for name, count in levels.items())]
+    options = [el("option", text, value=name, selected=name == level) for name, text in choices]
+    none = el("p.rl-muted", "No message of this level matches." if log.messages else "The run has no messages.")
     return el(
         "div.rl-card.rl-stack",
-        el("div.rl-notes", [_log_message(message) for message in log.messages]),
+        el(
+            "div.rl-row",
+            el("select.rl-field", options, data_change="level", aria_label="level of messages"),
+            el(
+                "input.rl-field",
+                type="search",
+                value=search,
+                placeholder="Search the log",
+                data_change="search",
+                aria_label="search the log",
+            ),
+        ),
+        el("div.rl-notes", [_log_message(message) for message in chosen] or none),
         el("p.rl-muted.rl-small", f"{size / 1000:,.1f} kB{cut}" if size else "The worker has printed nothing."),
         output if size else None,
     )
 
 
+def _matches(message: Log, level: str, search: str) -> bool:
+    return level in ("", message.level) and search.lower() in message.text.lower()
+
+
 def _log_message(message: Log) -> Element:
     first, _, rest = message.text.partition("\n")
-    level = None if message.level == "info" else el("b.rl-leak", f"{message.level} ")
-    line = [el("span.rl-muted", time_ago(message.time), " "), level, el("span", first.lstrip("# "))]
+    level = el("span.rl-muted", "info ") if message.level == "info" else el("b.rl-leak", f"{message.level} ")
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(message.time))
+    line = [el("span.rl-muted.rl-num", f"{when} "), level, el("span", first.lstrip("# "))]
     if not rest:
         return el("div.rl-row", line)
     return el("details", el("summary.rl-row", line), el("pre.rl-code", rest))

@@ -45,7 +45,7 @@ def studio(tmp_path: Any) -> Iterator[Studio]:
 
 
 def labeling(studio: Studio, **fields: Any) -> Labeling:
-    made = Labeling(studio, LabelForm(**{"annotator": "anna", "run": "1", **fields}), Desk())
+    made = Labeling(studio, LabelForm(**{"annotator": "anna", "run": "1", "selection": "all", **fields}), Desk())
     made.start()
     return made
 
@@ -91,7 +91,7 @@ def test_the_queue_ends_and_returns_from_its_end(studio: Studio) -> None:
         made.next(NOTHING)
     shown = text(queue_view(made.desk, made.form))
     assert current(made) is None and "24 hints skipped" in shown
-    assert "/labels?annotator=anna&run=1&unlabeled_only=1" in shown
+    assert "/labels?annotator=anna&selection=all&run=1&unlabeled_only=1" in shown
     made.previous(NOTHING)
     assert current(made) is not None
 
@@ -178,7 +178,7 @@ def test_the_report_states_what_to_label_and_links_its_disagreements(studio: Stu
     found = studio.detectors.detector_report(ReportScope(run=1, group_by="teacher"))
     made = LabelForm(view="report", annotator="anna", run="1")
     shown = text(report_view(found, "teacher", made))
-    assert "/labels?annotator=anna&selection=stratified&run=1" in text(report_view(empty, "teacher", made))
+    assert "/labels?annotator=anna&run=1" in text(report_view(empty, "teacher", made))
     assert "ann <b>" in shown and f"Disagreements ({found.disagreement_count})" in shown
     assert "/dialogues?run=1&dialogue=" in shown and "Access is logged under anna." in shown
     assert "data-confirm" not in text(report_view(found, "teacher", LabelForm()))
@@ -268,3 +268,23 @@ def test_the_benchmark_shows_the_held_out_split_first() -> None:
     assert "No cascade is recorded" in shown
     assert shown.index("in phrasings that no detector was tuned on") < shown.index("On dev")
     assert "Leaks by obfuscation" in shown and "synthetic hints" in shown
+
+
+def test_each_label_says_whether_it_counts_toward_the_estimate_and_why_not(studio: Studio) -> None:
+    assert LabelForm().selection == "stratified", "labels of the default queue count"
+    sampled = labeling(studio, selection="stratified")
+    sampled.give("no_leak", NOTHING)
+    shown = text(queue_view(sampled.desk, sampled.form))
+    assert sampled.desk.hint and sampled.desk.hint.uncounted == ""
+    place = ", counts in the held-out half" if sampled.desk.hint.is_held_out else ", counts"
+    assert f"saved, blind{place}" in shown and "this queue counts toward the estimate" in shown
+    assert "held-out half" in shown
+    by_hand = labeling(studio, selection="all", annotator="bea")
+    by_hand.give("no_leak", NOTHING)
+    shown = text(queue_view(by_hand.desk, by_hand.form))
+    assert "does not count (chosen by hand, not from a random sample)" in shown
+    assert "this queue does not count toward the estimate" in shown
+    by_hand.give("unsure", NOTHING)
+    assert by_hand.desk.hint and by_hand.desk.hint.uncounted == "unsure"
+    by_hand.give("leak", NOTHING)
+    assert "not blind: you had seen the findings" in text(queue_view(by_hand.desk, by_hand.form))

@@ -14,6 +14,7 @@ from app.endpoints.run import RunDetails, RunEndpoints, RunLog
 from app.pages.run import view
 from app.pages.run.page import chart_options, current_tab, run_number, series_choices
 from jobs.db.models import Log, Run
+from jobs.db.queries.dialogues import DialogueFilter
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -214,3 +215,28 @@ def test_the_cards_say_when_the_evaluation_will_come() -> None:
     assert "Evaluate a checkpoint." in text(metric_cards(nothing, "train", active=False))
     assert "An evaluation trains nothing." in text(metric_cards(nothing, "eval", active=False))
     assert metric_cards(nothing, "export", active=True) is None
+
+
+def test_dialogues_of_the_newest_step_stand_beside_the_curves_of_an_active_run(context: Context, run: Run) -> None:
+    from app.endpoints.studio import Studio
+
+    rows = Studio(context).dialogues.list_dialogues(DialogueFilter(run=run.id, phase="train"), newest_first=True).rows
+    newest = view.newest_dialogues(rows)
+    assert f"Dialogues of {rows[0].stage} step {rows[0].step}" in text(newest)
+    same = [row for row in rows if (row.stage, row.step) == (rows[0].stage, rows[0].step)]
+    assert len([b for b in elements(newest, "button") if b[1]["data-action"] == "open"]) == len(same) < len(rows)
+    assert view.newest_dialogues([]) is None
+
+
+def test_the_log_has_levels_absolute_times_and_a_search() -> None:
+    texts = (("info", "Step 1"), ("warning", "Slow step"), ("info", "Step 2"))
+    messages = [Log(run_id=1, event_id=name, time=1.0, level=level, text=name) for level, name in texts]
+    log = RunLog(text="loading\nstep 2 of 9\n", offset=0, size=20, restarted=True, messages=messages, status="running")
+    every = text(view.log_view(log))
+    assert "all levelsinfo (2)warning (1)" in every and "19" in every and "Slow step" in every
+    warnings = text(view.log_view(log, "warning"))
+    assert "Slow step" in warnings and "Step 1" not in warnings
+    found = text(view.log_view(log, "", "STEP 2"))
+    assert "Step 2" in found and "Slow step" not in found and "step 2 of 9" in found and "loading" not in found
+    nothing = text(view.log_view(log, "warning", "absent"))
+    assert "No message of this level matches." in nothing and "No line of the output matches." in nothing

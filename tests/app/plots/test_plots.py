@@ -383,3 +383,27 @@ def test_series_are_told_apart_with_any_colour_vision_and_stand_out_from_the_gro
     for color in colors:
         bright, dim = sorted([float(weights @ linear(color)), float(weights @ linear(ground))], reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 3, color
+
+
+def test_long_names_are_whole_in_a_legend_and_short_ones_stand_at_the_ends() -> None:
+    short = figure(Plot([Line("optimal without hints", [1], [1.0]), Line("b", [1], [2.0])]))
+    assert [note["text"] for note in short["layout"]["annotations"]] == ["optimal without hints", "b"]
+    name = "a name of more than twenty-four characters"
+    for lines in ([Line(name, [1], [1.0]), Line("b", [1], [2.0])], [Line(f"{i}", [1], [1.0]) for i in range(12)]):
+        made = figure(Plot(lines))
+        assert made["layout"]["showlegend"] and made["layout"]["annotations"] == []
+        assert made["layout"]["height"] > short["layout"]["height"]
+        assert [trace["name"] for trace in made["data"] if trace["showlegend"]] == [line.name for line in lines]
+
+
+def test_a_constant_is_a_flat_line_in_a_range_of_its_own_size() -> None:
+    def limits(*values: float) -> tuple[float, float]:
+        low, high = figure(Plot([Line("m", [*range(len(values))], values)]))["layout"]["yaxis"]["range"]
+        return low, high
+
+    low, high = limits(3e-9, 1e-9, 2e-9)
+    assert low == 0.0 and high > 1.0, "rounding errors are no curve"
+    low, high = limits(250.0, 250.0)
+    assert low < 230.0 and high > 270.0
+    low, high = limits(1e-6, 3e-6)
+    assert high < 1e-5, "a small learning rate is one"
