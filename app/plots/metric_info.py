@@ -117,11 +117,11 @@ METRICS: dict[str, MetricInfo] = {
         "fraction of planted hints",
         "flagged planted hints / checked planted hints",
     ),
+    "copied_answer_rate": _fraction(
+        "Copied answers", "Correct after a hint that states the answer.", "fraction of attempts", "P(correct | stated)"
+    ),
     "correct_abandoned_rate": _fraction(
-        "Abandoned correct answers",
-        "Incorrect after a correct attempt.",
-        "fraction of attempts",
-        "P(incorrect at t + 1 | correct at t)",
+        "Abandoned correct answers", "Incorrect after a correct one.", "fraction of attempts", "P(incorrect | correct)"
     ),
     "attempt_tokens": MetricInfo(
         "Attempt length",

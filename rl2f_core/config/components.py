@@ -19,10 +19,12 @@ class Component:
 
     category: str
     """Category in the registry."""
-    other_than: str = ""
-    """A name that is not allowed."""
+    other_than: tuple[str, ...] = ()
+    """Names that are not allowed."""
     reason: str = ""
-    """Error message for that name."""
+    """Error message for them; `{}` is the name."""
+    also: tuple[str, ...] = ()
+    """Names that are allowed although their class has an `unavailable_reason`."""
     replaced: tuple[str, ...] = ()
     """The name of a component, and the removed ones that it replaces in the configurations of recorded runs."""
     kept: tuple[str, ...] = ()
@@ -60,9 +62,9 @@ class Component:
 
     def _unavailable_reason(self, name: str) -> str:
         """Return why a configuration cannot use a component; empty if it can."""
-        if name == self.other_than:
-            return self.reason
-        return str(getattr(registry.get(self.category, name), "unavailable_reason", ""))
+        if name in self.other_than:
+            return self.reason.format(name)
+        return "" if name in self.also else str(getattr(registry.get(self.category, name), "unavailable_reason", ""))
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         config = handler.generate_schema(SerializeAsAny[BaseConfig])
@@ -77,6 +79,7 @@ class Component:
 
 EnvironmentConfig = Annotated[ComponentConfig, Component("environment")]
 TeacherConfig = Annotated[ComponentConfig, Component("teacher")]
+StageTeacherConfig = Annotated[ComponentConfig, Component("teacher", also=("shuffled",))]
 REMOVED_DETECTORS = ("equivalent", "candidates", "classifier")
 """Names that configurations of recorded runs have; `mentions` replaces them."""
 LeakDetectorConfig = Annotated[
@@ -86,6 +89,11 @@ BackendConfig = Annotated[ComponentConfig, Component("backend")]
 LLMConfig = Annotated[ComponentConfig, Component("llm")]
 MethodConfig = Annotated[ComponentConfig, Component("method")]
 TrackerConfig = Annotated[ComponentConfig, Component("tracker")]
+
+
+def wrapped_by(name: str) -> Component:
+    """Return the field of the teacher that another one wraps; such a teacher cannot wrap one of them."""
+    return Component("teacher", other_than=("leaky", "neutral_text", "shuffled"), reason=f"{name} cannot wrap {{}}")
 
 
 def wrapped_teacher(config: ComponentConfig) -> ComponentConfig:

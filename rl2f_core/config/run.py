@@ -227,12 +227,7 @@ class RunConfig(BaseRun):
                     f"{self.rollout.prompting!r}; set rollout.prompting: {method.prompt_modes[0]}",
                     *("rollout", "prompting"),
                 )
-            if stage.trainer == "trl" and self.rollout.prompting == "enumerate":
-                raise FieldValueError(
-                    f"stage {stage.name!r}: TRL's loss does not normalize over the labels of a state; "
-                    "set trainer: native",
-                    *("stages", i, "trainer"),
-                )
+            self._check_support(i, stage)
             with located_below("stages", i):
                 method.check_trainer(stage)
             run = self.for_stage(stage)
@@ -257,6 +252,23 @@ class RunConfig(BaseRun):
                     *("evaluation", "checkpoints"),
                 )
         return self
+
+    def _check_support(self, i: int, stage: StageConfig) -> None:
+        """Refuse a trainer that does not support the prompts, and controls of rollouts in a stage without rollouts."""
+        if stage.trainer == "trl" and self.rollout.prompting == "enumerate":
+            raise FieldValueError(
+                f"stage {stage.name!r}: TRL's loss does not normalize over the labels of a state; set trainer: native",
+                *("stages", i, "trainer"),
+            )
+        if registry.get("method", stage.method.type).on_policy:
+            return
+        shuffled = stage.teacher is not None and stage.teacher.type == "shuffled"
+        for field, is_set in (("rewards", stage.rewards == "random"), ("teacher", shuffled)):
+            if is_set:
+                raise FieldValueError(
+                    f"stage {stage.name!r}: {stage.method.type} has no rollouts, which {field} changes; leave it out",
+                    *("stages", i, field),
+                )
 
     def _check_adapter(self, i: int, stage: StageConfig) -> None:
         """Refuse initial weights of another shape than the stage's adapter."""

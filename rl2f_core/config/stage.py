@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rl2f_core import registry
-from rl2f_core.config.components import MethodConfig, TeacherConfig
+from rl2f_core.config.components import MethodConfig, StageTeacherConfig
 from rl2f_core.config.curriculum import Curriculum
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.model import LoraConfig
@@ -35,9 +35,12 @@ class StageConfig(BaseConfig):
     tasks_from: str | None = None
     """Name of an earlier stage whose tasks this stage repeats, to compare methods on the same tasks. None: tasks of its
     own, at positions of the train split that no other stage uses."""
-    teacher: TeacherConfig | None = None
-    """Source of hints in this stage, e.g. `contentless` for a training control; None is the run's teacher. Evaluations
-    use the run's."""
+    teacher: StageTeacherConfig | None = None
+    """Source of hints in this stage; None is the run's teacher. Evaluations use the run's. Training controls:
+    `contentless`, `shuffled`, `misleading`, `neutral_text`."""
+    rewards: Literal["earned", "random"] = "earned"
+    """random is a training control: at each turn, the dialogues of a step exchange their rewards at random, so that
+    rewards have the same rate and say nothing about the attempts."""
     steps: int = Field(ge=1, json_schema_extra=BASIC_FIELD)
     """Number of steps, each with `minibatches` optimizer updates per iteration."""
     tasks_per_step: int = Field(8, ge=1, json_schema_extra=BASIC_FIELD)

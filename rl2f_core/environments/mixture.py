@@ -40,7 +40,7 @@ KEY = "mixture"
 SYSTEM = "Answer in the form that each problem asks for."
 _GOLDEN = 11_400_714_819_323_198_485  # 2⁶⁴ / φ, odd: multiples of it modulo 2⁶⁴ spread evenly over any range
 _NOT_A_MIXTURE = Component(
-    "environment", other_than="mixture", reason="a part of a mixture cannot be a mixture; name its parts here"
+    "environment", other_than=("mixture",), reason="a part of a mixture cannot be a mixture; name its parts here"
 )
 
 

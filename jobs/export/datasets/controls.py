@@ -8,7 +8,7 @@ from rl2f_core.types import Hint
 
 FALSE_TEACHERS = ("misleading", "shuffled")
 """Controls whose hints are false for the problem, or true only for another one."""
-CONTROL_TEACHERS = ("contentless", *FALSE_TEACHERS)
+CONTROL_TEACHERS = ("contentless", "neutral_text", *FALSE_TEACHERS)
 
 
 def is_false(hint: Hint) -> bool:

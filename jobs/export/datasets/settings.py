@@ -44,8 +44,8 @@ class ExportFilter(BaseConfig):
     condition: Text = ""
     """Only this condition of an evaluation, e.g. `hints`; in a distillation, `kept` are the dataset's samples."""
     include_controls: bool = False
-    """Include controls, i.e. conditions other than `hints`, forks, and the teachers contentless, shuffled and
-    misleading. Their hints are leak-free, but empty, of another problem or false."""
+    """Include controls, i.e. conditions other than `hints`, forks, and the teachers contentless,
+    neutral_text, shuffled and misleading. Their hints are leak-free, but empty, of another problem or false."""
     include_test: bool = False
     """Include tasks of the validation and test splits, e.g. evaluations. A model that is trained on them cannot be
     evaluated on them."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from rl2f_core.types import Dialogue
+from rl2f_core.types import Dialogue, Hint, LeakType
 
 LEAKY = "leaky"
 """Registered name of the teacher that plants leaks."""
@@ -17,7 +18,9 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
       or that a leak action replaced.
     - planted_rate: of the hints of teacher `leaky`, those planted.
     - planted_recall: of the checked planted hints, those flagged.
+    - copied_answer_rate: of the attempts after a hint that states the answer, the correct ones.
     """
+    pairs = [(d.task_id, before.hint, after) for d in dialogues for before, after in pairwise(d.turns[:turns])]
     hints = [(d.task_id, turn.hint) for d in dialogues for turn in d.turns[:turns] if turn.hint is not None]
     checked = [(task, hint, hint.leak) for task, hint in hints if hint.leak is not None]
     own = [(task, hint, leak) for task, hint, leak in checked if hint.planted is None]
@@ -26,4 +29,15 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
         "prevented_leak_rate": [(task, leak.leaked and hint.is_replaced) for task, hint, leak in own],
         "planted_rate": [(task, hint.planted is not None) for task, hint in hints if hint.teacher == LEAKY],
         "planted_recall": [(task, leak.leaked) for task, hint, leak in checked if hint.planted is not None],
+        "copied_answer_rate": [
+            (task, bool(after.verdict.correct))
+            for task, hint, after in pairs
+            if hint is not None and states_answer(hint) and after.verdict.correct is not None
+        ],
     }
+
+
+def states_answer(hint: Hint) -> bool:
+    """Return whether the student read a hint with a leak of the whole answer, planted or flagged."""
+    flagged = hint.read_leak and hint.leak is not None and hint.leak.leak_type is not LeakType.PARTIAL
+    return flagged or (hint.planted is not None and not hint.is_replaced)

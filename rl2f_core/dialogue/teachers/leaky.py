@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, field_validator
 
 from rl2f_core import registry
-from rl2f_core.config.components import Component, by_name
+from rl2f_core.config.components import by_name, wrapped_by
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.environments.base import Environment
@@ -22,8 +22,6 @@ from rl2f_core.types import Message
 if TYPE_CHECKING:
     from rl2f_core.leaks.synthetic.planting import PlantedLeak
     from rl2f_core.models.backends.model_pool import ModelPool
-
-_NOT_LEAKY = Component("teacher", other_than="leaky", reason="leaky cannot wrap leaky; raise `rate` instead")
 
 
 @registry.register("teacher")
@@ -39,7 +37,9 @@ class LeakyTeacher(Teacher):
 
         type: Literal["leaky"] = "leaky"
         """Name of the teacher."""
-        base: Annotated[ComponentConfig, _NOT_LEAKY] = Field(by_name("scripted"), json_schema_extra=BASIC_FIELD)
+        base: Annotated[ComponentConfig, wrapped_by("leaky")] = Field(
+            by_name("scripted"), json_schema_extra=BASIC_FIELD
+        )
         """The teacher that writes all other hints."""
         rate: float = Field(0.1, ge=0, le=1, json_schema_extra=BASIC_FIELD)
         """Fraction of the hints that are replaced."""

@@ -12,10 +12,13 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from rl2f_core import registry
-from rl2f_core.config.fields import ComponentConfig
+from rl2f_core.config.components import by_name, wrapped_by
+from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, RecordedHint, Teacher
 from rl2f_core.environments.base import Environment
 from rl2f_core.types import Dialogue, Task
@@ -32,15 +35,21 @@ class ShuffledTeacher(Teacher):
     """
 
     unavailable_reason: ClassVar[str] = (
-        "shuffled hints come from the recorded dialogues of an evaluation or a fork: "
-        "list shuffled in evaluation.conditions, or use the arm shuffled"
+        "shuffled hints come from recorded dialogues: list shuffled in evaluation.conditions, use the arm shuffled, or "
+        "set it as the teacher of a stage"
     )
 
     class Config(ComponentConfig):
-        """Recorded hints on other problems; only in evaluations and forks."""
+        """Recorded hints on other problems, in evaluations, forks and training stages."""
 
         type: Literal["shuffled"] = "shuffled"
         """Name of the teacher."""
+        base: Annotated[ComponentConfig, wrapped_by("shuffled")] = Field(
+            by_name("scripted"), json_schema_extra=BASIC_FIELD
+        )
+        """In a training stage: the teacher whose hints are recorded, in one further dialogue per task of the step."""
+
+    config: Config
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
         """Return one recorded hint per request. `Feedback.source_task` names the other task."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rl2f_core.config.components import wrapped_teacher
 from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, RUN_REF
 from rl2f_core.config.run import BaseRun, RunConfig
@@ -80,7 +81,9 @@ def inherit_settings(source: RunDir, phase: str, stage: str = "", step: int = 0,
         stage_config = next((s for s in config.stages if s.name == stage), None)
         if stage_config is not None:
             changed = {"temperature": stage_config.resolve(max(0, step - 1), config.rollout.temperature).temperature}
-            shared["teacher"] = config.for_stage(stage_config).teacher.model_dump()
+            teacher = config.for_stage(stage_config).teacher
+            recorded = teacher.type == "shuffled"  # a fork has no other dialogues of the step
+            shared["teacher"] = (wrapped_teacher(teacher) if recorded else teacher).model_dump()
             number = level_of(task)
             if stage_config.curriculum is not None and number is not None:
                 levels = stage_config.curriculum.environments(config.environment)

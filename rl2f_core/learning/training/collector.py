@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.dialogue.rollout.build import with_teacher
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
+from rl2f_core.dialogue.rollout.rewards import exchange_rewards
 from rl2f_core.dialogue.rollout.trees import run_trees
+from rl2f_core.dialogue.teachers.shuffled import RecordedHints, ShuffledTeacher
 from rl2f_core.learning.methods.base import DemonstrationSettings, Method
 from rl2f_core.learning.training.curriculum import CurriculumTracker
 from rl2f_core.learning.training.demonstrations import demonstrate
 from rl2f_core.models.process_group import current_group
 from rl2f_core.run.directory import RunDir
-from rl2f_core.types import Group, Rollout, Task
+from rl2f_core.types import Dialogue, Group, Rollout, Task
 
 
 @dataclass
@@ -65,8 +67,12 @@ class Collector:
             }
             other = None if method.second_teacher is None else with_teacher(engine, method.second_teacher)
             run_other = None if other is None else functools.partial(other.run, **options)
-            return run_trees(functools.partial(engine.run, **options), requests, method.branches, run_other)
+            if isinstance(engine.teacher, ShuffledTeacher):
+                requests = with_recorded_hints(engine, engine.teacher, requests, recorded, options)
+            rollouts = run_trees(functools.partial(engine.run, **options), requests, method.branches, run_other)
+            return exchange_rewards(rollouts) if now.rewards == "random" else rollouts
 
+        recorded: list[tuple[Task, Dialogue]] = []
         groups = self._collect(now, 0, now.step * now.tasks_per_step, now.tasks_per_step, roll_out)
         self.discarded_groups = []
         budget = now.max_group_resamples
@@ -126,6 +132,24 @@ class Collector:
         if self.curriculum is not None:
             return self.curriculum.task(step, resample_round, slot, index)
         return self.engine, self.engine.environment.task("train", index)
+
+
+def with_recorded_hints(
+    engine: RolloutEngine,
+    teacher: ShuffledTeacher,
+    requests: Sequence[RolloutRequest],
+    recorded: list[tuple[Task, Dialogue]],
+    options: dict[str, Any],
+) -> list[RolloutRequest]:
+    """Return requests with hints from dialogues of the same policy under the teacher's base on the step's other tasks.
+
+    The first request of each group is run under the base, and its dialogue is added to `recorded`.
+    """
+    firsts = [request for request in requests if request.index == 0]
+    sources = with_teacher(engine, teacher.config.base).run(firsts, **options)
+    recorded += [(request.task, source.dialogue) for request, source in zip(firsts, sources, strict=True)]
+    hints = RecordedHints(engine.environment, recorded, teacher.config.base.type)
+    return [replace(request, recorded_hints=hints.match(request.task, request.seed)) for request in requests]
 
 
 def group_requests(task: Task, group: str, size: int, seed: int, *keys: object) -> list[RolloutRequest]:

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import LeakGuard, make_detectors
 from rl2f_core.leaks.synthetic.planting import KINDS, plant
-from rl2f_core.types import Dialogue, Hint, LeakReport, StopReason, Task, Turn, Verdict
+from rl2f_core.types import Dialogue, Hint, LeakReport, LeakType, StopReason, Task, Turn, Verdict
 
 DISGUISED = ("arithmetic", "guess_number", "secret_code", "knights_knaves", "binary_matrix", "shortest_path", "maze")
 FREE_LANGUAGE = {"difference_from_attempt", "exchange_of_places", "verdict_on_parts"}
@@ -290,3 +291,35 @@ def test_the_leak_penalty_of_a_planted_leak_follows_what_the_detector_and_the_st
     wrong = Verdict(correct=False, score=0, parsed="1")
     terms = turn_rewards(RewardConfig(leak_penalty=0.5), wrong, wrong, hint)
     assert sum(term.value for term in terms if term.name == "leak_penalty") == penalty
+
+
+def test_the_copy_rate_counts_attempts_after_hints_that_state_the_answer():
+    """Four hints state the answer and were read (two planted, two flagged); two of the four next attempts copy it.
+
+    A partial leak, a replaced leak, a clean hint, and the last hint, which no attempt follows, do not count.
+    """
+
+    def pair(name: str, hint: Hint, copied: bool) -> Dialogue:
+        turns = [
+            Turn(index=0, attempt="1", verdict=Verdict(correct=False, score=0, parsed="1"), hint=hint),
+            Turn(index=1, attempt="2", verdict=Verdict(correct=copied, score=float(copied), parsed="2"),
+                 hint=None if copied else turn_with("roman", True).hint),
+        ]  # fmt: skip
+        stop = StopReason.SOLVED if copied else StopReason.EXHAUSTED
+        return Dialogue(id=name, task_id=name, group="g", index=0, turns=tuple(turns), stop_reason=stop)
+
+    def hint(leak: LeakReport | None = None, **changes: Any) -> Hint:
+        return Hint(**{"text": "x", "teacher": "leaky", "leak": leak, **changes})
+
+    exact, partial = (LeakReport(leaked=True, leak_type=kind) for kind in (LeakType.EXACT, LeakType.PARTIAL))
+    dialogues = [
+        pair("a", hint(exact, planted="verbatim"), True),
+        pair("b", hint(planted="roman"), False),
+        pair("c", hint(exact), True),
+        pair("d", hint(LeakReport(leaked=True)), False),
+        pair("e", hint(partial), True),
+        pair("f", hint(exact, planted="verbatim", text="[…]", feedback="x"), True),
+        pair("g", hint(LeakReport(leaked=False)), True),
+    ]
+    found = compute_metrics(dialogues, 2)
+    assert (found["copied_answer_rate"].value, found["copied_answer_rate"].n) == (2 / 4, 4)
