@@ -106,7 +106,8 @@ class Plot {
     this.draw();
   }
   get canBeLog() {
-    return this.figure.layout.yaxis?.fixedrange && this.figure.data.some(({ meta, stackgroup }) => meta === "line" && !stackgroup);
+    const { data, layout } = this.figure;
+    return layout.yaxis?.fixedrange && data.some(({ meta, stackgroup }) => meta === "line" && !stackgroup);
   }
   redraw() { this.stale = true; this.draw(); }
   enlarge() {
@@ -201,7 +202,8 @@ export default function mount({ element, props, trigger, watch }) {
   const hiddenBar = text("p", "rl-small rl-muted rl-row");
   element.replaceChildren(grid, ...(props.arrange ? [hiddenBar] : []));
   const place = `rl2f.charts.${props.arrange}`;
-  const kept = () => ({ pinned: [], hidden: [], order: [], ...JSON.parse((props.arrange && localStorage.getItem(place)) || "{}") });
+  const stored = () => (props.arrange && localStorage.getItem(place)) || "{}";
+  const kept = () => ({ pinned: [], hidden: [], order: [], ...JSON.parse(stored()) });
   const keep = (change) => { localStorage.setItem(place, JSON.stringify({ ...kept(), ...change })); draw(); };
   const toggle = (list, key) => {
     const keys = kept()[list];
@@ -214,7 +216,8 @@ export default function mount({ element, props, trigger, watch }) {
     card.ondragover = (event) => event.preventDefault();
     card.ondrop = (event) => {
       event.preventDefault();
-      const order = [...cards.keys()].sort((a, b) => cards.get(a).rank - cards.get(b).rank).filter((each) => each !== dragged);
+      const shown = [...cards.keys()].sort((a, b) => cards.get(a).rank - cards.get(b).rank);
+      const order = shown.filter((each) => each !== dragged);
       if (dragged && dragged !== key) keep({ order: order.toSpliced(order.indexOf(key), 0, dragged) });
       dragged = null;
     };

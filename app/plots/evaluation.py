@@ -23,11 +23,11 @@ from rl2f_core.dialogue.metrics.dialogues import (
     solve_rate_difference,
 )
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
-from rl2f_core.evaluation.conclusions import answers
+from rl2f_core.evaluation.conclusions import answers, grouped_findings
 from rl2f_core.evaluation.formatting import count_text, interval_text, number, verdict_text
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
 from rl2f_core.evaluation.plotting import Plot, figure
-from rl2f_core.evaluation.report import EvaluationReport, grouped_findings
+from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.types import ConstantBaseline, JsonObject
 
 Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]

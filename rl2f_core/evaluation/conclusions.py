@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.evaluation.formatting import MIN_PROBLEMS, TOO_FEW, interval_text, number, verdict_text
+from rl2f_core.evaluation.report import (
+    MAX_PARSE_FAILURE_RATE,
+    EvaluationReport,
+    baseline_findings,
+    effect_findings,
+    limits,
+    reference_findings,
+)
 
-if TYPE_CHECKING:
-    from rl2f_core.common.stats.intervals import Interval
-    from rl2f_core.evaluation.report import EvaluationReport
-
-MAX_PARSE_FAILURE_RATE = 0.5
-"""Above this rate, a checkpoint's numbers mainly reflect the answer format."""
 HELPED, COMPARED, BELIEVED = "Did the hints help?", "Compared with what?", "Can I believe it?"
 
 
@@ -82,38 +83,13 @@ def _believed(report: EvaluationReport, checkpoint: str, effect: Interval) -> st
     )
 
 
-def limits(report: EvaluationReport) -> list[str]:
-    """Return what limits the evidence: few problems, unparsable attempts, failed dialogues, several comparisons."""
-    lines = []
-    fewest = min((e.difference.n for e in report.effects), default=report.tasks)
-    if fewest < MIN_PROBLEMS:
-        lines.append(f"Only {fewest} problems are paired; fewer than {MIN_PROBLEMS} are {TOO_FEW}.")
-    for checkpoint in report.checkpoints:
-        rates = [
-            (r.condition, r.metrics["parse_failure_rate"].value) for r in report.rows if r.checkpoint == checkpoint
-        ]
-        high = [(c, rate) for c, rate in rates if rate is not None and rate > MAX_PARSE_FAILURE_RATE]
-        if high:
-            text = ", ".join(f"{number(rate)} ({condition})" for condition, rate in high)
-            lines.append(
-                f"Most attempts of {checkpoint} are unparsable: {text}; its numbers mainly reflect the answer format."
-            )
-    for row in report.rows:
-        failed = row.metrics["stop/failed"]
-        if failed.value:
-            lines.append(
-                f"{row.checkpoint} under {row.condition}: {number(failed.value)} of the dialogues failed and are "
-                "left out."
-            )
-    if "no_oracle" in report.conditions:
-        lines.append(
-            "Under no_oracle a correct answer does not end the dialogue and the last answer counts, so the solve rate "
-            "may fall. Under all other conditions the verifier ends the dialogue, which is part of their result."
-        )
-    if len(report.effects) + len(report.differences) > 1:
-        corrected = "Findings are corrected by Holm's method, in the family of one condition or quantity."
-        known = any(effect.difference.holm_p is not None for effect in report.effects)
-        lines.append(
-            f"Each interval has 95 % coverage on its own. {corrected if known else 'Findings are uncorrected.'}"
-        )
-    return lines
+def grouped_findings(report: EvaluationReport) -> dict[str, list[str]]:
+    """Return the findings of a report by kind."""
+    groups = {
+        "Effects of hints and controls": effect_findings(report),
+        "Reference policies": reference_findings(report),
+        "The best constant answer": baseline_findings(report),
+        "Limits of the evidence": limits(report),
+        "Notes": list(report.notes),
+    }
+    return {kind: lines for kind, lines in groups.items() if lines}

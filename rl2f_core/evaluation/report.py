@@ -34,7 +34,6 @@ from rl2f_core.dialogue.metrics.dialogues import (
     tally_metrics,
 )
 from rl2f_core.environments.base import Environment
-from rl2f_core.evaluation.conclusions import limits
 from rl2f_core.evaluation.formatting import (
     CONDITION_TEXTS,
     MIN_PROBLEMS,
@@ -51,6 +50,9 @@ from rl2f_core.evaluation.formatting import (
 from rl2f_core.evaluation.problem_values import ProblemValues, problem_values
 from rl2f_core.evaluation.reference_policies import Reference, references
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel
+
+MAX_PARSE_FAILURE_RATE = 0.5
+"""Above this rate, a checkpoint's numbers mainly reflect the answer format."""
 
 
 class CheckpointResult(FrozenModel):
@@ -384,24 +386,14 @@ def _scores(report: EvaluationReport, checkpoint: str) -> list[tuple[str, Interv
 
 
 # -- findings ------------------------------------------------------------------------------------------------------
-def grouped_findings(report: EvaluationReport) -> dict[str, list[str]]:
-    """Return sentences by kind: effects, reference policies, the constant baseline, and limits of the evidence."""
-    groups = {
-        "Effects of hints and controls": _effect_findings(report),
-        "Reference policies": _reference_findings(report),
-        "The best constant answer": baseline_findings(report),
-        "Limits of the evidence": limits(report),
-        "Notes": list(report.notes),
-    }
-    return {kind: lines for kind, lines in groups.items() if lines}
-
-
 def findings(report: EvaluationReport) -> list[str]:
-    """Return the sentences of `grouped_findings`."""
-    return [line for lines in grouped_findings(report).values() for line in lines]
+    """Return sentences about effects, reference policies, the constant baseline, and limits of the evidence."""
+    parts = (effect_findings, reference_findings, baseline_findings, limits)
+    return [*(line for part in parts for line in part(report)), *report.notes]
 
 
-def _effect_findings(report: EvaluationReport) -> list[str]:
+def effect_findings(report: EvaluationReport) -> list[str]:
+    """Return the effect of each condition, and how often misleading hints mislead."""
     lines = []
     if not any(effect.against == "contentless" for effect in report.effects):
         lines.append("The effect of hints is unknown: the condition contentless is missing.")
@@ -431,7 +423,8 @@ def _effect_findings(report: EvaluationReport) -> list[str]:
     return lines
 
 
-def _reference_findings(report: EvaluationReport) -> list[str]:
+def reference_findings(report: EvaluationReport) -> list[str]:
+    """Compare checkpoints with the reference policies."""
     if not report.references:
         return ["This environment has no closed-form reference policy."]
     last = report.references[-1]
@@ -465,3 +458,40 @@ def baseline_findings(report: EvaluationReport) -> list[str]:
         for name, score in _scores(report, checkpoint)
         if report.tasks >= MIN_PROBLEMS and not is_above_baseline(score, baseline)
     ]
+
+
+def limits(report: EvaluationReport) -> list[str]:
+    """Return what limits the evidence: few problems, unparsable attempts, failed dialogues, several comparisons."""
+    lines = []
+    fewest = min((e.difference.n for e in report.effects), default=report.tasks)
+    if fewest < MIN_PROBLEMS:
+        lines.append(f"Only {fewest} problems are paired; fewer than {MIN_PROBLEMS} are {TOO_FEW}.")
+    for checkpoint in report.checkpoints:
+        rates = [
+            (r.condition, r.metrics["parse_failure_rate"].value) for r in report.rows if r.checkpoint == checkpoint
+        ]
+        high = [(c, rate) for c, rate in rates if rate is not None and rate > MAX_PARSE_FAILURE_RATE]
+        if high:
+            text = ", ".join(f"{number(rate)} ({condition})" for condition, rate in high)
+            lines.append(
+                f"Most attempts of {checkpoint} are unparsable: {text}; its numbers mainly reflect the answer format."
+            )
+    for row in report.rows:
+        failed = row.metrics["stop/failed"]
+        if failed.value:
+            lines.append(
+                f"{row.checkpoint} under {row.condition}: {number(failed.value)} of the dialogues failed and are "
+                "left out."
+            )
+    if "no_oracle" in report.conditions:
+        lines.append(
+            "Under no_oracle a correct answer does not end the dialogue and the last answer counts, so the solve rate "
+            "may fall. Under all other conditions the verifier ends the dialogue, which is part of their result."
+        )
+    if len(report.effects) + len(report.differences) > 1:
+        corrected = "Findings are corrected by Holm's method, in the family of one condition or quantity."
+        known = any(effect.difference.holm_p is not None for effect in report.effects)
+        lines.append(
+            f"Each interval has 95 % coverage on its own. {corrected if known else 'Findings are uncorrected.'}"
+        )
+    return lines

@@ -74,12 +74,12 @@ def _meter(found: LabelingProgress, form: LabelForm) -> Element | None:
     count = "more than 10,000" if found.is_capped else f"{total:,}"
     not_blind = "not blind: every hint here was flagged" if form.selection == "flagged" else "not blind"
     counts = "counts toward the estimate" if form.is_sample and form.is_blind else "does not count toward the estimate"
-    halves = "The estimate is of the dev half of all tasks; labels on the held-out half count after it is unlocked."
+    scope_text = "The estimate is of the dev half of all tasks; labels on the held-out half count after it is unlocked."
     return el(
         "div.lb-meter",
         progress(labeled, total),
         el("span.rl-num.rl-small.rl-muted", f"{labeled:,} of {count} labeled"),
-        el("span.rl-small.rl-muted", f"this queue {counts}", title=halves),
+        el("span.rl-small.rl-muted", f"this queue {counts}", title=scope_text),
         None if form.is_blind else el("span.rl-small.rl-muted", not_blind),
     )
 
