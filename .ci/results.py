@@ -28,7 +28,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from rl2f_core.common.stats.intervals import Interval, correct_family  # noqa: E402
-from rl2f_core.evaluation.across_seeds import SeedRow, SeedSummary, join_runs, merge_seeds, seeds_chart  # noqa: E402
+from rl2f_core.evaluation.across_seeds import (  # noqa: E402
+    SeedRow,
+    SeedSummary,
+    join_runs,
+    merge_seeds,
+    sampled_tokens,
+    seeds_chart,
+)
 from rl2f_core.evaluation.chart_data import Chart, training_chart  # noqa: E402
 from rl2f_core.evaluation.counterfactual.report import CounterfactualReport  # noqa: E402
 from rl2f_core.evaluation.figure_files import chart_digest, to_png  # noqa: E402
@@ -158,10 +165,8 @@ class Results:
 
     def tokens(self, stage: str) -> list[int]:
         """Return the tokens that were sampled up to a checkpoint, by seed; empty if the notes have none."""
-        name, _, step = self.checkpoint(stage).partition("@")
-        pattern = re.compile(rf"Stage {re.escape(name)}: ([\d,]+) sampled student tokens in {step} steps")
-        found = [m for report in self.reports.values() for note in report.notes if (m := pattern.match(note))]
-        return [int(match[1].replace(",", "")) for match in found]
+        counts = [sampled_tokens(report, self.checkpoint(stage)) for report in self.reports.values()]
+        return [count for count in counts if count is not None]
 
     def token_gap(self, stage: str, other: str) -> float:
         """Return the largest relative difference between the sampled tokens of two stages in one seed."""

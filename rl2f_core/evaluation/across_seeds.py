@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 
-from rl2f_core.common.stats.intervals import Interval, correct_items, wilson_clustered
+from rl2f_core.common.stats.intervals import (
+    Interval,
+    correct_items,
+    detectable_effect,
+    difference_over_seeds,
+    wilson_clustered,
+)
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
-from rl2f_core.dialogue.metrics.dialogues import compared_with, contrast, ratio_interval
+from rl2f_core.dialogue.metrics.dialogues import compared_with, contrast, paired_rates, ratio_interval
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
 from rl2f_core.evaluation.formatting import interval_text, markdown_table, number, quantity_text, verdict_text
@@ -136,6 +143,109 @@ def join_runs(reports: Sequence[EvaluationReport]) -> EvaluationReport:
     }
     notes = tuple(dict.fromkeys(note for report in reports for note in report.notes))
     return reports[0].model_copy(update={**joined, "notes": notes})
+
+
+class Comparison(FrozenModel):
+    """A quantity of one checkpoint minus that of another one, over seeds."""
+
+    values: tuple[float | None, ...]
+    """Difference of each seed; None if missing."""
+    difference: Interval
+    """Mean over seeds, with the crossed interval; over seeds only if the reports have no values by problem."""
+    detectable: float | None = None
+    """Smallest true difference that these seeds and problems find with a probability of 80 %."""
+    tokens: tuple[float | None, float | None] = (None, None)
+    """Sampled student tokens of the stages of both checkpoints, mean over seeds; None if unknown."""
+
+    @property
+    def token_gap(self) -> float | None:
+        """Sampled tokens of the first checkpoint relative to those of the second one, minus 1."""
+        ours, theirs = self.tokens
+        return ours / theirs - 1 if ours and theirs else None
+
+    def tokens_text(self) -> str:
+        """Return the sampled tokens, and whether they are equal up to `MAX_TOKEN_GAP`."""
+        if self.token_gap is None:
+            return "sampled tokens unknown"
+        sizes = " and ".join(f"{tokens:,.0f}" for tokens in self.tokens if tokens is not None)
+        equal = "equal" if abs(self.token_gap) <= MAX_TOKEN_GAP else f"NOT equal ({100 * self.token_gap:+.0f} %)"
+        return f"sampled tokens {equal}: {sizes}"
+
+
+MAX_TOKEN_GAP = 0.05
+"""Relative difference of sampled tokens up to which two checkpoints had an equal budget."""
+
+
+def compare_arms(
+    arm: Mapping[str, EvaluationReport],
+    against: Mapping[str, EvaluationReport],
+    checkpoints: tuple[str, str],
+    metric: str = "cum_acc",
+    condition: str = "hints",
+    tests: int = 1,
+) -> Comparison:
+    """Return a metric of one arm minus that of another one, over the seeds of both.
+
+    Solve rates and other fractions are paired over problems and crossed with seeds; other metrics are paired by seed.
+    The solve rate of a method minus that of its twin under contentless hints, at equal sampled tokens, is its content
+    effect.
+
+    Args:
+        arm: Reports by seed.
+        against: Reports of the subtracted arm by seed; it may be the same one.
+        checkpoints: Checkpoint of each arm, e.g. `rl2f@24`.
+        metric: E.g. `cum_acc` (within all turns), `cum_acc/1`, `hint_effect`.
+        condition: Condition of the evaluation.
+        tests: Number of hypotheses that Holm's method corrects.
+
+    Raises `DataError` without a common seed, or if the reports of a seed differ in their settings or problems.
+    """
+    seeds = [seed for seed in arm if seed in against]
+    if not seeds:
+        raise DataError("The arms have no seed in common.", value=[*arm], known=against)
+    reports = [join_runs([_prefixed(arm[seed], "+"), _prefixed(against[seed], "−")]) for seed in seeds]
+    effect, turns = metric == "hint_effect", reports[0].turns
+    name = f"cum_acc/{turns}" if effect or metric == "cum_acc" else metric
+    conditions = [condition, "contentless"] if effect else [condition]
+    rates = [(f"{sign}{checkpoint}", c) for sign, checkpoint in zip("+−", checkpoints, strict=True) for c in conditions]
+    stacked = [_stacked(reports, rate, name) for rate in rates]
+    sums, counts = np.array([s for s, _, _ in stacked]), np.array([c for _, c, _ in stacked])
+    values = [_signed_sum(report, rates, name) for report in reports]
+    if sums.size and counts.any(axis=(1, 2)).all() and all(complete for _, _, complete in stacked):
+        difference = contrast(sums, counts, _SIGNS[len(rates)])
+        detectable = detectable_effect(*paired_rates(sums, counts, _SIGNS[len(rates)]), tests=tests)
+    else:
+        difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
+    tokens = [
+        [count for seed in seeds if (count := sampled_tokens(reports_of[seed], checkpoint))]
+        for reports_of, checkpoint in zip((arm, against), checkpoints, strict=True)
+    ]
+    ours, theirs = (math.fsum(counts) / len(counts) if counts else None for counts in tokens)
+    return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=(ours, theirs))
+
+
+def _prefixed(report: EvaluationReport, prefix: str) -> EvaluationReport:
+    """Return a report with a prefix before the names of its checkpoints, to join it with that of another arm."""
+    rows = tuple(row.model_copy(update={"checkpoint": f"{prefix}{row.checkpoint}"}) for row in report.rows)
+    return report.model_copy(update={"rows": rows, "effects": (), "differences": ()})
+
+
+def sampled_tokens(report: EvaluationReport, checkpoint: str) -> int | None:
+    """Return the student tokens that a stage sampled up to its last checkpoint; None if the notes have none."""
+    name, _, step = checkpoint.rpartition("@")
+    pattern = re.compile(rf"Stage {re.escape(name)}: ([\d,]+) sampled student tokens in {step} steps")
+    found = next((match for note in report.notes if (match := pattern.match(note))), None)
+    return int(found[1].replace(",", "")) if found else None
+
+
+def _signed_sum(report: EvaluationReport, rates: Sequence[_Key], name: str) -> float | None:
+    """Return the difference of a metric in one report; None if a value is missing."""
+    missing = Interval(value=None, n=0)
+    metrics = [report.metrics(*rate) for rate in rates]
+    values = [None if m is None else m.values.get(name, missing).value for m in metrics]
+    pairs = zip(_SIGNS[len(rates)], values, strict=True)
+    terms = [sign * value for sign, value in pairs if value is not None]
+    return math.fsum(terms) if len(terms) == len(rates) else None
 
 
 def seeds_chart(summary: SeedSummary) -> Chart:

@@ -31,6 +31,8 @@ Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """Two-sided normal quantile, 1.95996."""
 EXACT_BELOW = 20
 """With fewer problems that differ, a difference also needs a significant exact test."""
+POWER = 0.8
+"""Probability of finding the effect of `detectable_effect`."""
 _CHUNK = 2_000_000
 ItemT = TypeVar("ItemT", bound=FrozenModel)
 _DIGITS = 12  # rounding makes canceling sums exactly 0, so that an interval ending at 0 does not exclude it
@@ -165,11 +167,7 @@ def paired_difference(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, 
     value = value if abs(value) > 10.0**-_DIGITS else 0.0
     if n == 1:
         return Interval(value=value, n=1)
-    seeds, weight = m.shape[1], m.mean()
-    pseudo = weight / math.sqrt(samples * weight * seeds) * np.array([[1.0], [-1.0]])
-    estimate = _crossed(
-        np.concatenate([y, np.broadcast_to(pseudo, (2, seeds))]), np.concatenate([m, np.full((2, seeds), weight)]), 2
-    )
+    estimate = _with_pseudo_problems(y, m, samples)
     half, error = _t_quantile(estimate.df) * math.sqrt(estimate.variance), math.sqrt(estimate.variance)
     low = max(-limit, min(value, round(estimate.value - half, _DIGITS)))
     high = min(limit, max(value, round(estimate.value + half, _DIGITS)))
@@ -180,6 +178,48 @@ def paired_difference(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, 
     if p_value > 1 - LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
     return Interval(value=value, low=low, high=high, n=n, p_value=p_value)
+
+
+def _with_pseudo_problems(y: np.ndarray, m: np.ndarray, samples: float) -> _Estimate:
+    """Estimate a mean difference with the two pseudo-problems of `paired_difference`."""
+    seeds, weight = m.shape[1], m.mean()
+    pseudo = weight / math.sqrt(samples * weight * seeds) * np.array([[1.0], [-1.0]])
+    return _crossed(
+        np.concatenate([y, np.broadcast_to(pseudo, (2, seeds))]), np.concatenate([m, np.full((2, seeds), weight)]), 2
+    )
+
+
+def detectable_effect(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, tests: int = 1) -> float | None:
+    """Return the smallest true difference that `paired_difference` finds with the probability `POWER`.
+
+    From the observed variances over problems and seeds, and the noncentral t distribution of the estimate divided by
+    its standard error. The level is that of the smallest p-value in Holm's correction of `tests` hypotheses, .05 /
+    tests. None with fewer than two problems.
+    """
+    y, m = _clusters(sums, counts)
+    if len(m) < 2:
+        return None
+    estimate = _with_pseudo_problems(y, m, samples)
+    return _detectable(math.sqrt(estimate.variance), estimate.df, tests)
+
+
+def _detectable(error: float, df: float, tests: int) -> float:
+    from scipy.special import nctdtrinc, stdtrit
+
+    return error * float(nctdtrinc(df, 1 - POWER, stdtrit(df, 1 - (1 - LEVEL) / (2 * tests))))
+
+
+def difference_over_seeds(differences: Sequence[float], tests: int = 1) -> tuple[Interval, float | None]:
+    """Return the mean of differences by seed with the t interval and p-value, and the effect as `detectable_effect`.
+
+    Without an interval, because of one seed or equal differences, the effect is None.
+    """
+    interval, n = t_interval(differences), len(differences)
+    if interval.value is None or interval.low is None:
+        return interval, None
+    error = stdev(differences) / math.sqrt(n)
+    p_value = _t_tails(abs(interval.value) / error, n - 1)
+    return interval.model_copy(update={"p_value": p_value}), _detectable(error, n - 1, tests)
 
 
 def correct_family(differences: Sequence[Interval]) -> list[Interval]:

@@ -460,11 +460,15 @@ def contrast(solved: np.ndarray, dialogues: np.ndarray, signs: Sequence[int]) ->
         dialogues: Number of dialogues in the same shape; problems with 0 dialogues of one rate are missing.
         signs: Sign of each rate.
     """
-    present = (dialogues > 0).all(axis=0)
-    rates = solved / np.where(dialogues > 0, dialogues, 1)
-    samples = float(dialogues[:, present].mean()) if present.any() else 1.0
-    differences = np.tensordot(np.asarray(signs, dtype=float), rates, axes=1)
-    return paired_difference(np.where(present, differences, 0.0), present, samples, limit=len(signs) / 2)
+    return paired_difference(*paired_rates(solved, dialogues, signs), limit=len(signs) / 2)
+
+
+def paired_rates(solved: np.ndarray, counts: np.ndarray, signs: Sequence[int]) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return the first arguments of `paired_difference` for the arguments of `contrast`."""
+    present = (counts > 0).all(axis=0)
+    samples = float(counts[:, present].mean()) if present.any() else 1.0
+    differences = np.tensordot(np.asarray(signs, dtype=float), solved / np.where(counts > 0, counts, 1), axes=1)
+    return np.where(present, differences, 0.0), present, samples
 
 
 # -- pooling -------------------------------------------------------------------------------------------------------

@@ -6,10 +6,18 @@ import math
 
 import pytest
 from report_data import PLAYED, TURNS, built, made, tasks, with_effect
-from scipy.special import stdtrit
+from scipy.special import nctdtr, stdtr, stdtrit
 
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.across_seeds import NO_PROBLEM_VALUES, SeedRow, SeedSummary, join_runs, merge_seeds
+from rl2f_core.evaluation.across_seeds import (
+    NO_PROBLEM_VALUES,
+    Comparison,
+    SeedRow,
+    SeedSummary,
+    compare_arms,
+    join_runs,
+    merge_seeds,
+)
 from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport
 from rl2f_core.types import Dialogue
 
@@ -149,3 +157,79 @@ def test_reports_of_different_tasks_are_not_merged() -> None:
 def test_seed_summary_round_trips_through_json() -> None:
     summary = merge_seeds({"0": built(), "1": built()})
     assert type(summary).model_validate_json(summary.model_dump_json()) == summary
+
+
+# -- arms of a study -----------------------------------------------------------------------------------------------
+def with_tokens(report: EvaluationReport, stage: str, tokens: str) -> EvaluationReport:
+    note = f"Stage {stage}: {tokens} sampled student tokens in 24 steps. In its last 10 steps .20 were correct."
+    return report.model_copy(update={"notes": ("Stage warmup: 90 demonstrated student tokens in 6 steps.", note)})
+
+
+def test_the_content_effect_is_the_method_minus_its_contentless_twin_over_seeds_and_problems() -> None:
+    """The method solves 16, 8 and 12 of 20 problems with hints, its twin none.
+
+    The numbers are those of `test_intervals_over_seeds_treat_problems_and_seeds_as_crossed`. An effect d is found with
+    a probability of 80 % if P(T > t) = .8 for the noncentral T with d / √.0204205 and 6.377 degrees of freedom.
+    Tokens: 1,000 and 1,080 of the method, 1,000 and 1,000 of its twin; the third seeds do not tell.
+    """
+    method = {str(s): evaluated(solved, 0, s) for s, solved in enumerate((16, 8, 12))}
+    twin = {str(s): evaluated(0, 0, s, "blank@24") for s in range(3)}
+    for seed, ours in (("0", "1,000"), ("1", "1,080")):
+        method[seed] = with_tokens(method[seed], "rl2f", ours)
+        twin[seed] = with_tokens(twin[seed], "blank", "1,000")
+    effect = compare_arms(method, twin, ("rl2f@24", "blank@24"))
+    assert effect.values == pytest.approx((0.8, 0.4, 0.6))
+    half = stdtrit(6.377, 0.975) * math.sqrt(0.0204205)
+    assert (effect.difference.value, effect.difference.n) == (pytest.approx(0.6), 20)
+    assert (effect.difference.low, effect.difference.high) == pytest.approx((12 / 22 - half, 12 / 22 + half), abs=2e-4)
+    assert effect.detectable is not None
+    missed = nctdtr(6.377, effect.detectable / math.sqrt(0.0204205), stdtrit(6.377, 0.975))
+    assert missed == pytest.approx(0.2, abs=1e-3)
+    assert effect.tokens == (1040, 1000) and effect.token_gap == pytest.approx(0.04)
+    assert effect.tokens_text() == "sampled tokens equal: 1,040 and 1,000"
+
+
+def test_the_detectable_effect_grows_with_the_number_of_hypotheses() -> None:
+    method, twin = {"0": evaluated(16, 0)}, {"0": evaluated(8, 0)}
+    one, six = (compare_arms(method, twin, ("rl2f@24", "rl2f@24"), tests=tests).detectable for tests in (1, 6))
+    assert one is not None and six is not None and one < six
+
+
+def test_unequal_tokens_are_stated() -> None:
+    effect = Comparison(values=(0.1,), difference=made(0.0, 0.2), tokens=(1060, 1000))
+    assert effect.tokens_text() == "sampled tokens NOT equal (+6 %): 1,060 and 1,000"
+    unknown = Comparison(values=(0.1,), difference=made(0.0, 0.2), tokens=(1060, None))
+    assert unknown.token_gap is None and unknown.tokens_text() == "sampled tokens unknown"
+
+
+def test_the_difference_of_hint_effects_and_of_another_condition() -> None:
+    """Hint effects 14 − 2 and 4 − 2 of 20: difference ½. Contentless: 2 − 2."""
+    arms = ({"0": evaluated(14, 2)}, {"0": evaluated(4, 2)})
+    names = ("rl2f@24", "rl2f@24")
+    assert compare_arms(*arms, names, "hint_effect").difference.value == pytest.approx(0.5)
+    assert compare_arms(*arms, names, condition="contentless").difference.value == pytest.approx(0)
+
+
+def test_a_metric_without_values_by_problem_is_compared_over_seeds_alone() -> None:
+    """Tokens per attempt are 2 in all dialogues; with differences 1, 2 and 3: mean 2, s = 1, t = 2 / (1 / √3), 2 df."""
+    twin = {str(seed): evaluated(4, 0, seed) for seed in range(3)}
+    method = {}
+    for seed, shift in enumerate((1.0, 2.0, 3.0)):
+        (hints, blank) = evaluated(4, 0, seed).rows
+        values = dict(hints.metrics.values)
+        values["attempt_tokens"] = values["attempt_tokens"].model_copy(update={"value": 2 + shift})
+        moved = hints.model_copy(update={"metrics": hints.metrics.model_copy(update={"values": values})})
+        method[str(seed)] = evaluated(4, 0, seed).model_copy(update={"rows": (moved, blank)})
+    found = compare_arms(method, twin, ("rl2f@24", "rl2f@24"), "attempt_tokens")
+    half = stdtrit(2, 0.975) / math.sqrt(3)
+    assert found.values == pytest.approx((1, 2, 3)) and found.difference.n == 3
+    assert (found.difference.low, found.difference.high) == pytest.approx((2 - half, 2 + half))
+    assert found.difference.p_value == pytest.approx(2 * stdtr(2, -2 * math.sqrt(3)))
+
+
+def test_arms_without_a_common_seed_or_with_other_problems_are_refused() -> None:
+    with pytest.raises(DataError, match="no seed in common"):
+        compare_arms({"0": evaluated(1, 0)}, {"1": evaluated(1, 0, 1)}, ("rl2f@24", "rl2f@24"))
+    other = evaluated(1, 0).model_copy(update={"problems": tuple(f"p{i}" for i in range(20))})
+    with pytest.raises(DataError, match="different evaluation settings"):
+        compare_arms({"0": evaluated(1, 0)}, {"0": other}, ("rl2f@24", "rl2f@24"))
