@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -12,17 +13,22 @@ NOT_FOUND = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>Not found · RL2F Studio</title>
 <link rel="stylesheet" href="/static/theme.css"></head><body><main class="rl-page" style="padding: 24px">
 <div class="rl-empty" role="alert"><p class="rl-empty-title">There is no page {path}.</p>
-<p><a class="rl-button" href="/">Go to the runs</a></p></div></main></body></html>"""
+<nav class="rl-actions" aria-label="pages">{links}</nav></div></main></body></html>"""
+"""Page of an unknown address; the middleware fills in the links to all pages."""
 
 
 class PageResponses:
     """ASGI middleware: add the nonce of the content security policy to the scripts of a page, and show missing pages.
 
     Gradio escapes `<` in the settings that its page contains, so every `<script` is a tag.
+
+    Args:
+        app: The application.
+        pages: Title and address of the pages to offer.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, pages: Mapping[str, str]) -> None:
+        self.app, self.pages = app, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward the request; change only HTML, and a missing page that a browser opens."""
@@ -53,7 +59,8 @@ class PageResponses:
             content = bytes(body).replace(b"<script", b'<script nonce="' + nonce + b'"')
             headers = MutableHeaders(raw=list(start["headers"]))
             if start["status"] == 404:
-                content = NOT_FOUND.format(path=escape(scope["path"][:100])).encode()
+                links = "".join(f'<a class="rl-button" href="{url}">{title}</a>' for title, url in self.pages.items())
+                content = NOT_FOUND.format(path=escape(scope["path"][:100]), links=links).encode()
                 headers["content-type"] = "text/html; charset=utf-8"
             headers["content-length"] = str(len(content))
             headers["cache-control"] = "no-store"

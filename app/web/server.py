@@ -69,7 +69,8 @@ def create_app(
     if tools:
         app.router.routes.append(Route(MCP_ROUTE, tools))
     published, limits = _add_pages(app, context, site_pages, host, port) if site_pages else ([], None)
-    app.add_middleware(PageResponses)
+    links = {"Runs": "/"} | {page.title: f"/{page.path}" for page in site_pages if page.in_navigation}
+    app.add_middleware(PageResponses, pages=links)
     app.add_middleware(
         Security,
         secret=load_secret(context.workspace.root / "secret"),

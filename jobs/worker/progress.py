@@ -29,10 +29,15 @@ ETA_WINDOW_STEPS = 20
 
 
 class EtaEstimator:
-    """Moving average of the time per step."""
+    """Moving average of the time per step.
 
-    def __init__(self) -> None:
-        self._steps: deque[tuple[float, float]] = deque(maxlen=ETA_WINDOW_STEPS + 1)
+    Args:
+        window: Number of newest records that count; None for all of the phase, because dialogues of a batch end
+            together and say nothing about the time of a batch.
+    """
+
+    def __init__(self, window: int | None = ETA_WINDOW_STEPS) -> None:
+        self._steps: deque[tuple[float, float]] = deque(maxlen=None if window is None else window + 1)
         self._phase = ""
 
     def record(self, phase: str, done: float, now: float) -> None:
@@ -63,7 +68,7 @@ class OverallProgress:
             self.steps = (self.steps or 0.0) + stage.steps
         self.done, self.total = 0.0, self.steps
         self.eta: float | None = None
-        self._estimator = EtaEstimator()
+        self._estimator = EtaEstimator(ETA_WINDOW_STEPS if self.steps is not None else None)
 
     def update(self, phase: str, done: float, total: float | None, now: float) -> None:
         """Record the progress of a phase. Phases inside a step (rollout, preflight) do not count."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -13,6 +14,9 @@ from rl2f_core.config.loading import parse_yaml, to_yaml
 from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
+
+MAX_NEAREST = 3
+"""Names that the error about an unknown preset lists."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,12 @@ def presets() -> list[Preset]:
 
 
 def preset(name: str) -> Preset:
-    """Return a preset by name. Raises `ConfigError` listing the known names."""
+    """Return a preset by name. Raises `ConfigError` with the nearest names."""
     known = {item.name: item for item in presets()}
     if name not in known:
-        raise ConfigError("There is no such preset.", value=name, known=list(known))
+        nearest = get_close_matches(name, known, n=MAX_NEAREST, cutoff=0.0)
+        text = f"Choose another one, e.g. {nearest[0]}; the page New run lists all {len(known)}." if nearest else None
+        raise ConfigError("There is no such preset.", value=name, known=nearest, fix=text)
     return known[name]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from json_endpoints import JsonEndpoints
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from stub_routes import QUEUE
 from typer.testing import CliRunner
@@ -26,6 +27,7 @@ from app.common.context import Context
 from app.common.urls import page_url
 from app.endpoints.fork import ForkEndpoints
 from app.web.page_registry import pages
+from app.web.responses import PageResponses
 from app.web.server import as_json, http_status
 from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints, run_choices
 from jobs.db.engine import Database
@@ -56,6 +58,12 @@ def test_a_page_has_a_nonce_on_every_script_and_is_not_stored(site: Any, path: s
     nonces = set(re.findall(r'<script nonce="([^"]+)"', answer.text))
     assert len(nonces) == 1 and answer.text.count("<script") == len(re.findall("<script nonce=", answer.text))
     assert f"'nonce-{nonces.pop()}'" in answer.headers["content-security-policy"]
+
+
+def test_the_page_of_a_wrong_address_has_the_navigation() -> None:
+    app = PageResponses(Starlette(), {"Runs": "/", "Labels": "/labels"})
+    page = TestClient(app).get("/nowhere", headers={"Accept": "text/html"})
+    assert '<a class="rl-button" href="/">Runs</a><a class="rl-button" href="/labels">Labels</a>' in page.text
 
 
 def test_a_wrong_address_is_a_page_that_links_back_and_json_for_scripts(client: TestClient) -> None:

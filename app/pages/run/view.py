@@ -119,6 +119,9 @@ def _state(run: RunSummary, active: bool) -> Iterable[Node]:
 def _buttons(details: RunDetails, read_only: bool) -> Element:
     run, run_id = details.run, details.run.id
 
+    refused = run.detail if run.status == "failed" and "not worth starting" in (run.detail or "") else None
+    main = "" if refused else "rl-primary"
+
     def act(name: str, label: str, title: str, style: str = "", confirm: str | None = None) -> Element | None:
         if name not in details.actions:
             return None
@@ -134,7 +137,8 @@ def _buttons(details: RunDetails, read_only: bool) -> Element:
         "span.rl-row",
         act("stop", "Remove from queue" if run.status == "queued" else "Stop", "Stops after this step and saves"),
         act("abort", "Abort", ABORT, "rl-danger", f"Abort run {run_id}? {ABORT}"),
-        act("resume", "Resume" if run.sessions else "Start", "Resumes from the last saved state", "rl-primary"),
+        link("Change the configuration", page_url("new", clone=run_id), refused, "rl-primary") if refused else None,
+        act("resume", "Resume" if run.sessions else "Start", "Resumes from the last saved state", main),
         link("View fork results", fork_url, "Continuations of the forked dialogue", "rl-primary")
         if run.kind == "fork"
         else None,
@@ -153,6 +157,10 @@ def _notices(details: RunDetails, active: bool) -> Iterable[Node]:
     status, detail = run.status, run.detail
     if active and status != "queued":
         yield progress(run.done, run.total)
+    if status == "stopping":
+        what = f"the current step of {run.phase}" if run.phase else "the current step"
+        text = f"Stopping: waits until {what} has ended and is saved. Abort stops immediately, without saving."
+        yield el("div.rl-alert", text)
     if status == "queued":
         start = "The queue is paused: resume it to start." if details.queue_paused else "Starts automatically."
         yield el("div.rl-alert", f"Queued. {start} {detail or ''} ", el("a", "See the queue", href="/"))

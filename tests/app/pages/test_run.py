@@ -240,3 +240,19 @@ def test_the_log_has_levels_absolute_times_and_a_search() -> None:
     assert "Step 2" in found and "Slow step" not in found and "step 2 of 9" in found and "loading" not in found
     nothing = text(view.log_view(log, "warning", "absent"))
     assert "No message of this level matches." in nothing and "No line of the output matches." in nothing
+
+
+def test_a_refused_run_offers_its_configuration_first_and_a_stopping_one_says_what_it_waits_for(
+    endpoints: RunEndpoints, run: Run
+) -> None:
+    details = endpoints.get_run(run.id or 0)
+    why = "Stage rl is not worth starting. No group is mixed."
+    refused = changed(details, status="failed", detail=why).model_copy(update={"actions": ["resume"]})
+    shown = view.heading(refused, "Overview", False)
+    primary = [
+        node for tag in ("a", "button") for node in elements(shown, tag) if "rl-primary" in str(node[1].get("class"))
+    ]
+    assert [text(node) for node in primary] == ["Change the configuration"]
+    assert [text(node) for node in elements(shown, "button")] == ["Resume"]
+    stopping = text(view.heading(changed(details, status="stopping", phase="stage rl"), "Overview", False))
+    assert "waits until the current step of stage rl has ended and is saved" in stopping

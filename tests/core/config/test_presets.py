@@ -190,3 +190,11 @@ def test_every_preset_names_its_leak_detectors_and_the_version_of_their_weights(
     assert [describe_detector(each) for each in shown] == ["mentions 1"]
     assert describe_detector({"type": "mentions", "version": 1, "path": "detectors/v3.json"}) == "mentions v3"
     assert describe_detector({"type": "exact"}) == "exact"
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest_names_only() -> None:
+    with pytest.raises(ConfigError) as error:
+        preset("quikstart")
+    known = error.value.known or ()
+    assert known[0] == "quickstart" and len(known) <= 3
+    assert "e.g. quickstart; the page New run lists all" in str(error.value)

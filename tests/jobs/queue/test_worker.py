@@ -156,6 +156,17 @@ def test_the_eta_uses_only_steps_of_this_session() -> None:
     assert pace.eta(1) == pytest.approx(10.0)  # the newest steps count
 
 
+def test_the_eta_of_a_fork_is_right_after_its_first_dialogues_although_a_batch_ends_together() -> None:
+    """Three batches of 30 dialogues, 60 s each, which end in the last 3 s of their batch: 120 s are left after one."""
+    fork, windowed = EtaEstimator(None), EtaEstimator()
+    for pace in (fork, windowed):
+        pace.record("fork", 0, now=0.0)
+        for done in range(1, 31):
+            pace.record("fork", done, now=57.0 + done / 10)
+    assert fork.eta(60) == pytest.approx(120.0, rel=0.05)
+    assert windowed.eta(60) == pytest.approx(6.0), "the newest dialogues alone would say twenty times less"
+
+
 def test_the_steps_of_all_stages_are_one_course(tmp_path: Path) -> None:
     stage = {"method": "sft", "tasks_per_step": 2, "group_size": 2}
     stages = [{"name": "one", "steps": 10, **stage}, {"name": "two", "steps": 30, **stage}]
