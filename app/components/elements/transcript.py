@@ -60,6 +60,14 @@ def foldable(name: str, summary: Node, *content: Node, class_: str = "dv-more") 
     return el("details", el("summary", summary), *content, class_=class_, data_fold=name, data_key=name)
 
 
+MARKDOWN = re.compile(
+    r"^```[^\n`]*\n(?P<fence>.*?)(?:\n```[ \t]*(?:\n|\Z)|\Z)|`(?P<code>[^`\n]+)`|\*\*(?P<bold>[^*\n]+)\*\*"
+    r"|^#{1,6} +(?P<heading>[^\n]+)",
+    re.MULTILINE | re.DOTALL,
+)
+"""Fenced code (to its end while it is streamed), inline code, bold words and headings."""
+
+
 # -- text ------------------------------------------------------------------------------------------------------------
 def text_block(
     text: str,
@@ -92,6 +100,24 @@ def text_block(
         data_from=source,
         data_select=select,
     )
+
+
+def markdown_block(text: str, source: Source = "task", label: str = "") -> Element:
+    """Return a bordered block with code, headings and bold words of Markdown as elements; all else is text as it is.
+
+    Links, images and HTML stay text, so that a model's message loads nothing. A long text is a `text_block`.
+    """
+    if len(text) > FOLD_CHARS:
+        return text_block(text, source, label)
+    nodes: list[Node] = []
+    end = 0
+    for found in MARKDOWN.finditer(text):
+        nodes += _plain(text, end, found.start())
+        kind, end = str(found.lastgroup), found.end()
+        content = _plain(text, found.start(kind), found.end(kind))
+        nodes.append(el({"fence": "pre.rl-code", "code": "code", "heading": "b.tx-heading"}.get(kind, "b"), content))
+    nodes += _plain(text, end, len(text))
+    return el("div.rl-model-text.tx-block.tx-markdown", nodes, role="group", aria_label=label or None, data_from=source)
 
 
 def inline(text: str | None, limit: int = 80) -> Element:

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from itertools import combinations
 
 from app.common.urls import page_url
-from app.components.elements.transcript import OUTCOMES, Source, finding_lines, hint_marks, inline, text_block
+from app.components.elements.transcript import (
+    OUTCOMES,
+    Source,
+    finding_lines,
+    hint_marks,
+    inline,
+    markdown_block,
+    text_block,
+)
 from app.components.nodes import Element, Node, action, el, empty, page_button, time_ago
 from app.endpoints.transcript import DetectorFinding, Findings
 from app.pages.chat.tab import ChatTab
@@ -210,7 +218,8 @@ def _message(tab: ChatTab, message: MessageSummary) -> Element:
     elif role == "teacher":
         body = _hint(message)
     elif message.content or message.status != "failed":
-        body = [text_block(message.content, source, author)]
+        show = markdown_block if role == "assistant" and not tab.is_task else text_block
+        body = [show(message.content, source, author)]
     observation = ((detail.get("turn") or {}).get("verdict") or {}).get("observation")
     if observation is not None:
         body.append(text_block(observation, "task", "observation"))

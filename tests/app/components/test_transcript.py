@@ -96,3 +96,26 @@ def test_less_probable_tokens_are_darker() -> None:
     assert shown[0][1]["title"] == "log p -3.0000 · p 0.0498 · id 5"
     assert [texts(each) for each in shown] == ["a", "↵\n", "7"]
     assert "No tokens are stored" in texts(token_view(TurnTokens(model="m", tokens=[])))
+
+
+def test_markdown_of_a_message_is_code_and_bold_and_its_html_stays_text() -> None:
+    from app.components.elements.transcript import markdown_block
+
+    message = (
+        "# Plan\nUse `x = 1` and **bold**.\n```python\nprint('<b>')\n```\n<img src=x onerror=alert(1)> [a](http://b)"
+    )
+    block = markdown_block(message, "student")
+
+    def pick(node: Any, tag: str) -> list[str]:
+        if not isinstance(node, list):
+            return []
+        own = [flat(node)] if node[0] == tag else []
+        return own + [each for child in node[2:] for each in pick(child, tag)]
+
+    def flat(node: Any) -> str:
+        return node if isinstance(node, str) else "".join(map(flat, node[2:]))
+
+    assert pick(block, "code") == ["x = 1"] and pick(block, "b") == ["Plan", "bold"]
+    assert pick(block, "pre") == ["print('<b>')"] and pick(block, "img") == pick(block, "a") == []
+    assert flat(block).endswith("<img src=x onerror=alert(1)> [a](http://b)")
+    assert pick(markdown_block("```\nfirst line\nsecond"), "pre") == ["first line\nsecond"], "while it is streamed"
