@@ -23,9 +23,11 @@ from app.plots.series import XKind
 from jobs.db.models import Run, RunSummary
 from jobs.db.queries import metrics
 from jobs.db.queries import runs as queries
+from jobs.db.queries.run_values import flatten
 from jobs.db.queries.runs import RunFilter
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
+from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.types import FrozenModel, JsonObject
 
@@ -71,6 +73,8 @@ class RunComparison(FrozenModel):
     """Name, title, unit and help of every metric of any run."""
     config: list[ConfigGroup]
     """Differences of the configurations by section."""
+    unequal: dict[str, list[str]] = Field(default_factory=dict)
+    """Differing settings that should be equal, by what they determine, e.g. `token limits`."""
     has_seeds: bool
     """Several runs differ only in their seed."""
     version: int
@@ -108,7 +112,10 @@ class EvaluationComparison(FrozenModel):
     pending: int
     """Number of differences that a further call computes."""
     merged: list[JsonObject]
-    """Values and mean of several seeds by row, with findings, for each configuration."""
+    """Values and mean of several seeds by row, with findings, for each configuration; the first table compares
+    the newest checkpoints of several configurations over their common seeds."""
+    not_compared: str | None = None
+    """Why the seeds of several configurations are not compared with each other."""
 
 
 class ResolvedConfig(NamedTuple):
@@ -147,11 +154,13 @@ class CompareEndpoints(RunDataEndpoints):
         chosen, missing = self._data.existing(runs)
         names = sorted({name for run in chosen for name in metrics.names(db, run.id)})
         groups = comparison.seed_groups(self._members(chosen, []))
+        config = config_differences([self._resolve(run) for run in chosen])
         return RunComparison(
             runs=[_row(run, i) for i, run in enumerate(chosen)],
             missing=missing,
             metrics=[entry for entry in run_charts.catalogue(names) if not entry["name"].endswith("/")],
-            config=config_differences([self._resolve(run) for run in chosen]),
+            config=config,
+            unequal=comparison.unequal_settings([row.key for group in config for row in group.differences]),
             has_seeds=any(len(group) > 1 for group in groups),
             version=version,
         )
@@ -200,13 +209,15 @@ class CompareEndpoints(RunDataEndpoints):
         check_known("checkpoint", base, [checkpoint.name for checkpoint in checkpoints])
         against = _base(checkpoints, base)
         rows, pending = self._paired(chosen, checkpoints, against)
+        merged, not_compared = self._merged(chosen) if merge_seeds else ([], None)
         return EvaluationComparison(
             tables=tables,
             checkpoints=[checkpoint.name for checkpoint in checkpoints],
             base=against.name if against else None,
             differences=rows,
             pending=pending,
-            merged=self._merged(chosen) if merge_seeds else [],
+            merged=merged,
+            not_compared=not_compared,
         )
 
     def _members(self, chosen: Sequence[Run], names: Sequence[str]) -> list[ComparedRun]:
@@ -246,24 +257,37 @@ class CompareEndpoints(RunDataEndpoints):
                 break
         return comparison.paired_rows(rows), len(others) - len(rows)
 
-    def _merged(self, chosen: Sequence[Run]) -> list[JsonObject]:
-        """Return one table per configuration with several seeds, from their reports."""
-        from rl2f_core.evaluation.across_seeds import merge_seeds
+    def _merged(self, chosen: Sequence[Run]) -> tuple[list[JsonObject], str | None]:
+        """Return a table per configuration with several seeds and one that compares these; or why it is missing."""
+        from rl2f_core.evaluation.across_seeds import compare_groups, merge_seeds
 
-        folder_of = {run.id: self._context.workspace.folder(run.folder) for run in chosen}
-        tables = []
+        run_of = {run.id: run for run in chosen}
+        tables: list[JsonObject] = []
+        groups: dict[str, dict[int, EvaluationReport]] = {}
         for group in comparison.seed_groups(self._members(chosen, [])):
-            reports = {}
-            for member in group:
-                try:
-                    report = read_report(folder_of[member.id])
-                except DataError:
-                    continue
-                if report is not None:
-                    reports[f"{member.config.get('seed', '?')} (run {member.id})"] = report
+            reports = {member.id: report for member in group if (report := self._report(run_of[member.id]))}
             if len(reports) > 1:
-                tables.append(comparison.seed_table(merge_seeds(reports)))
-        return tables
+                named = {f"{run_of[run].seed} (run {run})": report for run, report in reports.items()}
+                title = f"{group[0].name} ×{len(reports)}"
+                tables.append({**comparison.seed_table(merge_seeds(named)), "group": title})
+                title = title if title not in groups else f"{title} (run {group[0].id})"
+                groups[title] = {run_of[run].seed: report for run, report in reports.items()}
+        if len(groups) < 2:
+            return tables, None
+        try:
+            summary = compare_groups(groups)
+        except DataError as error:
+            return tables, str(error)
+        rows = tuple(row for row in summary.rows if row.quantity.startswith("difference"))
+        compared = comparison.seed_table(summary.model_copy(update={"rows": rows, "constant_baseline": None}))
+        return [{**compared, "group": " against ".join(groups)}, *tables], None
+
+    def _report(self, run: Run) -> EvaluationReport | None:
+        """Return the report of a run's evaluation; None if it is missing or damaged."""
+        try:
+            return read_report(self._context.workspace.folder(run.folder))
+        except DataError:
+            return None
 
     def _resolve(self, run: Run) -> ResolvedConfig:
         config = self._data.config(run)
@@ -280,9 +304,9 @@ def resolve_config(data: JsonObject) -> ResolvedConfig:
         except RL2FError as error:
             values, is_complete = known, False
             _remove_unknown_keys(known, error.__cause__)
-    written = comparison.flatten(data)
-    unknown = written.keys() - comparison.flatten(known).keys()
-    resolved = comparison.flatten(values) | {key: written[key] for key in unknown}
+    written = flatten(data)
+    unknown = written.keys() - flatten(known).keys()
+    resolved = flatten(values) | {key: written[key] for key in unknown}
     return ResolvedConfig(resolved, frozenset(unknown), is_complete)
 
 

@@ -117,6 +117,8 @@ class ExportedModel(Exported):
     """Id of the base model."""
     format: str
     """`safetensors`, `peft` or a type of GGUF."""
+    run: int | None
+    """The training run; None if it or the record of the export was deleted."""
 
 
 class ExportJob(FrozenModel):
@@ -208,12 +210,13 @@ class ExportEndpoints(Endpoints):
     def list_exports(self) -> ExportList:
         """List finished exports, those that wait or run, and the newest ones that failed."""
         listed = catalog.listed(self._context.workspace)
-        run_of = {row.folder: row.id for row in self._jobs(("succeeded",), 200)}
+        done = self._jobs(("succeeded",), 200)
+        run_of, parent_of = {row.folder: row.id for row in done}, {row.folder: row.parent for row in done}
         return ExportList(
             finished=[
                 _finished(manifest, run_of.get(manifest["folder"])) for manifest in listed if "model" not in manifest
             ],
-            models=[_model(manifest) for manifest in listed if "model" in manifest],
+            models=[_model(item, parent_of.get(item["folder"])) for item in listed if "model" in item],
             active=[from_row(ExportJob, row, run=row.id) for row in self._jobs(ACTIVE, 50)],
             failed=[from_row(ExportJob, row, run=row.id) for row in self._jobs(FAILED, MAX_FAILED)],
         )
@@ -329,8 +332,9 @@ def _files(export: JsonObject) -> list[ExportFile]:
     return [ExportFile(name=name, bytes=size) for name, size in sorted(export["files"].items())]
 
 
-def _model(export: JsonObject) -> ExportedModel:
+def _model(export: JsonObject, run: int | None) -> ExportedModel:
     return ExportedModel(
+        run=run,
         **{name: export[name] for name in ("folder", "name", "created", "bytes")},
         **{name: export["model"][name] for name in ("checkpoint", "base")},
         format=next(iter(export["formats"])),

@@ -20,7 +20,7 @@ from app.plots.run_charts import catalogue, check_metrics, overview, series
 from app.plots.run_data import RunData
 from app.plots.series import XKind
 from jobs.db.errors import NotFoundError
-from jobs.db.models import CheckpointSummary, Log, NoteSummary, Run, RunRef, RunStatus, RunSummary, Stage, StageSummary
+from jobs.db.models import CheckpointSummary, Log, NoteSummary, Run, RunStatus, RunSummary, Stage, StageSummary
 from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
@@ -101,7 +101,7 @@ class RunDetails(FrozenModel):
     """Stages in order."""
     checkpoints: list[RunCheckpoint]
     """Checkpoints in order."""
-    children: list[RunRef]
+    children: list[RunSummary]
     """Runs that clone, evaluate or export this one."""
     tags: list[str]
     """Tags of the run."""

@@ -10,15 +10,18 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from app.common.known_values import check_run_filter
+from app.common.example_runs import add_examples
+from app.common.known_values import check_known, check_run_filter
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
-from app.endpoints.types import Cursor, RunId, RunOrOldId, RunsOrOldIds, ShortText, check_file_name, from_row
+from app.endpoints.types import Cursor, RunId, RunIds, RunOrOldId, RunsOrOldIds, ShortText, check_file_name, from_row
 from jobs.db.models import JobLog, Run, RunSummary, ScheduledRun
 from jobs.db.paging import Page
-from jobs.db.queries import job_log, metrics, notes, runs, scheduled_runs
+from jobs.db.queries import job_log, metrics, notes, run_groups, run_values, runs, scheduled_runs
+from jobs.db.queries.run_groups import RunGroup
 from jobs.db.queries.runs import RunFilter
 from jobs.imports.importer import ImportSettings, import_file
 from jobs.queue.slots import read_slots
+from jobs.queue.trash import DeletedRun, deleted_runs
 from rl2f_core.errors import ConfigError, DataError, RL2FError
 from rl2f_core.types import FrozenModel
 
@@ -33,6 +36,8 @@ MAX_LOG_ENTRIES = 300
 MAX_PROBLEMS = 30
 MAX_NOTE_CHARS = 300
 """Characters of the newest note in a row."""
+Limit = Annotated[int, Field(ge=1, le=200)]
+Columns = Annotated[Sequence[ShortText], Field(max_length=20)]
 
 
 class RunRow(RunSummary):
@@ -46,6 +51,17 @@ class RunRow(RunSummary):
     """Number of notes on the run."""
     latest_note: str
     """Beginning of the newest note."""
+    values: dict[str, float | str]
+    """The requested settings and metrics that the run has."""
+
+
+class RunColumns(FrozenModel):
+    """Values by which runs are compared, ordered and grouped."""
+
+    settings: list[str]
+    """Paths in the configuration, e.g. `rollout.max_turns`."""
+    metrics: list[str]
+    """Metrics of the newest step; `hint_effect`, `solve_rate` and `evaluation/…` of the newest evaluated checkpoint."""
 
 
 class ActiveRuns(FrozenModel):
@@ -105,7 +121,8 @@ class RunListEndpoints(Endpoints):
         self,
         filter: Flat[RunFilter] = RunFilter(),
         cursor: Cursor | None = None,
-        limit: Annotated[int, Field(ge=1, le=200)] = 50,
+        limit: Limit = 50,
+        columns: Columns = (),
     ) -> Page[RunRow]:
         """Return one page of the runs that match a filter; an empty field matches all.
 
@@ -113,11 +130,49 @@ class RunListEndpoints(Endpoints):
             filter: The filter.
             cursor: `before` or `after` of another page; None returns the first page.
             limit: Maximum number of rows.
+            columns: Names of settings and metrics that each row contains; see `run_columns`.
         """
+        self._check_names(filter.sort_by.removeprefix("-"), *columns)
         page = runs.page(self._context.db, filter, cursor, limit)
         if not page.total:
             check_run_filter(self._context.db, filter)
-        return replace(cast(Page[RunRow], page), rows=self._rows(page.rows))
+        return replace(cast(Page[RunRow], page), rows=self._rows(page.rows, columns))
+
+    @endpoint("read")
+    def list_run_groups(
+        self,
+        filter: Flat[RunFilter] = RunFilter(),
+        by: ShortText = "seed",
+        cursor: Cursor | None = None,
+        limit: Limit = 50,
+        columns: Columns = (),
+    ) -> Page[RunGroup]:
+        """Return one page of groups of runs, with the means and standard deviations of their values.
+
+        Args:
+            filter: Which runs, and the order of the groups by their means.
+            by: `seed` groups runs that differ only in seed and name; otherwise a setting or metric that they share.
+            cursor: `before` or `after` of another page; None returns the first page.
+            limit: Maximum number of groups.
+            columns: Names of settings and metrics that each group contains; see `run_columns`.
+        """
+        self._check_names(filter.sort_by.removeprefix("-"), *columns, *([] if by == "seed" else [by]))
+        return run_groups.page(self._context.db, filter, by, columns, cursor, limit)
+
+    @endpoint("read")
+    def run_columns(self, differing: RunIds | None = None) -> RunColumns:
+        """Return the names of the settings and metrics of all runs.
+
+        Args:
+            differing: Return the settings in which these runs differ instead, without name and seed.
+        """
+        if differing:
+            return RunColumns(settings=run_values.differing(self._context.db, differing), metrics=[])
+        names = run_values.names(self._context.db)
+        return RunColumns(
+            settings=[name for name, is_setting in names.items() if is_setting],
+            metrics=[name for name, is_setting in names.items() if not is_setting],
+        )
 
     @endpoint("read")
     def list_active_runs(self) -> ActiveRuns:
@@ -147,6 +202,26 @@ class RunListEndpoints(Endpoints):
             except RL2FError as error:
                 kept.append(UndeletedRun(run=run, reason=str(error)))
         return DeletedRuns(deleted=deleted, kept=kept)
+
+    @endpoint("read")
+    def list_deleted_runs(self) -> list[DeletedRun]:
+        """List the deleted runs that can be restored, the last deleted first; by default for 30 days."""
+        return deleted_runs(self._context.workspace)
+
+    @endpoint("run")
+    def restore_run(self, run: RunId) -> RunSummary:
+        """Restore a deleted run with its files, labels, notes and tags; its dialogues appear as they are read again."""
+        restored = self._context.queue.restore(run)
+        if self._context.scheduler is None:  # nobody else reads its events now
+            self._context.queue.workers.read(restored, to_the_end=True)
+        return restored
+
+    @endpoint("run")
+    def add_example_runs(self) -> list[int]:
+        """Add the example runs again that were deleted, with their labels, notes and tags, and return their numbers."""
+        trashed = [item.run for item in self.list_deleted_runs() if item.origin == "example"]
+        restored = [self.restore_run(run).id for run in trashed]
+        return restored or add_examples(self._context, again=True)
 
     @endpoint("run")
     def import_rollouts(
@@ -237,8 +312,16 @@ class RunListEndpoints(Endpoints):
         entries = job_log.recent(self._context.db, MAX_LOG_ENTRIES)
         return [entry for entry in entries if entry.outcome in ("missed", "failed")][:MAX_PROBLEMS]
 
-    def _rows(self, listed: Sequence[Run]) -> list[RunRow]:
+    def _check_names(self, *names: str) -> None:
+        """Raise `UnknownNameError` if a name is no setting or metric of any run."""
+        named = [name for name in names if name and name not in run_values.ALWAYS_KNOWN]
+        unknown = [name for name in named if not run_values.is_known(self._context.db, name)]
+        if unknown:
+            check_known("setting or metric", unknown[0], run_values.names(self._context.db))
+
+    def _rows(self, listed: Sequence[Run], columns: Sequence[str] = ()) -> list[RunRow]:
         db, ids = self._context.db, [run.id for run in listed]
+        values = run_values.of_runs(db, ids, columns)
         tags, rewards, remarks = runs.tags_of(db, ids), metrics.sparkline(db, ids), notes.on_runs(db, ids)
         return [
             from_row(
@@ -248,6 +331,7 @@ class RunListEndpoints(Endpoints):
                 rewards=rewards.get(run.id, []),
                 note_count=len(remarks[run.id]),
                 latest_note="".join(remarks[run.id][-1:])[:MAX_NOTE_CHARS],
+                values=values[run.id],
             )
             for run in listed
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,12 +12,21 @@ from app.plots.evaluation import Outcomes, cell, difference, effect_difference, 
 from app.plots.metric_info import metric_info
 from app.plots.run_charts import Chart
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
+from jobs.db.queries.run_values import NOT_IN_GROUP_KEY, flatten
 from rl2f_core.common.stats.intervals import Interval, correct_families, t_interval
 from rl2f_core.evaluation.across_seeds import SeedSummary
 from rl2f_core.evaluation.formatting import number, verdict_text
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot, figure
 from rl2f_core.types import FrozenModel, JsonObject
 
+SHOULD_BE_EQUAL = {
+    "thinking mode and prompts": r".*\.think(ing)?\b.*|rollout\.(prompting|reprompt_template|reflector.*)",
+    "token limits": r"(rollout|teacher)\..*max_(new_tokens|seq_len)",
+    "retry budget": r"(rollout|evaluation)\.max_turns",
+    "tasks": r"environment\..*|evaluation\.(split|seed|num_tasks|samples_per_task)",
+    "the teacher's context": r"teacher\..*|stages\.[^.]*\.teacher.*",
+}
+"""What runs have in common if their results are to be compared → pattern of its settings."""
 MISSING = "–"
 """Text for a missing configuration key."""
 
@@ -117,7 +127,7 @@ def seed_groups(members: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
     """Group runs whose configurations differ only in seed and name."""
     groups: dict[str, list[ComparedRun]] = {}
     for member in members:
-        same = {key: value for key, value in member.config.items() if key not in ("seed", "name")}
+        same = {key: value for key, value in member.config.items() if key not in NOT_IN_GROUP_KEY}
         groups.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(member)
     result: list[list[ComparedRun]] = []
     for group in groups.values():
@@ -131,22 +141,6 @@ def seed_groups(members: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
 
 
 # -- configurations ------------------------------------------------------------------------------------------------
-def flatten(config: object, prefix: str = "") -> JsonObject:
-    """Return all values by path, e.g. `rollout.temperature`; list items by `name` or position."""
-    if isinstance(config, Mapping):
-        items = [(str(key), value) for key, value in config.items()]
-    elif isinstance(config, list) and any(isinstance(item, Mapping | list) for item in config):
-        names = [item.get("name") if isinstance(item, Mapping) else None for item in config]
-        usable = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-        items = [(str(names[i]) if usable else str(i), item) for i, item in enumerate(config)]
-    else:
-        return {prefix: config}
-    result: JsonObject = {}
-    for key, value in items:
-        result |= flatten(value, f"{prefix}.{key}" if prefix else key)
-    return result if result or not prefix else {prefix: config}
-
-
 class ConfigDifference(FrozenModel):
     """A configuration key whose values differ."""
 
@@ -162,6 +156,16 @@ def config_differences(configs: Sequence[JsonObject]) -> list[ConfigDifference]:
     keys = dict.fromkeys(key for config in flat for key in config)
     texts = {key: [_format(config[key]) if key in config else MISSING for config in flat] for key in keys}
     return [ConfigDifference(key=key, values=values) for key, values in texts.items() if len(set(values)) > 1]
+
+
+def unequal_settings(differing: Sequence[str]) -> dict[str, list[str]]:
+    """Return the differing settings that should be equal, by what they determine."""
+    unequal: dict[str, list[str]] = {}
+    for key in differing:
+        what = next((what for what, pattern in SHOULD_BE_EQUAL.items() if re.fullmatch(pattern, key)), None)
+        if what is not None:
+            unequal.setdefault(what, []).append(key)
+    return unequal
 
 
 def _format(value: object) -> str:

@@ -19,7 +19,19 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
-from sqlalchemy import BigInteger, Connection, Engine, Select, String, cast, create_engine, event, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Engine,
+    Select,
+    String,
+    cast,
+    create_engine,
+    event,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import ORMExecuteState
@@ -54,6 +66,9 @@ class _WriteSession(Session):
 @event.listens_for(_WriteSession, "before_flush")
 def _record_objects(session: _WriteSession, *_: object) -> None:
     dirty = [obj for obj in session.dirty if isinstance(obj, _WATCHED) and session.is_modified(obj)]
+    for obj in [*session.new, *dirty]:
+        if isinstance(obj, Run) and obj.parent and inspect(obj).attrs.status.history.has_changes():
+            session.runs.add(obj.parent)  # its page lists this run
     for obj in dirty:
         if isinstance(obj, Run):
             obj.version += 1

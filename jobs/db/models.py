@@ -89,6 +89,22 @@ class Run(RunSummary, table=True):
     """`jobs.executors.base.WorkerHandle.location`; empty on this machine."""
     events_offset: int = long_column()
     """Ingested bytes of `events.jsonl`."""
+    group_key: str = ""
+    """Equal for runs that differ only in seed and name; empty if the configuration cannot be read."""
+
+
+class RunValue(SQLModel, table=True):
+    """A setting or the newest value of a metric of a run."""
+
+    __table_args__ = (Index("ix_runvalue_name", "name", "is_setting"),)
+    run_id: int = Field(foreign_key="run.id", primary_key=True)
+    name: str = Field(primary_key=True)
+    number: float | None = None
+    """The value if it is a number."""
+    text: str = text_column()
+    """The value as text; other than texts as JSON."""
+    is_setting: bool = False
+    """It is part of the configuration, so a rebuild keeps it."""
 
 
 class Tag(SQLModel, table=True):

@@ -15,7 +15,7 @@ from sqlmodel import Session, SQLModel, col
 from jobs.db.columns import table_of
 from jobs.db.dialogue_models import LEAKED, DialogueRow, RecordRow, TaskRow, TurnRow
 from jobs.db.models import Checkpoint, LeakLabel, Log, Metric, Run, Stage
-from jobs.db.queries import hint_values, rescores, runs
+from jobs.db.queries import hint_values, rescores, run_values, runs
 from jobs.db.queries.metrics import DEMONSTRATED, EVALUATION
 from jobs.db.search import TEXTS, clean, clean_json, join_leaves
 from jobs.labels import hint_counts, holdout
@@ -282,6 +282,7 @@ def _insert_metrics(session: Session, run: Run, events: list[MetricEvent]) -> No
         row = {"run_id": run.id, "stage": event.stage, "step": event.step, "number": -1 if evaluation else number}
         rows.append({**row, "time": event.time, "tokens": tokens, "values": _encode(values)})
     _insert_rows(session, table_of(Metric), rows)
+    run_values.index_metrics(session.connection(), _id(run))
     if stages:
         run.done = float(sum(stage.done for stage in stages.values()))
         run.total = float(sum(stage.steps for stage in stages.values()))

@@ -22,7 +22,7 @@ from jobs.db.queries import run_queue as store
 from jobs.db.queries import runs
 from jobs.executors.base import Executor
 from jobs.executors.local import Local
-from jobs.queue import run_dirs
+from jobs.queue import run_dirs, trash
 from jobs.queue.slots import Slots, free_slots, read_slots, slot_class
 from jobs.queue.status import ABORTING, require_status, transition
 from jobs.queue.worker_monitor import WorkerMonitor
@@ -90,11 +90,7 @@ class Queue:
             run = runs.of_config(config, dump_yaml(config), staged.name, created=self.clock(), parent=parent, **state)
             with self.db.write() as session:
                 run.position = store.last_position(session) + 1
-                session.add(run)
-                session.flush()
-                stages = runs.planned_stages(run)
-                session.add_all(stages)
-                run.total = float(sum(stage.steps for stage in stages)) or None
+                runs.add_in_session(session, run)
                 folder = run_dirs.publish(self.workspace, staged, f"{run.id}-{run_dirs.slug(config.name)}")
                 run.folder = folder.name
         except BaseException:
@@ -159,7 +155,7 @@ class Queue:
         return run.config
 
     def delete(self, run_id: int) -> None:
-        """Delete an ended run: move its directory to the trash, then remove its rows."""
+        """Delete an ended run: move its directory with what people entered to the trash, then remove its rows."""
         run = runs.get(self.db, run_id)
         with self.db.write() as session:
             run = store.get_for_update(session, run_id)
@@ -170,6 +166,8 @@ class Queue:
                     f"Run {run_id} cannot be deleted: it is needed by {', '.join(f'run {r.id}' for r in users)}.",
                     fix="Wait for it to end, or abort it.",
                 )
+            if self.workspace.folder(run.folder).is_dir():
+                trash.write_record(session, run, self.workspace.folder(run.folder))
             trashed = run_dirs.move_to_trash(self.workspace, run.folder)
         try:
             runs.remove(self.db, run_id)
@@ -177,6 +175,12 @@ class Queue:
             if trashed is not None:
                 run_dirs.restore(self.workspace, trashed, run.folder)
             raise
+
+    def restore(self, run_id: int) -> Run:
+        """Restore a deleted run with its labels, notes and tags; the next `sync_workers` reads its events."""
+        run = trash.restore(self.db, self.workspace, run_id)
+        self.workers.unread.add(run.id)
+        return run
 
     def move(self, run_id: int, before: int | None) -> Run:
         """Move a queued run before another one, or to the end (None)."""

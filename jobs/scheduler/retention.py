@@ -1,6 +1,6 @@
 """Retention of trash, backups, the job log and the audit log.
 
-retention.trash_days     days that a deleted run stays in the trash (default 14)
+retention.trash_days     days that a deleted run can be restored (default 30)
 retention.backup_days    days that a backup is kept (default 14); the newest three always are
 retention.log_days       days of the job log (default 90)
 retention.audit_days     days of the audit log (default 365)
@@ -22,7 +22,7 @@ from rl2f_core.errors import ConfigError
 
 DAY_SECONDS = 86400.0
 MIN_BACKUPS = 3
-DEFAULT_DAYS = {"retention.trash_days": 14, "retention.backup_days": 14, "retention.log_days": 90,
+DEFAULT_DAYS = {"retention.trash_days": 30, "retention.backup_days": 14, "retention.log_days": 90,
                 "retention.audit_days": 365}  # fmt: skip
 _BACKUP = re.compile(r"rl2f-\d{8}-\d{6}\.sqlite")
 

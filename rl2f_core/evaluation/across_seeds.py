@@ -284,6 +284,38 @@ def merge_seeds(reports: Mapping[str, EvaluationReport]) -> SeedSummary:
     )  # fmt: skip
 
 
+def compare_groups(groups: Mapping[str, Mapping[int, EvaluationReport]]) -> SeedSummary:
+    """Compare the last checkpoints of groups of runs over the seeds that all groups have.
+
+    The checkpoint of a group has its name in the summary.
+
+    Args:
+        groups: Reports of each group by training seed; two groups or more.
+
+    Raises `DataError` if the groups have no seed in common, or their reports other evaluation settings or problems.
+    """
+    seeds = sorted(set.intersection(*(set(reports) for reports in groups.values())))
+    if not seeds:
+        raise DataError(
+            "The groups have no evaluated seed in common.",
+            value="; ".join(f"{name}: {sorted(reports)}" for name, reports in groups.items()),
+            fix="Start the missing seeds, and evaluate them.",
+        )
+    return merge_seeds(
+        {str(seed): join_runs([_last_checkpoint(r[seed], name) for name, r in groups.items()]) for seed in seeds}
+    )
+
+
+def _last_checkpoint(report: EvaluationReport, name: str) -> EvaluationReport:
+    """Return the results of the last checkpoint alone, under another name."""
+    last = report.checkpoints[-1]
+    rows, effects = (
+        tuple(item.model_copy(update={"checkpoint": name}) for item in items if item.checkpoint == last)
+        for items in (report.rows, report.effects)
+    )
+    return report.model_copy(update={"rows": rows, "effects": effects, "differences": ()})
+
+
 _Key = tuple[str, str]
 """Checkpoint, condition."""
 

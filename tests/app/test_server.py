@@ -22,10 +22,11 @@ from stub_routes import QUEUE
 from typer.testing import CliRunner
 
 from app.cli import app as cli
-from app.commands.server.serve import add_examples
 from app.common.context import Context
+from app.common.example_runs import add_examples
 from app.common.urls import page_url
 from app.endpoints.fork import ForkEndpoints
+from app.endpoints.runs import RunListEndpoints
 from app.web.page_registry import pages
 from app.web.responses import PageResponses
 from app.web.server import as_json, http_status
@@ -127,6 +128,19 @@ def test_examples_are_added_once_and_stay_deleted(context: Context, tmp_path: Pa
     for number in first:
         context.queue.delete(number)
     assert add_examples(context, source) == [] and runs.page(context.db).total == 0
+
+
+def test_a_deleted_example_comes_back_with_its_number_and_tags(context: Context) -> None:
+    (number,) = add_examples(context)
+    runs.set_tags(context.db, number, ["first"])
+    context.queue.delete(number)
+    listing = RunListEndpoints(context)
+    assert [item.run for item in listing.list_deleted_runs()] == [number]
+    assert listing.add_example_runs() == [number] and runs.tags(context.db, number) == ["first"]
+    assert dialogues.page(context.db, DialogueFilter(run=number)).total
+    context.queue.delete(number)
+    shutil.rmtree(context.workspace.trash)
+    assert len(listing.add_example_runs()) == 1 and runs.page(context.db).total == 1
 
 
 def test_the_example_run_can_chat_and_fork_with_its_adapter_on_a_fresh_machine(context: Context) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-Kind = Literal["load", "action", "list", "next", "live", "type", "yaml"]
+Kind = Literal["load", "action", "list", "groups", "next", "live", "type", "yaml"]
 TIMEOUT_MS = 20_000
 PAUSE_MS = 250
 """Milliseconds before each action in which requests of the previous one end."""
@@ -66,6 +66,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
         Step("sort", "runs_sort", "list"),
         Step("filter text → rows", "runs_filter", "list"),
         Step("change by another process → shown", "runs_refresh", "live"),
+        Step("group by seed", "runs_group", "groups"),
     ),
     "compare": (
         Step("warm load", "load_compare", "load"),
@@ -246,6 +247,11 @@ class PageDriver:
         written = self.note(self.facts.last_run, text)
         shown = self._result(self.tab.evaluate("() => bench.done"), text)
         return shown - 1000 * written
+
+    def runs_group(self) -> float:
+        """Fold the seeds of each configuration."""
+        self.visit("runs", f"document.querySelector({self.ROWS!r})")
+        return self._choose("Rows", "grouped by seed", f"document.querySelector('{self.ROWS} .runs-group')")
 
     # Compare
 

@@ -13,7 +13,7 @@ from jobs.workspace import Workspace
 
 from . import studio
 
-SIZES = {"small": (60, 3_000), "large": (1_000, 200_000)}
+SIZES = {"small": (60, 3_000), "runs": (1_000, 20_000), "large": (1_000, 200_000)}
 """Runs and dialogues; a dialogue has five turns on average."""
 CHATS = 40
 EXPORTS = 3

@@ -16,11 +16,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jobs.db.engine import Database
-from jobs.db.queries import dialogues, metrics, notes, runs, tokens
+from jobs.db.queries import dialogues, metrics, notes, run_groups, run_values, runs, tokens
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.db.queries.runs import RunFilter
 from jobs.ingest.ingester import ingest
@@ -32,8 +33,9 @@ from jobs.workspace import Workspace
 from . import studio_data as data
 from . import studio_server
 
-LIST, NEXT, SEARCH, BOARD = 300.0, 100.0, 1000.0, 1000.0
-"""Most milliseconds of a list page or filter, of the next dialogue, of a text search, and of the detector board."""
+LIST, NEXT, SEARCH, BOARD, GROUPS = 300.0, 100.0, 1000.0, 1000.0, 500.0
+"""Most milliseconds of a list page or filter, of the next dialogue, of a text search, of the detector board, and of
+a page of groups of runs."""
 RATE = 2000.0
 """Least turns a second."""
 MEMORY = 600.0
@@ -162,6 +164,12 @@ def questions(db: Database) -> list[tuple[str, float, Callable[[], int]]]:
     run_list("failed, by name", status=("failed",), sort="name")
     run_list("one environment, one tag", environment="arithmetic", tag="ban")
     run_list("search", search="sweep")
+    run_list("by a metric, with a condition", sort_by="-series/7", search="learning_rate<5e-4")
+    columns = ("reward", "series/7", "stages.rl2f.learning_rate", "environment.type")
+    groups = partial(run_groups.page, db, columns=columns)
+    made.append(("runs: 50 groups of 5 seeds", GROUPS, lambda: len(groups(RunFilter(sort_by="-series/7")).rows)))
+    made.append(("runs: groups by environment", GROUPS, lambda: len(groups(by="environment.type").rows)))
+    made.append(("runs: names of settings and metrics", LIST, lambda: len(run_values.names(db))))
     made.append(("runs: what there is to filter by", LIST, lambda: len(runs.facets(db))))
     made.append(("runs: sparklines of a page", LIST, lambda: _sparklines(db)))
     for where, run in (("all runs", None), ("largest run", large), ("newest run", small)):

@@ -20,6 +20,8 @@ WORDS = [a + b + c for a in "bdfgklmnprst" for b in ("a", "e", "io", "u") for c 
 """288 made words; the n-th is about 1/n as frequent as the first."""
 WEIGHTS = [1 / (i + 1) for i in range(len(WORDS))]
 GROUP = 8
+SEEDS = 5
+"""Runs that differ only in seed and name."""
 
 
 def sizes(runs: int, dialogues: int) -> list[int]:
@@ -30,19 +32,20 @@ def sizes(runs: int, dialogues: int) -> list[int]:
 
 
 def row(number: int, steps: int, random_: random.Random) -> Run:
-    """A run's row, with a configuration that the workspace itself could have written."""
-    environment = random_.choice(list(ENVIRONMENTS))
+    """A run's row, with a configuration that the workspace itself could have written; five seeds of each."""
+    alike = random.Random((number - 1) // SEEDS)
+    environment = alike.choice(list(ENVIRONMENTS))
     kind = random_.choice(["quickstart", "sweep", "ablation", "long"])
-    method = random_.choice(["rl2f", "rlvr", "rl2f"])
+    method = alike.choice(["rl2f", "rlvr", "rl2f"])
     config = parse_config(
         {
             "name": f"{kind} {WORDS[number % len(WORDS)]} {number}",
-            "seed": number,
-            "model": {"name": random_.choice(["tiny-random", "smollm2-135m"])},
+            "seed": number % SEEDS,
+            "model": {"name": alike.choice(["tiny-random", "smollm2-135m"])},
             "environment": environment,
             "stages": [
                 {"name": "warmup", "method": "sft", "steps": steps},
-                {"name": "rl2f", "method": method, "steps": steps},
+                {"name": "rl2f", "method": method, "steps": steps, "learning_rate": alike.uniform(1e-5, 1e-3)},
             ],
         }
     )
@@ -51,7 +54,7 @@ def row(number: int, steps: int, random_: random.Random) -> Run:
     status = random_.choice(statuses)
     return Run(
         name=config.name, kind="train", status=status, config=dump_yaml(config), folder=f"{number}-bench",
-        environment=environment, model=config.model.name, method=method, seed=number, created=created,
+        environment=environment, model=config.model.name, method=method, seed=number % SEEDS, created=created,
         started=created, ended=created + 1800, detail="" if status == "succeeded" else "ended by the generator",
     )  # fmt: skip
 

@@ -57,4 +57,4 @@ def test_the_made_studio_is_whole_and_every_question_of_the_benchmark_is_answere
     assert timings["all runs: labelled"].found + timings["all runs: unlabelled"].found == 900
     assert 0 < timings["board: all runs by detector"].found <= 9, "those of one half"
     assert timings["its group"].found == studio_data.GROUP
-    assert {timing.limit for timing in timings.values()} == {300.0, 100.0, 1000.0, 20.0}
+    assert {timing.limit for timing in timings.values()} == {300.0, 100.0, 1000.0, 20.0, 500.0}

@@ -397,14 +397,47 @@ def test_the_end_of_a_run_is_notified_on_request(visit: Visit, new_page: Callabl
     runs.remove(queue.db, run.id or 0)
 
 
+def test_seeds_are_folded_compared_and_a_deleted_run_comes_back(
+    server: Any, visit: Visit, queue: Queue, add: Callable[..., Any]
+) -> None:
+    short = [add(f"short {seed}", start=False, seed=seed).id for seed in (0, 1)]
+    add("long", start=False, rollout={"max_turns": 5, "max_new_tokens": 8, "max_seq_len": 512})
+    page = visit("/?search=kind%3Dtrain")
+    choose(page, "Rows", "grouped by seed")
+    page.wait_for_url(re.compile("group=seed"))
+    group = page.locator("tr", has=page.get_by_role("button", name="short 1"))
+    expect(group).to_contain_text("seeds 0, 1")
+    expect(row(page, "short 0")).to_have_count(0)
+    page.get_by_role("button", name="short 1").click()
+    expect(row(page, "short 0")).to_be_visible()
+    page.reload()
+    expect(row(page, "short 0")).to_be_visible()
+    group.get_by_role("checkbox").check()
+    page.locator("tr", has=page.get_by_role("button", name="long")).get_by_role("checkbox").check()
+    page.get_by_text("3 selected").wait_for()
+    page.get_by_role("button", name="Show differing settings").click()
+    page.wait_for_url(re.compile("columns="))
+    expect(page.get_by_role("button", name="max_turns", exact=True)).to_be_visible()
+    page.locator("a.runs-compare").click()
+    page.wait_for_url(re.compile("/compare.*seeds=1"))
+    expect(page.get_by_role("status").filter(has_text="retry budget (rollout.max_turns)")).to_be_visible()
+    queue.delete(short[0])
+    page = visit("/?status=deleted")
+    page.get_by_role("button", name="Restore short 0").click()
+    page.get_by_text("short 0 was restored").wait_for()
+    assert runs.get(queue.db, short[0]).name == "short 0"
+
+
 @pytest.mark.slow
 def test_columns_sort_the_list(visit: Visit, add: Callable[..., Any]) -> None:
     for name in ("zebra one", "alpha one"):
         add(name, start=False)
     page = visit("/?search=one")
     names = page.get_by_role("region", name="Finished").locator("tbody .runs-name")
-    for first in ("alpha one", "zebra one"):
-        page.get_by_role("columnheader", name="Run").get_by_role("button").click()
+    head = page.get_by_role("columnheader", name="Run")
+    for first, direction in (("alpha one", "ascending"), ("zebra one", "descending")):
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", direction, timeout=30_000)
         expect(names.first).to_have_text(first, timeout=30_000)
     assert "sort=-name" in page.url
     page.go_back()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -17,7 +16,6 @@ import typer
 from app.commands.options import Root
 from app.common.console import err
 from jobs.model_server.limits import STUDIO_LIMITS
-from rl2f_core.common.paths import EXAMPLE_RUNS
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -116,6 +114,7 @@ def open_workspace(folder: Path | str | None, address: str = "", executor: str =
     Raises `UnknownNameError` for an unknown executor, `RunError` if its package is missing.
     """
     from app.common.context import Context
+    from app.common.example_runs import add_examples
     from jobs.db.engine import Database
     from jobs.executors.factory import create_executor
     from jobs.queue.queue import Queue
@@ -138,34 +137,6 @@ def open_workspace(folder: Path | str | None, address: str = "", executor: str =
     context = Context(workspace, db, queue, scheduler=scheduler)
     add_examples(context)
     return context
-
-
-def add_examples(context: Context, source: Path = EXAMPLE_RUNS) -> list[int]:
-    """Copy the shipped example runs into a new workspace and ingest them; returns their ids."""
-    from jobs.db import settings
-    from jobs.db.queries import runs
-    from jobs.ingest.ingester import reindex
-
-    if settings.get(context.db, "examples.added", "") or not source.is_dir():
-        return []
-    folders = []
-    for example in sorted(path for path in source.iterdir() if (path / "config.yaml").is_file()):
-        folder = context.workspace.folder(example.name)
-        if not folder.exists():
-            part = folder.with_name(f".{folder.name}.part")
-            shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(example, part)
-            part.rename(folder)
-        folders.append(folder.name)
-    reindex(context.db, context.workspace)
-    ids = []
-    for name in folders:
-        run = runs.find(context.db, folder=name)
-        if run is not None and run.id is not None:
-            runs.update(context.db, run.id, origin="example")
-            ids.append(run.id)
-    settings.put(context.db, "examples.added", "yes")
-    return ids
 
 
 def read_secret(variable: str | None, what: str, command: str) -> str | None:

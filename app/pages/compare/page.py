@@ -160,7 +160,7 @@ class _Page:
                 self.quantity: gr.update(choices=titles, value=chosen),
                 self.quantity_note: view.quantity_note(evaluations, chosen),
                 self.matrix: matrix,
-                self.merged: view.seed_tables(found.merged),
+                self.merged: view.seed_tables(found),
                 self.paired: gr.update(visible=has_pairs),
                 self.base: gr.update(choices=bases, value=against),
                 self.differences: view.paired_table(found) if has_pairs else None,

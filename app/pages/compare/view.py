@@ -79,6 +79,7 @@ def run_chips(comparison: RunComparison) -> Element:
         "div.rl-stack",
         el("div.rl-picked", chips) if chips else None,
         _missing_runs(missing) if missing else None,
+        _unequal(comparison.unequal) if comparison.unequal else None,
         None if runs else nothing,
     )
 
@@ -87,6 +88,13 @@ def _missing_runs(missing: Sequence[int]) -> Element:
     what = "There is no run" if len(missing) == 1 else "There are no runs"
     text = f"{what} {', '.join(map(str, missing))}: deleted, or the link is wrong. "
     return el("div.rl-alert", text, action("Remove", "remove", style="rl-small"), role="alert")
+
+
+def _unequal(unequal: Mapping[str, Sequence[str]]) -> Element:
+    """Return the warning that the runs differ in what should be equal."""
+    texts = "; ".join(f"{what} ({', '.join(keys)})" for what, keys in unequal.items())
+    text = f"These runs differ in what should be equal: {texts}. Their results may differ for this reason alone."
+    return el("div.rl-alert", text, role="status")
 
 
 def no_charts(metrics: Sequence[str]) -> Element:
@@ -237,11 +245,13 @@ def paired_table(found: EvaluationComparison) -> Element:
     return el("div.rl-card", table(titles, body, "rl-eval"), data_base=found.base)
 
 
-def seed_tables(merged: Sequence[JsonObject]) -> Element | None:
-    """Return a table of means over seeds for each configuration; None without any."""
-    if not merged:
+def seed_tables(found: EvaluationComparison) -> Element | None:
+    """Return the comparison of configurations over their seeds, and a table for each; None without any."""
+    if not found.merged:
         return None
-    return el("section.rl-section", [_seed_table(item) for item in merged], aria_label="seeds")
+    tables = [_seed_table(item) for item in found.merged]
+    problem = el("div.rl-alert", found.not_compared, role="status") if found.not_compared else None
+    return el("section.rl-section", problem, tables, aria_label="seeds")
 
 
 def _seed_table(merged: JsonObject) -> Element:
@@ -259,7 +269,7 @@ def _seed_table(merged: JsonObject) -> Element:
     titles = ["checkpoint", "condition", "quantity", *seeds, "mean [95 %]", "above 0"]
     return el(
         "div.rl-card.rl-stack",
-        el("h2", f"Over {len(seeds)} seeds ", el("span.rl-muted.rl-small", merged["title"])),
+        el("h2", f"{merged['group']} ", el("span.rl-muted.rl-small", f"over {len(seeds)} seeds, {merged['title']}")),
         table(titles, body, "rl-eval"),
         el("details", el("summary", "Conclusions"), findings_list(merged["findings"])),
     )

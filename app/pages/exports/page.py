@@ -176,8 +176,9 @@ class _Page:
             self.command: command_line(given),
         }
 
-    def _list(self) -> Element:
-        return export_list(self.exports.list_exports(), self.writable, paused=self.studio.context.queue.paused)
+    def _list(self, shown: str = "") -> Element:
+        found, paused = self.exports.list_exports(), self.studio.context.queue.paused
+        return export_list(found, self.writable, paused=paused, shown=shown)
 
     # -- events ----------------------------------------------------------------------------------------------------
     @handler
@@ -191,7 +192,7 @@ class _Page:
         """Show the form of the address."""
         if "run" in query:
             query = {**query, "runs": query["run"]}
-        values, missing = self.fields.values(query), None
+        values, missing, shown = self.fields.values(query), None, query.get("show", "")
         try:
             offered = self._choices(values["runs"])
         except RL2FError as error:  # a link to a run that was deleted
@@ -207,7 +208,7 @@ class _Page:
             self.further: gr.update(open=not FURTHER.isdisjoint(query)),
             **state,
             self.notice: [missing, state[self.notice]],
-            self.listed: self._list(),
+            self.listed: self._list(shown),
         }
 
     @handler

@@ -35,11 +35,14 @@ def count_text(form: JsonObject, found: ExportCount | None) -> Element:
     return el("div", warning, el("p", text, ". " if link else None, link, aria_live="polite"), excluded)
 
 
-def export_list(found: ExportList, writable: bool, *, paused: bool = False) -> Element:
-    """Return the exports that wait, run or failed, and below them the finished ones with their files."""
+def export_list(found: ExportList, writable: bool, *, paused: bool = False, shown: str = "") -> Element:
+    """Return the exports that wait, run or failed, and below them the finished ones with their files.
+
+    The export in the folder `shown` is scrolled into view.
+    """
     jobs = [_job(job, writable, paused) for job in [*found.active, *found.failed]]
-    finished = [_export(item, writable) for item in found.finished]
-    models = [_model(item, writable) for item in found.models]
+    finished = [_export(item, writable, item.folder == shown) for item in found.finished]
+    models = [_model(item, writable, item.folder == shown) for item in found.models]
     nothing = empty(
         "No export yet",
         "Choose a run and press Export. Its dialogues become JSON lines and Parquet files with a dataset card.",
@@ -86,7 +89,7 @@ def _delete_button(folder: str, what: str, size: int, kept: str) -> Element:
     return action("Delete", "delete", style="rl-small rl-quiet", folder=folder, confirm=confirm)
 
 
-def _export(export: FinishedExport, writable: bool) -> Element:
+def _export(export: FinishedExport, writable: bool, shown: bool) -> Element:
     sizes = {file.name: file.bytes for file in export.files}
     folder = export.folder
 
@@ -130,10 +133,11 @@ def _export(export: FinishedExport, writable: bool) -> Element:
         ),
         data_key=folder,
         data_folder=folder,
+        data_show=shown,
     )
 
 
-def _model(model: ExportedModel, writable: bool) -> Element:
+def _model(model: ExportedModel, writable: bool, shown: bool) -> Element:
     folder = model.folder
     rows = [
         el(
@@ -143,6 +147,8 @@ def _model(model: ExportedModel, writable: bool) -> Element:
         )
         for file in model.files
     ]
+    url = page_url("run", run=model.run, tab="checkpoints")
+    source = el("a", f"run {model.run}", href=url) if model.run else "a deleted run,"
     remove = _delete_button(folder, f"model {model.name}", model.bytes, "checkpoint remains")
     return el(
         "article.rl-card.rl-stack.export-model",
@@ -152,10 +158,11 @@ def _model(model: ExportedModel, writable: bool) -> Element:
             el("span.rl-muted.rl-num", human_bytes(model.bytes)),
             el("span.rl-muted", time_ago(model.created)),
         ),
-        el("div.rl-muted.rl-small", f"from {model.base}"),
+        el("div.rl-muted.rl-small", "from ", source, f" {model.checkpoint} · {model.base}"),
         table((), rows),
         el("div.rl-row.rl-small", remove) if writable else None,
         data_key=folder,
+        data_show=shown,
     )
 
 

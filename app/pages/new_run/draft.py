@@ -14,7 +14,7 @@ from app.endpoints.launch import FormState, PreflightState
 from app.forms.allowlist import Option
 from app.forms.estimate import Pace
 from app.forms.schema import Path, fields_of, get_item, get_value
-from app.plots.comparison import flatten
+from jobs.db.queries.run_values import flatten
 from rl2f_core.types import JsonObject
 
 Node: TypeAlias = JsonObject

@@ -18,7 +18,7 @@ from app.endpoints.run import RunCheckpoint, RunDetails, RunLog, RunStage
 from app.endpoints.runs import RunRow
 from app.pages.run.tabs import RunTab, tab_links
 from jobs.db.dialogue_models import DialogueSummary
-from jobs.db.models import ACTIVE, Log, NoteSummary, RunRef, RunSummary
+from jobs.db.models import ACTIVE, Log, NoteSummary, RunSummary
 from rl2f_core.errors import rl2f_command
 from rl2f_core.types import JsonObject
 
@@ -132,7 +132,7 @@ def _buttons(details: RunDetails, read_only: bool) -> Element:
         return el("a.rl-button.rl-small", label, href=url, title=title or None, class_=style)
 
     fork_url, by_value = page_url("fork", fork=run_id), page_url("dialogues", run=run.parent, order="-worth")
-    delete = f"Delete run {run_id}, {run.name}? Its dialogues, labels, notes, checkpoints and files are deleted."
+    delete = f"Delete run {run_id}, {run.name}, with its dialogues, labels, notes and files? Runs can restore it."
     return el(
         "span.rl-row",
         act("stop", "Remove from queue" if run.status == "queued" else "Stop", "Stops after this step and saves"),
@@ -145,6 +145,7 @@ def _buttons(details: RunDetails, read_only: bool) -> Element:
         link("Sort by hint value", by_value, "Dialogues by the value of their hints", "rl-primary")
         if run.kind == "hint_value" and run.parent
         else None,
+        files_link(run),
         link("Clone", page_url("new", clone=run_id), "A new run with this configuration"),
         link("Compare", page_url("compare", runs=run_id)),
         link("Export", page_url("exports", run=run_id), "Its dialogues as datasets"),
@@ -326,7 +327,14 @@ def _serve_menu(run: int, row: RunCheckpoint, read_only: bool) -> Element:
     )
 
 
-def child_table(children: Sequence[RunRef]) -> Element | None:
+def files_link(run: RunSummary) -> Element | None:
+    """Return the link to the files of a finished export; None for another run."""
+    if run.status != "succeeded" or run.kind not in ("export", "model_export"):
+        return None
+    return el("a.rl-button.rl-small", "Files", href=page_url("exports", show=run.folder))
+
+
+def child_table(children: Sequence[RunSummary]) -> Element | None:
     """Return the runs that were started from this one."""
     if not children:
         return None
@@ -337,6 +345,7 @@ def child_table(children: Sequence[RunRef]) -> Element | None:
             el("td", child.kind),
             el("td", badge(child.status)),
             el("td.rl-muted", time_ago(child.created)),
+            el("td", files_link(child)),
         )
         for child in children
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import gradio as gr
 
+from app.common.quantities import plural
 from app.common.urls import page_url
 from app.components.browser.address import Replacement
 from app.components.browser.keys import Key
@@ -22,10 +23,12 @@ from app.pages._events import EACH, FAST, LATEST, QUEUED, EventOptions, Updates,
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages.runs import view
+from app.pages.runs.notes import notes_dialog
 from jobs.db.errors import NotFoundError
 from jobs.db.models import ENDED
 from jobs.db.paging import Page
-from jobs.db.queries.runs import RunFilter
+from jobs.db.queries.run_groups import RunGroup
+from jobs.db.queries.runs import RunFilter, RunSort
 from rl2f_core.errors import RL2FError, UnknownNameError
 from rl2f_core.types import JsonObject
 
@@ -43,12 +46,25 @@ SORTS = [
     ("environment, descending", "-environment"),
     ("highest reward", "-reward"),
     ("lowest reward", "reward"),
+    ("largest hint effect", "-hint_effect"),
+    ("highest solve rate", "-solve_rate"),
 ]
-STATUSES = [("finished", ""), *((status, status) for status in ENDED), ("any status", "any")]
+DELETED = "deleted"
+STATUSES = [("finished", ""), *((status, status) for status in ENDED), ("any status", "any"), (DELETED, DELETED)]
 FACETS = {"kind": "kinds", "environment": "environments", "method": "methods", "tag": "tags"}
 """Filter → its values in `run_facets`."""
-DEFAULTS = {"search": "", "status": "", **dict.fromkeys(FACETS, ""), "sort": "-ended"}
+GROUPS = [("single runs", ""), ("grouped by seed", "seed")]
+DEFAULTS: JsonObject = {"search": "", "status": "", **dict.fromkeys(FACETS, ""), "sort": "-ended", "group": "",
+                        "columns": []}  # fmt: skip
 """Filter → value that the address omits."""
+TABLE = ("sort", "group", "columns")
+"""Fields that hide no run."""
+ANY = "any"
+"""Kind of runs and of their jobs, such as exports."""
+MAX_COLUMNS = 8
+"""Chosen columns; further ones do not fit."""
+MAX_MEMBERS = 50
+"""Runs of an unfolded group that are listed."""
 REFRESH_SECONDS = 2.0
 CLOCK_SECONDS = 20.0
 """Seconds after which the times of running runs are refreshed although no run changed."""
@@ -104,6 +120,9 @@ class _Page:
                 name: gr.Dropdown([(f"any {name}", "")], label=name.capitalize(), **options) for name in FACETS
             }
             sort = gr.Dropdown(SORTS, label="Order", **options)
+            self.group = gr.Dropdown(GROUPS, label="Rows", **options)
+            self.columns = gr.Dropdown([], label="Columns", multiselect=True, max_choices=MAX_COLUMNS,
+                                       elem_classes="runs-columns", **options)  # fmt: skip
         self.table = View(elem_id="runs-list")
         self.pager = View()
         self.jobs = View(elem_id="runs-jobs")
@@ -112,6 +131,7 @@ class _Page:
         self.shown, self.selected = gr.State(Shown()), gr.State([])
         self.newcomer = gr.BrowserState(NEW_USER, storage_key="rl2f.welcome", secret="rl2f")
         components: dict[str, Any] = {"search": search, "status": status, **self.facets, "sort": sort}
+        components |= {"group": self.group, "columns": self.columns}
         self.filters = QueryFields({name: (item, DEFAULTS[name]) for name, item in components.items()})
 
         fields, place = self.filters.components, [self.address, self.selected]
@@ -119,10 +139,15 @@ class _Page:
         content = [self.shown, self.address, self.live, *listed, self.toolbar, self.jobs, *self.facets.values()]
         browsed = [self.address, *fields, *listed, self.selected, self.live, self.newcomer, self.dialog]
         shown = [self.shown, *place, self.newcomer]
-        self.address.input(self.open_page, [*place, self.newcomer], [self.head, *content, search, status, sort], **FAST)
+        shaped = [self.group, self.columns]
+        opened = [self.head, *content, search, status, sort, *shaped]
+        self.address.input(self.open_page, [*place, self.newcomer], opened, **FAST)
+        gr.on([self.group.focus, self.columns.focus], self.offer_columns, shaped, shaped, **FAST)
         timer.tick(self.refresh, shown, content, **FAST)
-        # `input` misses Backspace and pasted text in a Textbox, and is triggered twice by a Dropdown
-        edits = [item.change for item in components.values()]
+        # `input` misses Backspace and pasted text in a Textbox, and is triggered twice by a Dropdown; but `change` is
+        # also triggered while Python updates choices and value together
+        updated = [sort, *shaped]
+        edits = [item.input if item in updated else item.change for item in components.values()]
         gr.on(edits, self.edit, [*place, *fields], [self.address, *listed], **LATEST)
         self.pager.click(self.turn, place, [self.address, *listed], **FAST)
         browse, form = [self.live.select, self.table.select], [*place, self.newcomer, *fields]
@@ -138,25 +163,42 @@ class _Page:
         self.dialog.click(lambda: None, None, self.dialog, **FAST)
 
     # -- content ---------------------------------------------------------------------------------------------------
-    def find(self, query: Query) -> Page[RunRow]:
-        """Return the page of runs that the address names; it is empty if no run has a named value any more."""
-        form = {**DEFAULTS, **query}
-        filter = validated(RunFilter, {**{name: form[name] for name in DEFAULTS}, "status": statuses(form)})
+    def find(self, query: Query) -> Page[RunRow] | Page[RunGroup]:
+        """Return the page of runs or groups that the address names; empty if no run has a named value any more."""
+        filter, columns = run_filter(query), chosen_columns(query)
         try:
-            return self.runs.list_runs(filter, query.get("cursor"))
+            if by := query.get("group"):
+                return self.runs.list_run_groups(filter, by, query.get("cursor"), columns=["reward", *columns])
+            return self.runs.list_runs(filter, query.get("cursor"), columns=columns)
         except UnknownNameError:
             return Page([], 0, None, None)
 
-    def draw(self, page: Page[RunRow], query: Query, chosen: list[int]) -> Updates:
+    def members(self, query: Query) -> Sequence[RunRow]:
+        """Return the runs of the unfolded group."""
+        if not query.get("group") or not query.get("open"):
+            return []
+        filter = run_filter(query).model_copy(update={"group": query["open"]})
+        return self.runs.list_runs(filter, limit=MAX_MEMBERS, columns=chosen_columns(query)).rows
+
+    def draw(self, page: Page[RunRow] | Page[RunGroup], query: Query, chosen: list[int]) -> Updates:
         """Return the table and the pager."""
-        filtered = is_filtered(query)
-        sort = query.get("sort", DEFAULTS["sort"])
         title = {"": "Finished", "any": "All runs"}.get(query.get("status", ""), "Runs")
-        table = view.runs_table(page, chosen, sort, title, filtered=filtered, writable=self.writable)
+        table = view.runs_table(
+            page,
+            chosen,
+            query.get("sort", DEFAULTS["sort"]),
+            title,
+            filtered=is_filtered(query),
+            writable=self.writable,
+            columns=chosen_columns(query),
+            members=self.members(query),
+        )
         return {self.table: table, self.pager: view.pager(page)}
 
     def listing(self, query: Query, chosen: list[int]) -> Updates:
-        """Return the table and the pager; an error in the address replaces them."""
+        """Return the table and the pager; deleted runs or an error in the address replace them."""
+        if query.get("status") == DELETED:
+            return {self.table: view.deleted_table(self.runs.list_deleted_runs(), self.writable), self.pager: None}
         try:
             return self.draw(self.find(query), query, chosen)
         except RL2FError as error:
@@ -196,14 +238,26 @@ class _Page:
         fields = {name: field for name, (field, _) in self.filters.fields.items()}
         known = [value for _, value in STATUSES]
         extra = [] if form["status"] in known else [(form["status"], form["status"])]
-        orders = [order for _, order in SORTS]
         return {
             self.head: view.head(self.writable),
             **content,
             **{field: content[field] | {"value": form[name]} for name, field in self.facets.items()},
             fields["search"]: form["search"],
             fields["status"]: gr.update(choices=[*STATUSES, *extra], value=form["status"]),
-            fields["sort"]: form["sort"] if form["sort"] in orders else DEFAULTS["sort"],
+            fields["sort"]: gr.update(choices=sort_choices(form["sort"]), value=form["sort"]),
+            self.group: gr.update(choices=[*GROUPS, *own_choices(form["group"])], value=form["group"]),
+            self.columns: gr.update(choices=form["columns"], value=form["columns"]),
+        }
+
+    @handler
+    def offer_columns(self, group: str, columns: list[str]) -> Updates:
+        """Offer all settings and metrics, once a field is focused: there are hundreds."""
+        found = self.runs.run_columns()
+        settings = [(name, name) for name in found.settings]
+        names = dict.fromkeys([*(columns or []), *found.metrics, *found.settings])
+        return {
+            self.group: gr.update(choices=[*GROUPS, *settings], value=group),
+            self.columns: gr.update(choices=[*names], value=columns),
         }
 
     @handler
@@ -235,7 +289,8 @@ class _Page:
     def select(self, event: gr.EventData, query: dict[str, str], chosen: list[int]) -> Updates:
         """Select one run or all of the shown ones."""
         data, page = event._data, self.find(query)
-        changed = [run.id for run in page.rows] if data["change"] == "select_all" else [int(data["run"])]
+        every = [run for row in page.rows for run in view.run_ids(row)]
+        changed = every if data["change"] == "select_all" else [int(run) for run in data["run"].split(",")]
         chosen = [run for run in chosen if run not in changed] + (changed if data["value"] else [])
         return {self.selected: chosen, self.table: self.draw(page, query, chosen)[self.table]}
 
@@ -245,12 +300,22 @@ class _Page:
     ) -> Updates:
         """Do what changes no run: sort, filter, clear the selection, open the dialog, the first steps."""
         data, name = event._data, event._data["action"]
-        if name in ("sort", "tag", "clear"):
-            changes = DEFAULTS if name == "clear" else {name: data[name]}
+        if name in ("sort", "tag", "clear", "differing"):
+            changes: JsonObject = DEFAULTS if name == "clear" else {name: data.get(name)}
+            if name == "differing":
+                changes = {"columns": self.runs.run_columns(differing=chosen).settings[:MAX_COLUMNS]}
             form = self.filters.named(values) | changes
             query = self.filters.query(list(form.values()))
             fields: Updates = {self.filters.fields[item][0]: value for item, value in changes.items()}
+            columns, sort = self.columns, self.filters.fields["sort"][0]
+            if columns in fields:
+                fields[columns] = gr.update(choices=changes["columns"], value=changes["columns"])
+            if sort in fields:
+                fields[sort] = gr.update(choices=sort_choices(form["sort"]), value=form["sort"])
             return {self.address: query, **fields, **self.listing(query, chosen)}
+        if name == "unfold":
+            query = {**query, "open": "" if query.get("open") == data["group"] else data["group"]}
+            return {self.address: Replacement(query), **self.listing(query, chosen)}
         if name == "unselect":
             return {self.selected: [], **self.listing(query, [])}
         if name == "notes":
@@ -283,7 +348,7 @@ class _Page:
     def notes_dialog(self, run: int, name: str, own: list[str]) -> Element:
         """Return the dialog of a run."""
         known = sorted({*self.runs.run_facets()["tags"], *filter(None, own)})
-        return view.notes_dialog(run, name, own, known, self.studio.run.list_notes(run))
+        return notes_dialog(run, name, own, known, self.studio.run.list_notes(run))
 
     @handler
     def save_notes(self, event: gr.EventData) -> None:
@@ -304,16 +369,43 @@ def statuses(form: Mapping[str, str]) -> Sequence[str] | None:
     return [word for word in form["status"].split(",") if word] or ENDED
 
 
+def run_filter(query: Query) -> RunFilter:
+    """Return the filter of the address; jobs of runs are included if their kind, or any kind, is chosen."""
+    form = {**DEFAULTS, **query}
+    given = {name: form[name] for name in ("search", *FACETS)} | {"status": statuses(form), "jobs": bool(form["kind"])}
+    given["kind"] = "" if form["kind"] == ANY else form["kind"]
+    order = "sort" if form["sort"] in get_args(RunSort) else "sort_by"
+    return validated(RunFilter, {**given, order: form["sort"]})
+
+
+def chosen_columns(query: Query) -> list[str]:
+    """Return the settings and metrics of the address that the table shows."""
+    return [name for name in query.get("columns", "").split(",") if name][:MAX_COLUMNS]
+
+
+def own_choices(value: str) -> list[tuple[str, str]]:
+    """Return a choice for a setting by which runs are grouped."""
+    return [] if value in ("", "seed") else [(value, value)]
+
+
+def sort_choices(value: str) -> list[tuple[str, str]]:
+    """Return the orders, and that of a column if it is another one."""
+    name = value.removeprefix("-")
+    known = value in [order for _, order in SORTS]
+    return SORTS if known else [*SORTS, (f"{name}, descending" if value.startswith("-") else name, value)]
+
+
 def is_filtered(query: Query) -> bool:
     """Return whether a filter hides finished runs."""
-    return any(query.get(name) for name in DEFAULTS if name != "sort")
+    return any(query.get(name) for name in DEFAULTS if name not in TABLE)
 
 
 def facet_choices(name: str, facets: dict[str, list[str]], value: str) -> JsonObject:
     """Return the choices of a filter; it is hidden if there is nothing to choose."""
     found = facets[FACETS[name]]
-    known = [*found, *([value] if value and value not in found else [])]
-    choices = [(f"any {name}", ""), *((f"#{item}" if name == "tag" else item, item) for item in known)]
+    known = [*found, *([value] if value and value not in (*found, ANY) else [])]
+    first = [("runs", ""), ("runs and jobs", ANY)] if name == "kind" else [(f"any {name}", "")]
+    choices = [*first, *((f"#{item}" if name == "tag" else item, item) for item in known)]
     return gr.update(choices=choices, visible=len(found) > 1 or bool(value) or "hidden")
 
 
@@ -325,12 +417,16 @@ def act(studio: Studio, data: Mapping[str, str], chosen: list[int]) -> list[int]
         (runs.pause_queue if name == "pause_queue" else runs.resume_queue)()
     elif name == "move":
         runs.move_run(ids[0], None if data["before"] == "end" else int(data["before"]))
+    elif name == "restore":
+        gr.Info(f"{runs.restore_run(ids[0]).name} was restored.")
+    elif name == "add_example":
+        runs.add_example_runs()
     elif name == "delete_schedule":
         runs.delete_schedule(int(data["schedule"]))
     elif name == "delete":
         deleted = runs.delete_runs(ids)
         if count := len(deleted.deleted):
-            gr.Info("1 run was deleted." if count == 1 else f"{count} runs were deleted.")
+            gr.Info(f"{plural(count, 'run')} deleted. Restore with the status “deleted”.")
         for kept in deleted.kept:
             gr.Warning(kept.reason)
         return [run for run in chosen if run not in deleted.deleted]

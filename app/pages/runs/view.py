@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from app.common.quantities import duration, number
+from app.common.quantities import duration, number, plural
 from app.common.urls import page_url
+from app.components.elements.run_groups import column_title, group_row, value_cell
 from app.components.elements.sparkline import sparkline
 from app.components.nodes import Attribute, Element, Node, action, badge, el, empty, page_button, progress, time_ago
+from app.endpoints.compare import MAX_RUNS
 from app.endpoints.run import ACTIONS
 from app.endpoints.runs import ActiveRuns, QueueStatus, RunRow
 from app.forms.run_form import FIRST_PRESET
-from jobs.db.models import JobLog, NoteSummary, ScheduledRun
+from jobs.db.models import JobLog, ScheduledRun
 from jobs.db.paging import Page
-from jobs.db.queries.notes import MAX_CHARS
+from jobs.db.queries.run_groups import RunGroup
+from jobs.queue.trash import DeletedRun
 
 HEARTBEAT_SECONDS = 60.0
 """Seconds without a heartbeat after which a card says so."""
-COLUMNS: tuple[tuple[str, str, str], ...] = (
-    ("Status", "", ""),
-    ("Run", "name", ""),
+Column = tuple[str, str, str]
+"""Title, first order of a click, and class of a column."""
+FIRST: tuple[Column, ...] = (("Status", "", ""), ("Run", "name", ""))
+FACTS: tuple[Column, ...] = (
     ("Environment", "environment", "runs-wide"),
     ("Method", "", "runs-wide"),
     ("Model", "", "runs-wide"),
-    ("Reward", "-reward", "rl-num"),
-    ("", "", ""),
-    ("Steps", "", "rl-num runs-wide"),
-    ("Duration", "", "rl-num runs-wide"),
-    ("Ended", "-ended", ""),
 )
-"""Title, first order of a click, and class of each column."""
+REWARD: tuple[Column, ...] = (("Reward", "-reward", "rl-num"), ("", "", ""))
+PROGRESS: tuple[Column, ...] = (("Steps", "", "rl-num runs-wide"), ("Duration", "", "rl-num runs-wide"))
+LAST: tuple[Column, ...] = (("Ended", "-ended", ""),)
+"""The table's columns; chosen ones replace `FACTS` and `PROGRESS`."""
 
 
 def stack(*children: Node) -> Element:
@@ -81,6 +83,7 @@ def no_runs(writable: bool) -> Element:
         "The preset first_look takes three to six minutes on two cores and shows every part; the quickstart takes "
         "20 to 30 and shows an effect.",
         link if writable else None,
+        action("Add the example", "add_example") if writable else None,
     )
 
 
@@ -196,19 +199,77 @@ def _queued(run: RunRow, place: int, above: int | str | None, below: int | str |
 
 # -- list --------------------------------------------------------------------------------------------------------------
 def runs_table(
-    page: Page[RunRow], selected: Collection[int], sort: str, title: str = "Finished", *, filtered: bool, writable: bool
+    page: Page[RunRow] | Page[RunGroup],
+    selected: Collection[int],
+    sort: str,
+    title: str = "Finished",
+    *,
+    filtered: bool,
+    writable: bool,
+    columns: Sequence[str] = (),
+    members: Sequence[RunRow] = (),
 ) -> Element:
-    """Return the heading, the bar of the selection and the table of runs."""
-    bar = _selection(page.rows, selected, writable) if selected else None
+    """Return the heading, the bar of the selection and the table of runs, or of groups with the runs of one of them.
+
+    Args:
+        page: The rows.
+        selected: Numbers of the selected runs.
+        sort: Order of the rows.
+        title: Heading.
+        filtered: A filter hides runs.
+        writable: The server changes runs.
+        columns: Settings and metrics with a column each.
+        members: The runs of the unfolded group.
+    """
+    runs = [*members, *(row for row in page.rows if isinstance(row, RunRow))]
+    bar = _selection(runs, selected, writable, len(page.rows) > len(runs)) if selected else None
     if not page.rows:
         clear = action("Clear filters", "clear", trigger="select") if filtered else None
         return stack(bar, empty("No runs match" if filtered else "No run has finished yet", clear))
     every = el("input", type="checkbox", aria_label="Select all of this page", data_change="select_all",
-               checked=all(run.id in selected for run in page.rows))  # fmt: skip
-    header = el("tr", el("th.runs-box", every), [_header(*column, sort) for column in COLUMNS], el("th"))
-    rows = [_row(run, run.id in selected, writable) for run in page.rows]
+               checked=all(run in selected for row in page.rows for run in run_ids(row)))  # fmt: skip
+    chosen = [(name, f"-{name}", "rl-num") for name in columns]
+    shown = [*FIRST, *chosen, *REWARD, *LAST] if columns else [*FIRST, *FACTS, *REWARD, *PROGRESS, *LAST]
+    header = el("tr", el("th.runs-box", every), [_header(*column, sort) for column in shown], el("th"))
+    rows = []
+    for row in page.rows:
+        if isinstance(row, RunRow):
+            rows.append(_row(row, row.id in selected, writable, columns))
+            continue
+        opened = [run for run in members if run.id in row.runs]
+        rows.append(group_row(row, selected, columns, bool(opened)))
+        rows += [_row(run, run.id in selected, writable, columns, "runs-member") for run in opened]
     heading = el("h2", title, el("span.rl-muted.rl-num", f"{page.total:,}"))
     return stack(el("section.rl-stack", heading, bar, _table(header, rows), data_part="list", aria_label=title))
+
+
+def run_ids(row: RunRow | RunGroup) -> list[int]:
+    """Return the numbers of the runs of a row."""
+    return [row.id] if isinstance(row, RunRow) else row.runs
+
+
+def deleted_table(deleted: Sequence[DeletedRun], writable: bool) -> Element:
+    """Return the deleted runs with what people entered about them."""
+    if not deleted:
+        return stack(empty("No deleted run", "Deleted runs stay here until the trash is emptied."))
+    rows = []
+    for run in deleted:
+        counts = [plural(run.labels, "label"), plural(run.notes, "note"), *(f"#{tag}" for tag in run.tags)]
+        facts = el("span.rl-muted.rl-small", f" #{run.run} · {' · '.join(counts)}")
+        restore = action("Restore", "restore", style="rl-small", run=run.run, aria_label=f"Restore {run.name}")
+        rows.append(
+            el(
+                "tr",
+                el("td.runs-status", badge(run.status)),
+                el("td.runs-main", el("b", run.name), facts),
+                el("td.runs-wide", run.environment),
+                el("td.runs-wide", run.method or run.kind),
+                el("td.rl-muted.runs-when", "deleted ", time_ago(run.deleted)),
+                el("td.runs-tools", restore if writable else None),
+            )
+        )
+    heading = el("h2", "Deleted", el("span.rl-muted.rl-num", f"{len(deleted):,}"))
+    return stack(el("section.rl-stack", heading, _table(None, rows), aria_label="Deleted"))
 
 
 def unreadable(message: str) -> Element:
@@ -217,8 +278,8 @@ def unreadable(message: str) -> Element:
     return stack(el("div.rl-empty", text, action("Clear filters", "clear", trigger="select")))
 
 
-def pager(page: Page[RunRow]) -> Element | None:
-    """Return the positions of the shown runs, and links to the pages before and after."""
+def pager(page: Page[RunRow] | Page[RunGroup]) -> Element | None:
+    """Return the positions of the shown rows, and links to the pages before and after."""
     if not page.rows:
         return None
     last = page.first + len(page.rows) - 1
@@ -236,11 +297,13 @@ def _header(title: str, order: str, style: str, sort: str) -> Element:
     if sort.removeprefix("-") == key:
         arrow, direction = (" ↓", "descending") if is_down else (" ↑", "ascending")
         order = key if is_down else f"-{key}"
-    button = el("button.runs-sort", title, arrow, data_action="sort", data_sort=order, data_trigger="select")
+    short = column_title(title)
+    button = el("button.runs-sort", short, arrow, data_action="sort", data_sort=order, data_trigger="select",
+                title=title if short != title else None)  # fmt: skip
     return el("th", button, class_=style, scope="col", aria_sort=direction)
 
 
-def _row(run: RunRow, selected: bool, writable: bool) -> Element:
+def _row(run: RunRow, selected: bool, writable: bool, columns: Sequence[str] = (), style: str = "") -> Element:
     run_id, name = run.id, run.name
     took = None if run.started is None or run.ended is None else run.ended - run.started
     box = el("input", type="checkbox", checked=selected, aria_label=f"Select {name}", data_change="select",
@@ -263,25 +326,33 @@ def _row(run: RunRow, selected: bool, writable: bool) -> Element:
             _remark(run.detail, run.detail) if has_reason else None,
             _remark(f"✎ {run.latest_note}{more}", run.latest_note) if run.latest_note else None,
         ),
-        el("td.runs-wide", run.environment),
-        el("td.runs-wide", run.method if run.kind == "train" else run.kind),
-        el("td.runs-wide.rl-muted", run.model),
-        el("td.rl-num.runs-reward", number(run.reward)),
+        [value_cell(column, run.values.get(column)) for column in columns] if columns else _facts(run),
+        el("td.rl-num", number(run.reward), data_label="reward"),
         el("td.runs-spark", sparkline(run.rewards, 84, 22)),
-        el("td.rl-num.runs-wide", f"{number(run.done)}/{number(run.total)}" if run.total else "–"),
-        el("td.rl-num.runs-wide", duration(took)),
+        None
+        if columns
+        else [
+            el("td.rl-num.runs-wide", f"{number(run.done)}/{number(run.total)}" if run.total else "–"),
+            el("td.rl-num.runs-wide", duration(took)),
+        ],
         el("td.rl-muted.runs-when", time_ago(run.ended or run.created)),
         el("td.runs-tools", dialogues, _menu(run, writable)),
+        class_=style or None,
         data_run=run_id,
         data_key=f"run{run_id}",
     )
+
+
+def _facts(run: RunRow) -> list[Element]:
+    kind = run.method if run.kind == "train" else run.kind
+    return [el("td.runs-wide", run.environment), el("td.runs-wide", kind), el("td.runs-wide.rl-muted", run.model)]
 
 
 def _remark(text: str, title: str) -> Element:
     return el("div.rl-small.rl-muted.runs-note", text, title=title)
 
 
-def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool) -> Element:
+def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool, grouped: bool) -> Element:
     def permitted(name: str) -> list[RunRow]:
         return [run for run in rows if writable and run.id in selected and name in ACTIONS.get(run.status, ())]
 
@@ -289,14 +360,19 @@ def _selection(rows: Sequence[RunRow], selected: Collection[int], writable: bool
         return ",".join(str(run.id) for run in listed)
 
     resumable, deletable = permitted("resume"), permitted("delete")
-    several = ",".join(map(str, sorted(selected)))
-    compare = el("a.rl-button.rl-small.runs-compare", "Compare", href=page_url("compare", runs=several))
-    if len(selected) < 2:
-        compare = el("button.rl-button.rl-small", "Compare", disabled=True, title="Select two runs or more")
+    several = ",".join(map(str, sorted(selected))) if len(selected) > 1 else ""
+    compare = el(
+        "a.rl-button.rl-small.runs-compare",
+        "Compare",
+        href=page_url("compare", runs=several, seeds=1 if grouped else None),
+    )
+    if not 1 < len(selected) <= MAX_RUNS:
+        compare = el("button.rl-button.rl-small", "Compare", disabled=True, title=f"Select 2 to {MAX_RUNS} runs")
     return el(
         "div.rl-row.runs-bulk",
         el("b", f"{len(selected)} selected", role="status"),
         compare,
+        action("Show differing settings", "differing", style="rl-small", trigger="select") if several else None,
         action(f"Resume {len(resumable)}", "resume", style="rl-small", run=ids(resumable)) if resumable else None,
         action(f"Delete {len(deletable)}…", "delete", style="rl-small rl-danger", run=ids(deletable),
                confirm=_delete_text(deletable)) if deletable else None,
@@ -309,7 +385,7 @@ def _delete_text(rows: Sequence[RunRow]) -> str:
     name, their = (rows[0].name, "its") if len(rows) == 1 else (f"{len(rows)} runs", "their")
     return (
         f"Delete {name} with {their} dialogues, labels, notes and checkpoints? "
-        f"{their.capitalize()} files stay in the workspace's trash for a while."
+        "With the status “deleted” you can restore all of it, by default for 30 days."
     )
 
 
@@ -414,55 +490,4 @@ def _menu(run: RunRow, writable: bool) -> Element:
             changes if writable else None,
         ),
         data_key=f"menu{run_id}",
-    )
-
-
-# -- dialog ------------------------------------------------------------------------------------------------------------
-def notes_dialog(
-    run: int, name: str, tags: Collection[str], known: Sequence[str], notes: Sequence[NoteSummary]
-) -> Element:
-    """Return the dialog of tags and notes.
-
-    Args:
-        run: Number of the run.
-        name: Name of the run.
-        tags: Tags of the run.
-        known: Tags of all runs.
-        notes: Notes on the run.
-    """
-    title = f"Tags and notes of {name}"
-    boxes = [
-        el("label.rl-row", el("input", type="checkbox", name="tag", value=tag, checked=tag in tags), tag)
-        for tag in known
-    ]
-    listed = [
-        el(
-            "li",
-            el("div.runs-note", note.text),
-            el(
-                "div.rl-row.rl-small.rl-muted",
-                time_ago(note.time),
-                el("label.rl-row", el("input", type="checkbox", name="deleted", value=note.id), "Delete"),
-            ),
-        )
-        for note in notes
-    ]
-    return el(
-        "dialog.rl-dialog.runs-dialog",
-        el(
-            "form.rl-page",
-            el("h2", title),
-            el("fieldset", el("legend", "Tags"), boxes) if boxes else None,
-            el("label", "New tags", el("input", type="text", name="new", placeholder="separated by commas")),
-            el("ul", listed, aria_label="Notes") if listed else None,
-            el("label", "New note", el("textarea", name="note", maxlength=MAX_CHARS)),
-            el(
-                "div.rl-actions",
-                action("Cancel", "close"),
-                el("button.rl-button.rl-primary", "Save", type="submit"),
-            ),
-            data_run=run,
-        ),
-        aria_label=title,
-        data_key=f"notes{run}",
     )

@@ -8,16 +8,29 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field
-from sqlalchemy import ColumnElement, Select, String, TableClause, case, cast, delete, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, String, TableClause, cast, delete, exists, func, or_, select
 from sqlmodel import Session, col
 
 from jobs.db.columns import table_of
 from jobs.db.dialogue_models import DialogueRow, HintCount, RecordRow, RescoredHint, RescoreSummary, TaskRow, TurnRow
 from jobs.db.engine import SCHEMA_VERSION_KEY, Database
 from jobs.db.errors import unknown_run
-from jobs.db.models import Checkpoint, LeakLabel, Log, Metric, Note, OpenedHint, Run, RunStatus, Setting, Stage, Tag
+from jobs.db.models import (
+    Checkpoint,
+    LeakLabel,
+    Log,
+    Metric,
+    Note,
+    OpenedHint,
+    Run,
+    RunStatus,
+    RunValue,
+    Setting,
+    Stage,
+    Tag,
+)
 from jobs.db.paging import LIMIT, Key, Page, page_of
-from jobs.db.queries import hint_values, run_queue
+from jobs.db.queries import hint_values, run_queue, run_values
 from jobs.db.search import TEXTS, clean, split_terms
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.run import BaseRun
@@ -26,6 +39,8 @@ from rl2f_core.types import FrozenModel
 
 RunSort = Literal["created", "-created", "name", "-name", "reward", "-reward", "ended", "-ended", "environment",
                   "-environment"]  # fmt: skip
+JOB_KINDS = ("export", "model_export", "preflight", "fork", "hint_value", "rescore")
+"""Kinds of runs that are jobs of other runs, see `RunFilter.jobs`."""
 T = TypeVar("T")
 _run = table_of(Run).c
 
@@ -34,7 +49,8 @@ class RunFilter(FrozenModel):
     """Conditions on runs, and their order; an empty field matches all."""
 
     search: str = Field("", max_length=300)
-    """Words that must all occur in name, environment, method, model, tags or notes."""
+    """Words that must all occur in name, environment, method, model, tags or notes; a word such as `hint_effect>0.1`,
+    `learning_rate<=1e-3` or `tag=good` compares a metric, a setting or a tag."""
     status: Sequence[RunStatus] | None = None
     """Permitted statuses; None permits all."""
     kind: str = Field("", max_length=300)
@@ -45,28 +61,42 @@ class RunFilter(FrozenModel):
     """Method of the last stage, e.g. `rl2f`."""
     tag: str = Field("", max_length=300)
     """A tag."""
+    jobs: bool = True
+    """Include exports, preflights, forks and other jobs of a run."""
+    group: str = Field("", max_length=300)
+    """Key of a group; see `list_run_groups`."""
     sort: RunSort = "-created"
     """Order, descending with a leading `-`; runs without a value come last."""
+    sort_by: str = Field("", max_length=300)
+    """Metric or setting that orders the runs instead of `sort`, e.g. `-hint_effect`; runs without it come last."""
 
 
 def page(db: Database, filter: RunFilter = RunFilter(), cursor: str | None = None, limit: int = LIMIT) -> Page[Run]:
     """Return one page of runs."""
-    where = _where(filter)
+    where = matches(filter)
     with db.read() as session:
         total = session.scalars(select(func.count()).select_from(Run).where(*where)).one()
-        return page_of(session, select(Run).where(*where), _keys(filter.sort), cursor, limit, total)
+        return page_of(session, select(Run).where(*where), _keys(filter), cursor, limit, total)
 
 
-def _where(filter: RunFilter) -> list[ColumnElement[bool]]:
+def matches(filter: RunFilter) -> list[ColumnElement[bool]]:
     equal = {"kind": filter.kind, "environment": filter.environment, "method": filter.method}
     where = [_run[name] == value for name, value in equal.items() if value]
     if filter.status:
         where.append(_run.status.in_(filter.status))
     if filter.tag:
         where.append(exists().where(col(Tag.run_id) == _run.id, col(Tag.tag) == filter.tag))
+    if not filter.jobs:
+        where.append(_run.kind.not_in(JOB_KINDS))
+    if filter.group:
+        name, sign, _ = filter.group.partition("=")
+        where.append(run_values.key_column(name if sign else "seed") == filter.group)
     for word in split_terms(filter.search):
+        compared = run_values.condition(word)
         where.append(
-            or_(
+            compared
+            if compared is not None
+            else or_(
                 *(_run[name].icontains(word, autoescape=True) for name in ("name", "environment", "method", "model")),
                 exists().where(col(Tag.run_id) == Run.id, col(Tag.tag).icontains(word, autoescape=True)),
                 exists().where(col(Note.run_id) == Run.id, col(Note.text).icontains(word, autoescape=True)),
@@ -76,12 +106,16 @@ def _where(filter: RunFilter) -> list[ColumnElement[bool]]:
     return where
 
 
-def _keys(sort: str) -> list[Key]:
+def _keys(filter: RunFilter) -> list[Key]:
+    sort = filter.sort_by or filter.sort
     name, down = sort.removeprefix("-"), sort.startswith("-")
+    if filter.sort_by:
+        number, text = run_values.value_of(name, "number"), run_values.value_of(name, "text")
+        return [*run_values.value_keys(number, text, down), Key(_run.id, down)]
     column = _run[name]
     keys = [Key(column, down), Key(_run.id, down)]
-    if name in ("reward", "ended"):  # runs without a value come last in either direction
-        return [Key(case((column.is_(None), 1), else_=0)), Key(func.coalesce(column, 0.0), down), keys[1]]
+    if name in ("reward", "ended"):
+        return [*run_values.value_keys(column, None, down), keys[1]]
     return keys if name == "created" else [Key(func.lower(column, type_=String), down), keys[1]]
 
 
@@ -139,13 +173,19 @@ def add(db: Database, run: Run) -> Run:
     """Store a new run with the stages of its configuration."""
     with db.write() as session:
         run.created = run.created or time.time()
-        session.add(run)
-        session.flush()
-        planned = planned_stages(run)
-        session.add_all(planned)
-        if planned and run.total is None:
-            run.total = float(sum(stage.steps for stage in planned))
+        add_in_session(session, run)
     return run
+
+
+def add_in_session(session: Session, run: Run) -> None:
+    """Store a new run with the stages and settings of its configuration."""
+    session.add(run)
+    session.flush()
+    planned = planned_stages(run)
+    session.add_all(planned)
+    run.group_key = run_values.index_config(session.connection(), run.id, run.config)
+    if planned and run.total is None:
+        run.total = float(sum(stage.steps for stage in planned))
 
 
 def planned_stages(run: Run) -> list[Stage]:
@@ -182,7 +222,7 @@ def remove(db: Database, run_id: int) -> None:
     with db.write() as session:
         run = get_in_session(session, run_id)
         forget_events(session, run_id)
-        for model in (LeakLabel, OpenedHint, Note, Tag):
+        for model in (LeakLabel, OpenedHint, Note, Tag, RunValue):
             session.execute(delete(model).where(table_of(model).c.run_id == run_id))
         session.delete(run)
 
@@ -200,6 +240,7 @@ def forget_events(session: Session, run_id: int) -> None:
         session.execute(delete(table).where(table.c[key].in_(dialogues)))
     for model in (DialogueRow, TaskRow, HintCount, RescoredHint, RescoreSummary, Log, Metric, Checkpoint, Stage):
         session.execute(delete(model).where(table_of(model).c.run_id == run_id))
+    session.execute(delete(RunValue).where(col(RunValue.run_id) == run_id, ~col(RunValue.is_setting)))
 
 
 def queued(db: Database) -> list[Run]:

@@ -85,6 +85,27 @@ def test_checkpoints_of_two_runs_are_paired_and_seeds_are_merged(
     assert len(effect["values"]) == 2 and effect["above"].endswith("of 2")
 
 
+def test_two_configurations_are_compared_over_their_common_seeds_and_unequal_settings_are_named(
+    compare: CompareEndpoints, context: Context, run: Run
+) -> None:
+    add_run(context.db, context.workspace, "2-small", seed=1, shift=-0.4)
+    longer = {"max_turns": 3, "max_new_tokens": 16}
+    for number, seed in ((3, 0), (4, 1)):
+        add_run(context.db, context.workspace, f"{number}-more", seed=seed, name="more", rollout=longer)
+    assert compare.compare_runs([1, 2, 3, 4])["unequal"] == {"token limits": ["rollout.max_new_tokens"]}
+    found = compare.compare_evaluations([1, 2, 3, 4], merge_seeds=True)
+    table = found["merged"][0]
+    assert (table["group"], table["seeds"], len(found["merged"])) == ("small ×2 against more ×2", ["0", "1"], 3)
+    assert [row["quantity"] for row in table["rows"]] == ["difference of cum_acc", "difference of hint_effect"]
+    assert {row["checkpoint"] for row in table["rows"]} == {"more ×2 − small ×2"} and "[" in table["rows"][0]["mean"][
+        "text"
+    ]
+    add_run(context.db, context.workspace, "5-late", seed=5, name="late", lora={"rank": 4})
+    add_run(context.db, context.workspace, "6-late", seed=6, name="late", lora={"rank": 4})
+    apart = compare.compare_evaluations([1, 2, 5, 6], merge_seeds=True)
+    assert "no evaluated seed in common" in apart["not_compared"] and len(apart["merged"]) == 2
+
+
 def test_a_run_without_evaluation_has_an_empty_table(compare: CompareEndpoints, context: Context, run: Run) -> None:
     add_run(context.db, context.workspace, "2-small", evaluated=False)
     found = compare.compare_evaluations([1, 2])

@@ -13,9 +13,21 @@ from app.common.context import Context
 from app.common.quantities import duration, number
 from app.components.elements.sparkline import sparkline
 from app.endpoints.studio import Studio
-from app.pages.runs.page import NEW_USER, _Page, act, ended_runs, facet_choices, is_filtered, statuses, view
+from app.pages.runs.page import (
+    NEW_USER,
+    _Page,
+    act,
+    ended_runs,
+    facet_choices,
+    is_filtered,
+    run_filter,
+    sort_choices,
+    statuses,
+    view,
+)
 from jobs.db.models import Run
-from jobs.db.queries import runs
+from jobs.db.queries import run_values, runs
+from rl2f_core.config.presets import preset
 
 EVIL = "<img src=x onerror=alert(1)> ${alert(1)} {{alert(1)}}"
 
@@ -130,6 +142,54 @@ def test_an_empty_status_means_finished_runs() -> None:
     assert statuses({"status": "any"}) is None
     assert statuses({"status": "failed,stopped"}) == ["failed", "stopped"]
     assert not is_filtered({"search": "", "sort": "name"}) and is_filtered({"search": "x", "sort": "name"})
+
+
+def test_jobs_of_runs_are_shown_only_with_their_kind_or_any_kind() -> None:
+    assert not run_filter({}).jobs and run_filter({"kind": "export"}).jobs
+    every = run_filter({"kind": "any"})
+    assert every.jobs and every.kind == ""
+
+
+def test_an_order_that_is_no_column_of_runs_is_that_of_a_metric() -> None:
+    assert run_filter({"sort": "-hint_effect"}).sort_by == "-hint_effect"
+    assert run_filter({"sort": "name"}).sort == "name" and not run_filter({"sort": "name"}).sort_by
+    assert sort_choices("-rollout.max_turns")[-1] == ("rollout.max_turns, descending", "-rollout.max_turns")
+
+
+def test_groups_show_means_and_unfold_to_their_runs(studio: Studio) -> None:
+    seeds = [add(studio, f"r{seed}", "succeeded", seed=seed, config=f"seed: {seed}\nkind: eval\n") for seed in (0, 1)]
+    for run, reward in zip(seeds, (0.2, 0.4), strict=True):
+        with studio.context.db.write() as session:
+            run_values.put(session.connection(), run, {"reward": reward})
+    page = studio.runs.list_run_groups(columns=["reward"])
+    folded = json.dumps(view.runs_table(page, [], "name", filtered=False, writable=True), ensure_ascii=False)
+    assert "0.300 ± 0.141" in folded and "seeds 0, 1" in folded and f"/run?run={seeds[0]}" not in folded
+    assert f"/compare?runs={seeds[1]},{seeds[0]}&seeds=1" in folded
+    with gr.Blocks():
+        runs_page = _Page(studio)
+    query = {"group": "seed", "open": page.rows[0].key}
+    assert [run.id for run in runs_page.members(query)] == seeds[::-1]
+    opened = json.dumps(runs_page.listing(query, [])[runs_page.table])
+    assert all(f'"/run?run={run}"' in opened for run in seeds)
+
+
+def test_one_click_shows_the_settings_that_differ_between_the_selected_runs(studio: Studio) -> None:
+    chosen = [add(studio, f"r{n}", "succeeded", config=f"seed: 0\nrollout: {{max_turns: {n}}}\n") for n in (3, 5)]
+    with gr.Blocks():
+        page = _Page(studio)
+    event = gr.EventData(None, {"action": "differing"})
+    updates = page.browse(event, {}, chosen, NEW_USER, *(default for _, default in page.filters.fields.values()))
+    assert updates[page.address] == {"columns": "rollout.max_turns"}
+    assert "max_turns" in json.dumps(updates[page.table])
+
+
+def test_deleted_runs_are_listed_with_a_button_that_restores_them(studio: Studio) -> None:
+    run = studio.context.queue.add(preset("quickstart").text, start=False)
+    act(studio, {"action": "delete", "run": str(run.id)}, [])
+    listed = json.dumps(view.deleted_table(studio.runs.list_deleted_runs(), writable=True))
+    assert '"data-action": "restore"' in listed and f'"data-run": {run.id}' in listed
+    act(studio, {"action": "restore", "run": str(run.id)}, [])
+    assert [row.id for row in studio.runs.list_runs().rows] == [run.id] and not studio.runs.list_deleted_runs()
 
 
 def test_a_filter_offers_what_there_is_and_keeps_what_is_chosen(studio: Studio) -> None:

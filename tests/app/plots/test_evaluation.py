@@ -13,7 +13,6 @@ from app.plots.comparison import (
     ComparedRun,
     checkpoint_difference,
     config_differences,
-    flatten,
     overlay,
     paired_rows,
     seed_groups,
@@ -34,6 +33,7 @@ from app.plots.summary_cards import cards
 from jobs.db.engine import Database
 from jobs.db.models import Metric
 from jobs.db.queries import metrics, outcomes
+from jobs.db.queries.run_values import flatten
 from jobs.workspace import Workspace
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.levels.report import LevelInfo, build_levels

@@ -107,6 +107,20 @@ def test_an_unknown_order_and_a_place_of_another_list_are_plain_errors(db: Datab
         runs.page(db, RunFilter(sort="created"), place)
 
 
+def test_the_version_of_a_run_increases_when_a_job_of_it_is_added_starts_or_ends(db: Database) -> None:
+    parent = add(db, 1)
+    seen = [runs.version(db, parent)]
+    job = add(db, 2, kind="eval", parent=parent)
+    seen.append(runs.version(db, parent))
+    runs.update(db, job, status="running")
+    seen.append(runs.version(db, parent))
+    runs.update(db, job, done=3.0)
+    assert runs.version(db, parent) == seen[-1]
+    runs.update(db, job, status="succeeded")
+    seen.append(runs.version(db, parent))
+    assert seen == sorted(set(seen))
+
+
 @pytest.mark.parametrize("unknown", [99, 0, -1, 2**40, 2**70])
 def test_an_unknown_run_is_a_plain_error_everywhere(unknown: int, db: Database) -> None:
     asked: list[Any] = [runs.get, runs.stages, runs.checkpoints, runs.logs, runs.tags, metrics.steps, metrics.names]

@@ -20,14 +20,15 @@ from jobs_helpers import (
     until_status,
     write_events,
 )
+from sqlalchemy import select
 
 from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.errors import StoreReadOnlyError, UnknownRunError
-from jobs.db.models import Run
-from jobs.db.queries import runs
+from jobs.db.models import LeakLabel, Run
+from jobs.db.queries import notes, runs
 from jobs.ingest.ingester import ingest
-from jobs.queue import run_dirs
+from jobs.queue import run_dirs, trash
 from jobs.queue.queue import Queue
 from jobs.queue.slots import Slots, free_slots
 from jobs.queue.status import transition
@@ -290,6 +291,41 @@ def test_a_deleted_run_is_only_in_the_trash(queue: Queue) -> None:
     (name,) = run_dirs.list_trash(queue.workspace)
     assert name.endswith(run.folder) and (queue.workspace.trash / name / "events.jsonl").is_file()
     assert abs(run_dirs.list_trash(queue.workspace)[name] - time.time()) < 60
+
+
+def test_a_deleted_run_is_restored_with_what_people_entered_and_its_dialogues(queue: Queue) -> None:
+    run = queue.add(counting(), start=False)
+    write_events(queue, run)
+    runs.set_tags(queue.db, run.id, ["good"])
+    notes.add(queue.db, run.id, "my best run")
+    label = LeakLabel(run_id=run.id, event_id="dialogue:0", turn=0, annotator="Ada", label="leak", time=1.0)
+    with queue.db.write() as session:
+        session.add(label)
+    queue.delete(run.id)
+    (deleted,) = trash.deleted_runs(queue.workspace)
+    assert (deleted.run, deleted.labels, deleted.notes, deleted.tags) == (run.id, 1, 1, ["good"])
+    other = queue.add(counting(), start=False)
+    assert queue.restore(run.id).id == run.id != other.id and trash.deleted_runs(queue.workspace) == []
+    queue.sync_workers()
+    again = runs.get(queue.db, run.id)
+    assert (again.name, again.status, again.created) == (run.name, "stopped", run.created)
+    assert events(queue, run.id) == ["dialogue:0"] and runs.tags(queue.db, run.id) == ["good"]
+    assert [note.text for note in notes.of_run(queue.db, run.id)] == ["my best run"]
+    with queue.db.read() as session:
+        (stored,) = session.scalars(select(LeakLabel))
+    assert (stored.event_id, stored.annotator, stored.label) == ("dialogue:0", "Ada", "leak")
+    assert not (queue.workspace.folder(run.folder) / trash.RECORD).exists()
+
+
+def test_a_run_that_is_not_in_the_trash_is_not_restored(queue: Queue) -> None:
+    run = queue.add(counting(), start=False)
+    with pytest.raises(RunError, match=f"Run {run.id} is not in the trash"):
+        queue.restore(run.id)
+    queue.delete(run.id)
+    queue.workspace.folder(run.folder).mkdir()
+    with pytest.raises(RunError, match="exists already"):
+        queue.restore(run.id)
+    assert [item.run for item in trash.deleted_runs(queue.workspace)] == [run.id] and runs.page(queue.db).total == 0
 
 
 def test_a_run_that_another_needs_is_not_deleted(queue: Queue, tmp_path: Path) -> None:
