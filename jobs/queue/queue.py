@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -222,9 +223,13 @@ class Queue:
         with self.db.write() as session:
             if store.paused(session):
                 return []
+            unfinished = store.unfinished(session)
             free = free_slots(slots, [run.device for run in store.active(session)])
             for run in store.queued(session):
                 device = slot_class(run.device)
+                if any(r.folder != run.folder and starts_from(run, r) for r in unfinished):
+                    run.detail = "waits for the run in start_from"
+                    continue
                 if capacity is not None and device != "none":
                     slot, reason = capacity.reserve(run.config)
                 else:
@@ -282,7 +287,16 @@ class Queue:
 
 def _needs(run: Run, other: Run) -> bool:
     """Return whether a run reads the directory of another."""
-    return f"/{other.folder}/" in run.config or (run.parent == other.id and run.kind != other.kind)
+    return (
+        f"/{other.folder}/" in run.config
+        or starts_from(run, other)
+        or (run.parent == other.id and run.kind != other.kind)
+    )
+
+
+def starts_from(run: Run, other: Run) -> bool:
+    """Return whether a run copies its first stages from another one."""
+    return re.search(rf"^start_from: (.*/)?{re.escape(other.folder)}$", run.config, re.MULTILINE) is not None
 
 
 def _file_size(path: Path) -> int:

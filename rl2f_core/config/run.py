@@ -23,7 +23,7 @@ from rl2f_core.config.components import (
     wrapped_teacher,
 )
 from rl2f_core.config.evaluation import EvaluationConfig, PreflightConfig
-from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
+from rl2f_core.config.fields import BASIC_FIELD, RUN_REF, BaseConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.model import LoraConfig, ModelConfig, ResourcesConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
@@ -134,6 +134,9 @@ class RunConfig(BaseRun):
     """Stages in order."""
     preflight: PreflightConfig = Field(default_factory=PreflightConfig)
     """Check before the first on-policy stage."""
+    start_from: str | None = Field(None, max_length=4096, json_schema_extra=RUN_REF)
+    """Finished training run whose stages are the first ones of this run, with the same settings: they are copied, not
+    trained. Its directory, or the name of a directory beside that of this run."""
     retain_states: float = Field(0.0, ge=0, le=1)
     """Fraction of training steps, chosen by the run's seed, whose training state is kept for `rl2f reproduce`. Each
     state takes about 12 bytes of disk per trained weight, and 4 more with a KL reference."""
@@ -154,6 +157,15 @@ class RunConfig(BaseRun):
         if stage.lora is not None:
             return stage.lora
         return self.lora if stage.name == self.stages[0].name else self.lora.shape
+
+    def evaluated_checkpoints(self) -> list[str]:
+        """Return the checkpoint names of `evaluation.checkpoints`, in order; a reflector is not a policy."""
+        names: list[str] = []
+        reflector = self.rollout.reflector
+        policies = [s for s in self.stages if s.updates_weights and not (reflector and s.name == reflector.stage)]
+        for entry in self.evaluation.checkpoints:
+            names += [f"{s.name}@{s.steps}" for s in policies] if entry == "stages" else [entry]
+        return list(dict.fromkeys(names))
 
     def loc_of(self, stage: StageConfig, *field: str) -> tuple[str | int, ...]:
         """Return the location of a field of the stage with this name."""

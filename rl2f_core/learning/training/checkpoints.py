@@ -7,7 +7,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 from rl2f_core.common.file_io import sha256
-from rl2f_core.config.run import RunConfig
 from rl2f_core.learning.learner.state_files import StateFiles
 from rl2f_core.learning.training.curriculum import CurriculumTracker
 from rl2f_core.models.backends.base import Backend
@@ -102,13 +101,3 @@ def resume_position(
     if method:
         position["method"] = method
     return position
-
-
-def checkpoints_to_evaluate(config: RunConfig) -> list[str]:
-    """Return the checkpoint names of `evaluation.checkpoints`, in order; the reflector is not a policy to evaluate."""
-    names: list[str] = []
-    reflector = config.rollout.reflector
-    policies = [s for s in config.stages if s.updates_weights and not (reflector and s.name == reflector.stage)]
-    for entry in config.evaluation.checkpoints:
-        names += [f"{s.name}@{s.steps}" for s in policies] if entry == "stages" else [entry]
-    return list(dict.fromkeys(names))

@@ -53,7 +53,7 @@ def shrink_config(config: RunConfig) -> RunConfig:
     data["lora"] = _shrink_lora(data["lora"])
     data["rollout"] |= {"max_concurrent": 8, "max_seq_len": max(4096, data["rollout"]["max_seq_len"])}
     data["evaluation"] |= {"num_tasks": 1, "samples_per_task": 1, "max_turns": None, "checkpoints": []}
-    data |= {"tracking": None, "alerts": {}}
+    data |= {"tracking": None, "alerts": {}, "start_from": None}
     data["preflight"] |= {"num_tasks": 1, "samples_per_task": 2, "ignore_failure": True}
     has_solutions = not without_worked_solution(config.environment)
     data["stages"] = [_shrink_stage(stage, has_solutions) for stage in data["stages"]]

@@ -18,13 +18,15 @@ class Train(Kind[RunConfig]):
     def execute(self, config: RunConfig, context: RunContext) -> bool:
         """Train the remaining steps and evaluate; False if `context.stop` ended it early."""
         from rl2f_core.evaluation.evaluate import evaluate_run
-        from rl2f_core.learning.training.checkpoints import checkpoints_to_evaluate
+        from rl2f_core.learning.training.start_from import adopt_stages
         from rl2f_core.learning.training.trainer import Trainer
 
+        if config.start_from is not None and context.journal.resume_state is None:
+            adopt_stages(config, context, config.start_from)
         trainer = Trainer(config, context)
         if not trainer.run():
             return False
-        names = checkpoints_to_evaluate(config)
+        names = config.evaluated_checkpoints()
         sources = {name: None if name == "base" else context.run_dir.checkpoint(name) for name in names}
         models = trainer.engine.teacher.models
         if names and not evaluate_run(config, context, trainer.backend, sources, models):

@@ -123,6 +123,7 @@ def test_every_text_field_that_names_weights_takes_only_what_is_known() -> None:
     assert marked == {
         ("model", "name"): "models", ("lora", "init_adapter"): "checkpoints", ("local", "adapter"): "checkpoints",
         ("openai_api", "base_url"): "endpoints", ("llm", "prompt"): "prompts", ("self_critique", "prompt"): "prompts",
+        ("train", "start_from"): "runs", ("preflight", "start_from"): "runs",
         ("rescore", "run"): "runs", ("fork", "source"): "runs", ("hint_value", "source"): "runs",
         ("llm_judge", "prompt"): "files", ("rollout", "reprompt_template"): "prompts",
         ("rltf_fm", "critique_prompt"): "prompts", ("rl2f_self", "critique_prompt"): "prompts",

@@ -237,6 +237,20 @@ def test_waiting_runs_can_be_put_in_another_order(queue: Queue) -> None:
     assert queue.dispatch() == [b]
 
 
+def test_a_run_waits_for_the_run_whose_stages_it_copies(queue: Queue, tmp_path: Path) -> None:
+    warm = queue.add(counting(name="warm"), start=False)
+    user = queue.add(training(tmp_path, start_from=warm.folder))
+    with pytest.raises(RunError, match=f"needed by run {user.id}"):
+        queue.delete(warm.id or 0)
+    queue.resume(warm.id or 0)
+    assert queue.dispatch() == [warm.id]  # the second one in the queue
+    waiting = runs.get(queue.db, user.id or 0)
+    assert (waiting.status, waiting.detail) == ("queued", "waits for the run in start_from")
+    queue.abort(warm.id or 0)
+    until_status(queue, warm.id, "interrupted", "stopped", "failed", "succeeded", dispatch=False)
+    assert queue.dispatch() == [user.id]
+
+
 def test_a_paused_queue_starts_nothing(queue: Queue) -> None:
     run = queue.add(counting())
     queue.pause()
