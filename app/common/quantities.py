@@ -36,15 +36,25 @@ def parse_range(name: str, text: str) -> dict[str, float]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with few significant digits, such as `0.237` or `12,804`; `–` for None."""
+    """Return a number with few significant digits, such as `.237` or `12,804`; `–` for None."""
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
-    if size >= 1000:
-        return f"{value:,.0f}"
-    if float(value).is_integer():
-        return f"{value:.0f}"
-    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.{digits}f}"
+    if size < 10 and not float(value).is_integer():
+        return decimal(value, digits)
+    return f"{value:,.1f}".replace("-", "−") if 10 <= size < 100 and size % 1 else f"{value:,.0f}".replace("-", "−")
+
+
+def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
+    """Return a number with a fixed number of decimals, such as `.31`, `−.31` or `+1.20` (signed); `–` for None.
+
+    Reports use the same form: no zero before the point, and U+2212 as the minus sign.
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    text = f"{abs(value):.{digits}f}"
+    sign = "" if not float(text) else "−" if value < 0 else "+" if signed else ""
+    return f"{sign}{text.removeprefix('0') if digits else text}"
 
 
 def duration(seconds: float | None) -> str:
@@ -72,10 +82,7 @@ def plural(count: int, noun: str) -> str:
 
 def fraction(value: float | None) -> str:
     """Return e.g. `.94`, `1.00`, `.003` or `–`."""
-    if value is None:
-        return "–"
-    text = f"{abs(value):.3f}" if 0 < abs(value) < 0.005 else f"{abs(value):.2f}"
-    return f"{'−' if value < 0 and float(text) else ''}{text.removeprefix('0')}"
+    return decimal(value, 3 if value and abs(value) < 0.005 else 2)
 
 
 def ends(interval: Interval) -> str:

@@ -308,7 +308,7 @@ def place_labels(targets: Sequence[float], gap: float, low: float, high: float) 
 
 
 def value_text(value: Number, form: Format = "number") -> str:
-    """Format a fraction as `.31`, a count as `1,024`, another number as `0.2139`, None as `–`."""
+    """Format a fraction as `.31`, a count as `1,024`, another number as `.214`, None as `–`."""
     if value is None or not math.isfinite(value):
         return "–"
     if form == "difference":
@@ -317,7 +317,7 @@ def value_text(value: Number, form: Format = "number") -> str:
         return nonzero_number(value)
     if form == "count" or (abs(value) >= 1000 and float(value).is_integer()):
         return f"{value:,.0f}"
-    return f"{value:.4g}".replace("-", "−")
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value:.3g}").replace("-", "−")
 
 
 # -- traces --------------------------------------------------------------------------------------------------------

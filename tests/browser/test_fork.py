@@ -81,7 +81,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     expect(rows).to_have_count(5)
     assert [row.split("\t")[0] for row in rows.all_inner_texts()] == [
         "original hint", "edited", "empty", "contentless", "misleading"]  # fmt: skip
-    assert rows.nth(0).inner_text().split("\t")[1:3] == ["0.00 [0.00, 0.49]", "· 0.00 [−0.82, +0.82]"]
+    assert rows.nth(0).inner_text().split("\t")[1:3] == [".00 [.00, .49]", "· .00 [−.82, +.82]"]
     assert "original hint 0.00 [0.00, 0.49]" in (page.locator(".fk-plot").get_attribute("aria-label") or "")
     fork = query(page)["fork"]
     expect(page.locator(f".fk-past[aria-current] b:text('{fork}')")).to_have_count(1)
@@ -112,7 +112,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     page.keyboard.press("b")
     page.wait_for_url(re.compile(r"/dialogues\?"))
     page.locator(".dv-turn[data-turn='1'] .dv-value").wait_for()
-    assert page.locator(".dv-value").all_inner_texts() == ["hint value 0.00 [−0.82, +0.82]"]
+    assert page.locator(".dv-value").all_inner_texts() == ["hint value .00 [−.82, +.82]"]
     page.goto(f"{page.url}&order=-hint_value")
     expect(page.locator(".dl-row")).to_have_count(1)
     assert original.read_bytes() == before, "the original is never changed"

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Literal
 
 from app.common.diff import Segment
+from app.common.quantities import decimal
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
 from app.endpoints.transcript import DetectorFinding, DialogueDetail, Findings, HintDetail, TurnDetail
@@ -170,20 +171,13 @@ def _invisible(char: str, position: int) -> Element:
 
 # -- numbers and outcomes --------------------------------------------------------------------------------------------
 def signed(value: float | None, digits: int = 2) -> str:
-    """Return e.g. `+0.31`, `−0.31` or `–` if the value is None."""
-    return _number(value, digits, "+")
+    """Return e.g. `+.31`, `−.31` or `–` if the value is None."""
+    return decimal(value, digits, signed=True)
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
-    """Return e.g. `0.31`, `−0.31` or `–` if the value is None."""
-    return _number(value, digits, "")
-
-
-def _number(value: float | None, digits: int, plus: str) -> str:
-    if value is None:
-        return "–"
-    text = f"{abs(value):.{digits}f}"
-    return text if float(text) == 0 else f"{'−' if value < 0 else plus}{text}"
+    """Return e.g. `.31`, `−.31` or `–` if the value is None."""
+    return decimal(value, digits)
 
 
 def fact(name: str, value: str, title: str | None = None) -> Element:
@@ -322,12 +316,12 @@ def information_chips(hint: HintDetail, used: float | None) -> list[Node]:
     bits, left = hint.hint_bits, hint.bits_left
     if bits is None or left is None:
         return []
-    lines = ["log2(answers before / after the hint) that agree with everything shown", f"{left:.2f} bits left"]
+    lines = ["log2(answers before / after the hint) that agree with everything shown", f"{fixed(left)} bits left"]
     if used is not None:
-        lines.append(f"the next attempt uses {used:.2f} bits: it agrees with that part of the hint")
+        lines.append(f"the next attempt uses {fixed(used)} bits: it agrees with that part of the hint")
     mark = chip("determines the answer", title="a single answer is left; the hint need not state it")
     return [
-        chip(f"{bits:.2f} bits", title="\n".join(lines), class_="rl-num dv-bits"),
+        chip(f"{fixed(bits)} bits", title="\n".join(lines), class_="rl-num dv-bits"),
         mark if hint.determines_answer else None,
     ]
 
@@ -381,7 +375,7 @@ def _action_bars(actions: Sequence[ActionChoice], chosen: str | None) -> Element
         value, mark = action.probability, "rl-student" if action.action == chosen else "rl-muted"
         bar = el("span") if value is None else el("span.rl-bar", el("i", style=f"width: {100 * value:.1f}%"))
         name = el("span.rl-mono", f"{action.label}. ", inline(action.action, 80), class_=mark)
-        rows += [name, bar, el("span.rl-num", "" if value is None else f"{value:.2f}")]
+        rows += [name, bar, el("span.rl-num", "" if value is None else fixed(value))]
     return el("div.rl-turns", rows, role="group", aria_label="action probabilities") if rows else None
 
 

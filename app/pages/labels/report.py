@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.common.quantities import ends, fraction, plural
+from app.common.quantities import decimal, ends, fraction, plural
 from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
 from app.components.elements.transcript import LABEL_TEXTS, inline
@@ -260,7 +260,7 @@ def _information(report: DetectorReport) -> Element:
     rows = []
     for item in report.information:
         name, known = "flagged" if item.flagged else "not flagged", item.known
-        mean = f"{item.bits / known:.2f}" if known else "–"
+        mean = decimal(item.bits / known) if known else "–"
         determining = f"{item.determining:,} of {known:,}"
         cells = [number_cell(item.hints), number_cell(mean), number_cell(determining)]
         rows.append(el("tr", el("th", name, scope="row"), cells, data_row=name))

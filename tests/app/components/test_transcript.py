@@ -65,7 +65,7 @@ def test_a_long_text_is_folded_but_whole() -> None:
 
 
 def test_numbers_have_a_sign_unless_they_are_zero() -> None:
-    assert [signed(0.306), signed(-0.3), signed(0.001), signed(None)] == ["+0.31", "−0.30", "0.00", "–"]
+    assert [signed(0.306), signed(-0.3), signed(0.001), signed(None)] == ["+.31", "−.30", ".00", "–"]
     assert fixed(-1.5, 1) == "−1.5"
 
 

@@ -192,7 +192,7 @@ def test_the_rewards_of_a_step_are_bars(browser: DialogueBrowser, place: PageSta
     assert found == (1, "rl2f", 1)
     chart = histogram_chart(Studio(context).run.run_histogram(1, "rl2f", 1), "rl2f", 1)
     (bars,) = chart["figure"]["data"]
-    assert bars["x"] == ["−0.30", "0.80", "0.90"] and bars["y"] == [2, 4, 2]
+    assert bars["x"] == ["−.30", ".80", ".90"] and bars["y"] == [2, 4, 2]
     assert bars["customdata"][1] == {"low": 0.8, "high": 0.8, "stage": "rl2f", "step": 1}
 
 

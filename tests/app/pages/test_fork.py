@@ -74,9 +74,9 @@ def test_a_difference_is_marked_by_its_finding() -> None:
 def test_the_plot_and_the_hint_value_are_described_in_words() -> None:
     card = result.report_card(found().report)
     shown = json.dumps(card, ensure_ascii=False)
-    assert "solve rate: original hint 0.50 [0.20, 0.80]; edited 0.50 [0.20, 0.80]" in shown
+    assert "solve rate: original hint .50 [.20, .80]; edited .50 [.20, .80]" in shown
     words = " ".join(texts(card))
-    assert "Hint value  +0.25  [+0.10, +0.40]" in words and "Later hints are the run's teacher's" in words
+    assert "Hint value  +.25  [+.10, +.40]" in words and "Later hints are the run's teacher's" in words
 
 
 def test_the_outcomes_under_the_dialogues_own_seed_are_shown() -> None:

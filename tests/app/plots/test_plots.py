@@ -172,7 +172,7 @@ def test_labels_keep_their_order_and_stay_inside() -> None:
 def test_numbers_read_as_in_the_report() -> None:
     assert [value_text(0.314, "share"), value_text(1.0, "share"), value_text(None)] == [".31", "1.00", "–"]
     assert value_text(0.0004, "share") == ".0004"
-    assert [value_text(12345.0), value_text(-0.5), value_text(math.nan)] == ["12,345", "−0.5", "–"]
+    assert [value_text(12345.0), value_text(-0.5), value_text(math.nan)] == ["12,345", "−.5", "–"]
 
 
 # -- a run's plots -------------------------------------------------------------------------------------------------
