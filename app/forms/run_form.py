@@ -20,7 +20,7 @@ from rl2f_core import registry
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config import presets as core
 from rl2f_core.config.loading import dump_yaml, parse_config
-from rl2f_core.config.presets import Preset
+from rl2f_core.config.presets import Preset, nearest_names
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.models.store.store import built_in
@@ -186,5 +186,7 @@ def preset_yaml(name: str) -> str:
     """Return the YAML of a preset; raises `NotFoundError` with the known names."""
     found = {preset.name: preset for preset in presets()}
     if name not in found:
-        raise NotFoundError("Preset not found.", value=name, known=list(found), fix="Choose a known preset.")
+        nearest = nearest_names(name, found)
+        fix = f"Choose another of the {len(found)} presets, e.g. {nearest[0]}." if nearest else None
+        raise NotFoundError("Preset not found.", value=name, known=nearest, fix=fix)
     return found[name].text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -50,10 +51,15 @@ def preset(name: str) -> Preset:
     """Return a preset by name. Raises `ConfigError` with the nearest names."""
     known = {item.name: item for item in presets()}
     if name not in known:
-        nearest = get_close_matches(name, known, n=MAX_NEAREST, cutoff=0.0)
+        nearest = nearest_names(name, known)
         text = f"Choose another one, e.g. {nearest[0]}; the page New run lists all {len(known)}." if nearest else None
         raise ConfigError("There is no such preset.", value=name, known=nearest, fix=text)
     return known[name]
+
+
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known names most similar to a name, for an error."""
+    return get_close_matches(name, list(known), n=MAX_NEAREST, cutoff=0.0)
 
 
 @lru_cache(maxsize=128)

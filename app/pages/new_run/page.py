@@ -255,7 +255,9 @@ class _Page:
             return self._open(draft, query, stored)
         except (RL2FError, ValueError) as error:
             text, fix = getattr(error, "what", str(error)), getattr(error, "fix", None)
-            message = show.missing(str(error) if getattr(error, "value", None) else text, fix)
+            nearest = getattr(error, "known", None) or () if "preset" in query else ()
+            value = getattr(error, "value", None)
+            message = show.missing(f"{text} Got: {value!r}." if value else text, fix, nearest)
         hidden = gr.update(visible=False)
         shown: Updates = {self.source: message, self.notice: None, self.body: hidden, self.result: hidden}
         return {self.draft: draft, self.address: query, **shown}

@@ -80,9 +80,10 @@ def restored(time: float) -> Element:
     )
 
 
-def missing(text: str, fix: str | None) -> Element:
-    """Return what is shown instead of a form that cannot start."""
-    return empty(text, fix, el("a.rl-button.rl-primary", "Start from a preset", href="/new"), role="alert")
+def missing(text: str, fix: str | None, presets: Sequence[str] = ()) -> Element:
+    """Return what is shown instead of a form that cannot start, with links to similar presets."""
+    links = [el("a.rl-button", name, href=page_url("new", preset=name)) for name in presets]
+    return empty(text, fix, el("a.rl-button.rl-primary", "Start from a preset", href="/new"), *links, role="alert")
 
 
 def summary(
