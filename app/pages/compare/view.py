@@ -249,7 +249,11 @@ def seed_tables(found: EvaluationComparison) -> Element | None:
     """Return the comparison of configurations over their seeds, and a table for each; None without any."""
     if not found.merged:
         return None
-    tables = [_seed_table(item) for item in found.merged]
+    first, *others = found.merged
+    tables = [_seed_table(first)]
+    for item in others:  # each configuration alone, below their comparison
+        summary = el("summary", item["group"])
+        tables.append(el("details", summary, _seed_table(item), data_key=item["group"]))
     problem = el("div.rl-alert", found.not_compared, role="status") if found.not_compared else None
     return el("section.rl-section", problem, tables, aria_label="seeds")
 

@@ -14,7 +14,9 @@ from starlette.testclient import TestClient
 
 from app.common.context import Context
 from app.endpoints.exports import ExportEndpoints
+from app.endpoints.run import RunEndpoints
 from app.pages.exports.view import export_list
+from app.pages.run.view import child_table
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
 from jobs.export.datasets.exporter import export
@@ -237,6 +239,12 @@ def test_a_queued_model_export_writes_files_that_can_be_downloaded(
     assert sent.status_code == 200 and sent.content == saved.read_bytes()
     page = str(export_list(exports.group.list_exports(), writable=True))
     assert f"/exports/{model['folder']}/README.md" in page and "leaky rl@2, peft" in page
+    runs.update(context.db, row.id, status="succeeded")
+    assert exports.list_exports()["models"][0]["run"] == trained
+    listed = export_list(exports.group.list_exports(), writable=True, shown=row.folder)
+    assert f"/run?run={trained}&tab=checkpoints" in str(listed) and "'data-show': True" in str(listed)
+    children = RunEndpoints(context).get_run(trained).children
+    assert f"/exports?show={row.folder}" in str(child_table(children))
     exports.delete_export(model["folder"])
     assert exports.list_exports()["models"] == []
 
