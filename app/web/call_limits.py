@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 import json
 import re
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
+from gradio.server_messages import ProcessCompletedMessage
 from starlette.types import Scope
 
 from app.web.program_access import Refusal
@@ -108,16 +110,22 @@ class CallLimits:
     # -- results ---------------------------------------------------------------------------------------------------
     def _send_result(self, event: Any, message: Any) -> None:
         """Add a message to the results of a session, and drop what is too much."""
-        self._send(event, message)
-        output = getattr(message, "output", None)
+        output, is_program = getattr(message, "output", None), _token_of(event) is not None
         if output is None:  # it is not a result; such messages may come from another thread
+            self._send(event, message)
             return
+        text = json.dumps(output, default=str)
+        is_completed = message.msg == "process_completed"
+        if is_completed and is_program:
+            message = _StoredResult(text=text, **{**dict(message), "output": {}})
+        self._send(event, message)
         size, _ = self._results.pop(event.session_hash, (0, 0.0))
-        self._results[event.session_hash] = size + len(json.dumps(output, default=str)), time.monotonic()
-        if message.msg == "process_completed" and _token_of(event) is not None:  # endpoints have no state
+        self._results[event.session_hash] = size + len(text), time.monotonic()
+        if is_completed and is_program:  # endpoints have no state
             self._forget_state(event.session_hash)
         self._drop_results(kept=event.session_hash)
-        asyncio.get_running_loop().call_later(RESULT_SECONDS, self._drop_results)
+        loop, context = asyncio.get_running_loop(), contextvars.Context()  # the timer keeps no request
+        loop.call_later(RESULT_SECONDS, self._drop_results, context=context)
 
     def _drop_results(self, kept: str | None = None) -> None:
         """Drop expired results, and the oldest of too many but those of `kept`; forget sessions without results."""
@@ -143,6 +151,18 @@ class CallLimits:
         holder = self._blocks.state_holder  # type: ignore[union-attr]
         holder.session_data.pop(session, None)
         holder.time_last_used.pop(session, None)
+
+
+class _StoredResult(ProcessCompletedMessage):
+    """A result that waits as JSON, which takes a fraction of the memory of its objects."""
+
+    text: str
+    """The output."""
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        """Return the message that Gradio sends."""
+        message = super().model_dump(**options | {"exclude": {"text"}})
+        return message | {"output": json.loads(self.text)}
 
 
 class _Requests:

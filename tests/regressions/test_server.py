@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import sys
 import time
@@ -153,6 +154,22 @@ def test_calls_of_a_program_leave_no_session(site: Site) -> None:
     for event in events:
         assert "event: complete" in site.read.get(f"/gradio_api/call/list_timezones/{event}").text
     assert len(site.blocks.state_holder.session_data) == before
+
+
+def test_a_result_that_waits_takes_the_memory_of_its_json(site: Site) -> None:
+    path = "/gradio_api/call/run_form"
+    (expected,) = site.read.post("/gradio_api/run/run_form", json={"data": []}).json()["data"]
+    tracemalloc.start()
+    try:
+        events = [site.read.post(path, json={"data": []}).json()["event_id"] for _ in range(10)]
+        while site.blocks._queue.event_ids_to_events:
+            time.sleep(0.05)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] / 10 < 2 * len(json.dumps(expected))
+    finally:
+        tracemalloc.stop()
+    for event in events:
+        assert json.loads(site.read.get(f"{path}/{event}").text.rpartition("data: ")[2]) == [expected]
 
 
 def test_a_session_of_a_browser_takes_little_memory(site: Site) -> None:
