@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 SHUTDOWN_SECONDS = 2
 """Time after which open connections are closed when the server ends."""
+PRELOAD_SECONDS = 5
+"""Time after which the library of the intervals is imported, which the first page with intervals would wait for."""
 
 
 McpTools = Annotated[
@@ -101,6 +105,9 @@ def serve(
             f"Its data is in {context.workspace.root}",
             f"Start a run: {url}/new?preset=first_look  (Ctrl-C stops the server)",
         )
+        preload = threading.Timer(PRELOAD_SECONDS, importlib.import_module, ["scipy.special"])
+        preload.daemon = True
+        preload.start()
         toolsets = [name for text in mcp_tools.split(",") if (name := text.strip())] or ["default"]
         run_server(
             create_app(context, host, port, password, allow_host or (), mcp=toolsets if mcp else ()), listener, messages
