@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zoneinfo
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -58,6 +59,10 @@ class PresetInfo(FrozenModel):
     """What it shows."""
     runs_on_cpu: bool
     """It trains a built-in model."""
+    model: str
+    """Its model."""
+    estimate: Estimate | None
+    """Its size, with the duration if the model was trained here; None for other kinds than training."""
 
 
 class RunForm(FrozenModel):
@@ -108,9 +113,17 @@ class LaunchEndpoints(Endpoints):
     @endpoint("read")
     def list_presets(self) -> list[PresetInfo]:
         """List the shipped configurations, the default first."""
+        pace_of = functools.cache(self.pace_of)
         return [
-            PresetInfo(name=preset.name, description=preset.about, runs_on_cpu=run_form.runs_on_cpu(preset))
+            PresetInfo(
+                name=preset.name,
+                description=preset.about,
+                runs_on_cpu=run_form.runs_on_cpu(preset),
+                model=str(getattr(getattr(config, "model", None), "name", "")),
+                estimate=estimate(config, pace_of),
+            )
             for preset in run_form.presets()
+            for config in [run_form.preset_config(preset)]
         ]
 
     @endpoint("read")

@@ -17,7 +17,6 @@ from app.forms.yaml_text import YamlProblem, for_browser
 from jobs.db.errors import NotFoundError
 from jobs.workspace import Workspace
 from rl2f_core import registry
-from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config import presets as core
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.presets import Preset, nearest_names
@@ -175,11 +174,15 @@ def presets() -> list[Preset]:
 
 
 @lru_cache(maxsize=256)
+def preset_config(preset: Preset) -> BaseRun:
+    """Return the configuration of a preset."""
+    return preset.config()
+
+
 def runs_on_cpu(preset: Preset) -> bool:
     """Return whether a preset trains a built-in model, which needs no GPU."""
-    model = load_yaml(preset.text).get("model")
-    name = model.get("name") if isinstance(model, Mapping) else model
-    return name is None or name in built_in()
+    model = getattr(preset_config(preset), "model", None)
+    return model is None or model.name in built_in()
 
 
 def preset_yaml(name: str) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SHUTDOWN_SECONDS = 2
 """Time after which open connections are closed when the server ends."""
 PRELOAD_SECONDS = 5
-"""Time after which the library of the intervals is imported, which the first page with intervals would wait for."""
+"""Time after which the server loads what the first pages would wait for."""
 
 
 McpTools = Annotated[
@@ -105,7 +105,7 @@ def serve(
             f"Its data is in {context.workspace.root}",
             f"Start a run: {url}/new?preset=first_look  (Ctrl-C stops the server)",
         )
-        preload = threading.Timer(PRELOAD_SECONDS, importlib.import_module, ["scipy.special"])
+        preload = threading.Timer(PRELOAD_SECONDS, _preload)
         preload.daemon = True
         preload.start()
         toolsets = [name for text in mcp_tools.split(",") if (name := text.strip())] or ["default"]
@@ -215,6 +215,15 @@ def run_server(app: ASGIApp, listener: socket.socket, messages: Sequence[str]) -
     )
     with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the server raises the signal again after its end
         Server(config).run(sockets=[listener])
+
+
+def _preload() -> None:
+    """Import the library of the intervals, and parse the presets."""
+    importlib.import_module("scipy.special")
+    from app.forms import run_form
+
+    for preset in run_form.presets():
+        run_form.preset_config(preset)
 
 
 def _close(context: Context) -> None:

@@ -15,7 +15,7 @@ from app.components.charts import Charts
 from app.components.form import Form
 from app.components.nodes import Node
 from app.components.view import View
-from app.endpoints.launch import ConfigSource, FormState
+from app.endpoints.launch import ConfigSource, FormState, PresetInfo
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
 from app.forms.estimate import Estimate, Pace, estimate
@@ -52,7 +52,7 @@ class _Page:
     def __init__(self, studio: Studio) -> None:
         self.studio, self.launch = studio, studio.launch
         self.writable = not studio.context.read_only
-        self.presets = self.launch.list_presets()
+        self.presets: list[PresetInfo] = []  # read when the page opens, with durations on this machine
         kinds = self.launch.run_form().kinds
         self.specs: dict[str, JsonObject] = {kind: dict(self.launch.run_form(kind)) for kind in kinds}
         first = Draft()  # the page shows the default at once; the event `address.input` opens a draft of its own
@@ -81,8 +81,8 @@ class _Page:
 
     def _build_head(self) -> None:
         gr.Markdown("# New run", elem_classes="nr-title")
-        presets = show.preset_choices(self.presets, None)
-        self.preset = gr.Dropdown(presets, value=DEFAULT_PRESET, label="Preset", elem_id="nr-preset", min_width=180)
+        default = [(show.spaced(DEFAULT_PRESET), DEFAULT_PRESET)]
+        self.preset = gr.Dropdown(default, value=DEFAULT_PRESET, label="Preset", elem_id="nr-preset", min_width=180)
         self.variant = gr.Dropdown([], label="Variant", elem_id="nr-variant", visible=False, min_width=180)
         self.clone = gr.Dropdown([], label="Clone a run", elem_id="nr-clone", min_width=180)
         self.kind = gr.Dropdown(list(self.specs), value="train", label="Kind", elem_id="nr-kind", min_width=90)
@@ -225,6 +225,7 @@ class _Page:
         if isinstance(was, str) and was not in (text, start.yaml):
             self._set_checked(draft, self.launch.form_of_yaml(was), was)
             back = show.restored(found.get("time") or time())
+        self.presets = self.launch.list_presets()
         chosen = None if number else name
         variants = show.variant_choices(self.presets, chosen)
         listed = [(show.clone_label(run), str(run.id)) for run in self.studio.runs.list_runs(limit=CLONES).rows]

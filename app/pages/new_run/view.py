@@ -33,18 +33,26 @@ def family(name: str) -> str:
 
 
 def preset_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[str, str]]:
-    """Return one choice for each file of presets, those for a CPU first."""
+    """Return one choice for each file of presets with size, duration and hardware, those for a CPU first."""
+    files: dict[str, list[PresetInfo]] = {}
+    for item in sorted(presets, key=lambda item: not item.runs_on_cpu):
+        files.setdefault(family(item.name), []).append(item)
     found: list[tuple[str, str]] = []
-    for on_cpu in (True, False):
-        names = dict.fromkeys(family(item.name) for item in presets if item.runs_on_cpu == on_cpu)
-        for name in names:
-            members = [item.name for item in presets if family(item.name) == name]
-            if any(member == value for _, value in found for member in members):
-                continue
-            variants = f" · {len(members)} variants" if len(members) > 1 else ""
-            label = spaced(name) + variants + ("" if on_cpu else " (paper scale, GPU)")
-            found.append((label, chosen if chosen in members else members[0]))
+    for name, members in files.items():
+        shown = next((item for item in members if item.name == chosen), members[0])
+        variants = [f"{len(members)} variants"] if len(members) > 1 else []
+        found.append((" · ".join([spaced(name), *variants, *_needs(shown)]), shown.name))
     return found
+
+
+def _needs(preset: PresetInfo) -> list[str]:
+    """Return model, dialogues, duration and hardware of a preset."""
+    known, parts = preset.estimate, [preset.model] if preset.model else []
+    if known is not None:
+        parts.append(f"{known.dialogues:,} dialogues")
+        if known.seconds is not None:
+            parts.append(f"≈ {duration(known.seconds)}")
+    return [*parts, "CPU" if preset.runs_on_cpu else "paper scale, GPU"]
 
 
 def variant_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[str, str]]:

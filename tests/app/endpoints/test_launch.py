@@ -70,6 +70,7 @@ def test_presets_are_listed_with_the_default_first(launch: LaunchEndpoints) -> N
     presets = launch.list_presets()
     assert [preset["name"] for preset in presets] == [preset.name for preset in run_form.presets()]
     assert presets[0]["name"] == "quickstart" and presets[0]["runs_on_cpu"] and presets[0]["description"]
+    assert presets[0]["model"] == "smollm2-135m" and presets[0]["estimate"]["dialogues"] == 2208
     assert not all(preset["runs_on_cpu"] for preset in presets)
 
 

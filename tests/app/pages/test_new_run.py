@@ -11,7 +11,7 @@ import pytest
 from app.endpoints.launch import FormState, PresetInfo
 from app.forms import run_form
 from app.forms.errors import FieldError
-from app.forms.estimate import Pace, estimate, size
+from app.forms.estimate import Estimate, Pace, estimate, size
 from app.forms.preflight import PreflightState, PreflightVerdict
 from app.forms.yaml_text import read
 from app.pages.new_run.draft import (
@@ -172,12 +172,15 @@ def test_a_field_that_differs_from_its_default_has_a_button_to_reset_it(draft: D
     assert draft.data["seed"] == 0
 
 
-def test_presets_are_listed_by_file_with_those_for_a_cpu_first() -> None:
-    on_cpu = {"paper:a": False, "quick": True, "paper:b": False}
-    presets = [PresetInfo(name=name, description="", runs_on_cpu=is_small) for name, is_small in on_cpu.items()]
+def test_presets_are_listed_by_file_with_size_duration_and_hardware_those_for_a_cpu_first() -> None:
+    size = Estimate(dialogues=2208, tokens=9, seconds=130.0)
+    presets = [
+        PresetInfo(name=name, description="", model=model, runs_on_cpu=model == "tiny", estimate=found)
+        for name, model, found in (("paper:a", "large", None), ("quick", "tiny", size), ("paper:b", "large", None))
+    ]
     assert preset_choices(presets, "paper:b") == [
-        ("quick", "quick"),
-        ("paper · 2 variants (paper scale, GPU)", "paper:b"),
+        ("quick · tiny · 2,208 dialogues · ≈ 2 min 10 s · CPU", "quick"),
+        ("paper · 2 variants · large · paper scale, GPU", "paper:b"),
     ]
 
 
