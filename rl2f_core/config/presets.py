@@ -58,8 +58,9 @@ def preset(name: str) -> Preset:
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known names most similar to a name, for an error."""
-    return get_close_matches(name, list(known), n=MAX_NEAREST, cutoff=0.0)
+    """Return the known names most similar to a name, for an error; the first ones if none is similar."""
+    names = list(known)
+    return get_close_matches(name, names, n=MAX_NEAREST, cutoff=0.5) or names[:MAX_NEAREST]
 
 
 @lru_cache(maxsize=128)
