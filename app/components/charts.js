@@ -196,7 +196,7 @@ function text(tag, className = "") {
   return made;
 }
 
-export default function mount({ element, props, trigger, watch }) {
+export default function mount({ element, props, trigger, watch, signal }) {
   const grid = text("div", "rl-charts");
   const cards = new Map();
   const hiddenBar = text("p", "rl-small rl-muted rl-row");
@@ -285,6 +285,7 @@ export default function mount({ element, props, trigger, watch }) {
     });
   };
   library(props.library).catch(() => {});
+  signal.addEventListener("abort", () => cards.forEach(({ plot }) => plot.remove()));
   watch("value", draw);
   draw();
 }

@@ -2,7 +2,7 @@
    Each click on an action also reports the marked span, in code points, and the note. */
 const NAME = "label-span";
 
-export default async function mount({ element, props, trigger, watch }) {
+export default async function mount({ element, props, trigger, watch, signal }) {
   const [view, { selected }] = await Promise.all([import(props.view), import(props.selection)]);
   const find = (selector) => element.querySelector(selector);
   const pieces = () => [...element.querySelectorAll("[data-select] [data-o]")];
@@ -91,8 +91,8 @@ export default async function mount({ element, props, trigger, watch }) {
   element.addEventListener("focusin", ({ target }) => { // a link that Back returns to
     if (target.dataset.return) history.replaceState({ ...history.state, rlFocus: target.dataset.return }, "");
   });
-  document.addEventListener("mouseup", take);
-  document.addEventListener("touchend", () => setTimeout(take));
+  document.addEventListener("mouseup", take, { signal });
+  document.addEventListener("touchend", () => setTimeout(take), { signal });
   watch("value", refresh);
   refresh();
 }

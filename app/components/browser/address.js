@@ -1,25 +1,82 @@
 /* The query of the URL: read when the page opens and on Back and Forward, written when Python returns another one.
-   A value that begins with a slash is another page, which is opened. */
-export default function mount({ props, trigger, watch }) {
+   A value that begins with a slash is another page, which is opened.
+
+   Pages of the studio open in the same document: Gradio mounts the next page, and the browser neither loads nor evaluates
+   its scripts again. The browser itself opens all other addresses, and each page after a restart of the server. */
+const MAX_CHANGES = 25; // then the browser loads a page: Gradio keeps 1 to 2 MB of each page that was left
+const isPage = (url) => url.origin === location.origin && !url.hash
+  && window.gradio_config.pages.some(([path]) => url.pathname === `/${path}`);
+let wanted = null; // the last address that was asked for
+let changes = 0;
+
+async function show(url, pushes) {
+  wanted = url;
+  const answer = await fetch(`/config?page=${encodeURIComponent(url.pathname.slice(1))}`).catch(() => null);
+  const config = answer?.ok ? await answer.json().catch(() => null) : null;
+  if (wanted !== url) return;
+  if (config?.app_id !== window.gradio_config.app_id || ++changes > MAX_CHANGES) {
+    if (pushes) location.assign(url);
+    else location.reload();
+    return;
+  }
+  if (pushes) history.pushState(null, "", url);
+  dispatchEvent(new Event("beforeunload")); // Gradio closes its connections
+  window.rlPage.abort(); // our modules remove their listeners from the document
+  delete window.rlPage;
+  for (const node of document.querySelectorAll("body > dialog, body > .rl-skip")) node.remove();
+  window.gradio_config = { ...config, head: "" }; // the document has it
+  const app = document.querySelector("gradio-app");
+  app.after(app); // unmounts the page and mounts the next one
+  scrollTo(0, 0);
+}
+
+function open(url) {
+  if (isPage(url)) show(url, true);
+  else location.assign(url);
+}
+
+addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href]");
+  const isPlain = !event.button && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
+  if (event.defaultPrevented || !isPlain || !link || link.hasAttribute("download")) return;
+  const url = new URL(link.href);
+  if (!isPage(url) || !["", "_self"].includes(link.target)) return;
+  event.preventDefault();
+  show(url, true);
+});
+addEventListener("popstate", () => {
+  wanted = null;
+  if (location.pathname !== `/${window.gradio_config.current_page}`) show(new URL(location.href), false);
+});
+
+export default function mount({ props, trigger, watch, signal }) {
+  const path = location.pathname;
   const read = () => location.search.slice(1);
-  const go = () => { props.value = read(); trigger("input"); };
+  const go = () => {
+    if (location.pathname !== path) return; // another page is opening
+    props.value = read();
+    trigger("input");
+  };
   const retitle = () => {
     const title = `${props.title} · RL2F Studio`;
     if (document.title !== title) document.title = title;
   };
   retitle();
-  new MutationObserver(retitle).observe(document.querySelector("title"), { childList: true });
+  const titles = new MutationObserver(retitle);
+  titles.observe(document.querySelector("title"), { childList: true });
+  signal.addEventListener("abort", () => titles.disconnect());
   watch("title", retitle);
   watch("value", () => {
+    if (signal.aborted) return;
     const replaces = props.value?.startsWith("~");
     const now = (props.value ?? "").slice(replaces ? 1 : 0);
     if (now.startsWith("/")) {
       props.value = read();
-      location.href = now;
+      open(new URL(now, location.href));
     } else if (new URLSearchParams(now).toString() !== new URLSearchParams(read()).toString()) {
       history[replaces ? "replaceState" : "pushState"](null, "", `${location.pathname}${now ? "?" : ""}${now}`);
     }
   });
-  addEventListener("popstate", go);
+  addEventListener("popstate", go, { signal });
   setTimeout(go, 0); // props that are set while the component mounts are overwritten
 }

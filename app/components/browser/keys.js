@@ -60,6 +60,7 @@ function switchTheme() {
   applyTheme();
 }
 addEventListener("storage", applyTheme);
+new MutationObserver(applyTheme).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 
 function tool(text, title, click) {
   const made = node("button", text);
@@ -81,11 +82,10 @@ function addSkipLink() {
   document.body.prepend(link);
 }
 
-export default function mount({ element, props }) {
+export default function mount({ element, props, signal }) {
   document.documentElement.dataset.page = location.pathname.split("/")[1]; // for rules of the style sheet
   applyTheme();
   addSkipLink();
-  new MutationObserver(applyTheme).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   const tools = node("div", "", tool("?", "Keys", () => help(props.groups)), tool("◐", "Light or dark", switchTheme));
   tools.className = "rl-frame-tools";
   element.replaceChildren(tools);
@@ -106,5 +106,5 @@ export default function mount({ element, props }) {
         return;
       }
     }
-  }, true);
+  }, { capture: true, signal });
 }

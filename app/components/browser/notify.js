@@ -1,7 +1,7 @@
 /* A switch for desktop notifications of ended runs; the server is asked also while the tab is in the background. */
 const KEY = "rl2f.notify";
 
-export default function mount({ element, props, server }) {
+export default function mount({ element, props, server, signal }) {
   if (!("Notification" in window)) return;
   let since = null;
   const on = () => Notification.permission === "granted" && localStorage.getItem(KEY) === "1";
@@ -33,6 +33,7 @@ export default function mount({ element, props, server }) {
   };
   draw();
   poll();
-  setInterval(poll, 1000 * props.seconds);
+  const timer = setInterval(poll, 1000 * props.seconds);
+  signal.addEventListener("abort", () => clearInterval(timer));
   element.replaceChildren(button);
 }

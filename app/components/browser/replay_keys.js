@@ -34,7 +34,7 @@ function goBy(step) {
   go(turns[turns.indexOf(current()) + step]);
 }
 
-export default function mount() {
+export default function mount({ signal }) {
   let isOpen = false;
   const fold = (parent) => { for (const part of parent.querySelectorAll("details[data-fold]")) part.open = isOpen; };
   const foldAll = (open) => { isOpen = open; fold(document); };
@@ -58,11 +58,13 @@ export default function mount() {
     if (!Object.hasOwn(actions, source?.dataset.action)) return;
     event.stopPropagation(); // no event of the View
     actions[source.dataset.action](source);
-  }, true);
+  }, { capture: true, signal });
   selectFirst();
-  new MutationObserver((records) => {
+  const drawings = new MutationObserver((records) => {
     selectFirst();
     const added = isOpen ? records.flatMap(({ addedNodes }) => [...addedNodes]) : [];
     added.filter((node) => node.querySelectorAll).forEach(fold);
-  }).observe(document.body, { childList: true, subtree: true });
+  });
+  drawings.observe(document.body, { childList: true, subtree: true });
+  signal.addEventListener("abort", () => drawings.disconnect());
 }

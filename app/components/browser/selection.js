@@ -25,10 +25,10 @@ export function selected() {
   return start !== null && end !== null && start < end ? { key: block.dataset.select, start, end } : null;
 }
 
-export default function mount({ props, watch }) {
+export default function mount({ props, watch, signal }) {
   document.addEventListener("selectionchange", () => {
     const span = selected(); // undefined outside of a block: a click on a button keeps the span
     if (span !== undefined) props.value = span ? JSON.stringify(span) : "";
-  });
+  }, { signal });
   watch("value", () => { if (!props.value && selected()) document.getSelection().removeAllRanges(); });
 }
