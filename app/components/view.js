@@ -78,13 +78,18 @@ function freshen(node) {
   node.title = new Date(t * 1000).toLocaleString();
 }
 setInterval(() => document.querySelectorAll("time[data-t]").forEach(freshen), 10000);
-document.addEventListener("click", ({ target }) => {
-  for (const menu of document.querySelectorAll("details.rl-menu[open]")) {
-    if (menu.contains(target) && !target.closest("a, button")) continue;
+/** Close the open menus but those of which `keeps` is true. */
+function closeMenus(keeps = () => false) {
+  for (const menu of document.querySelectorAll("details:is(.rl-menu, .rl-help)[open]")) {
+    if (keeps(menu)) continue;
     if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
     menu.open = false;
   }
+}
+document.addEventListener("click", ({ target }) => {
+  closeMenus((menu) => menu.contains(target) && !target.closest("a, button"));
 }, true);
+document.addEventListener("keydown", ({ key }) => { if (key === "Escape") closeMenus(); });
 
 /** Ask before an action that cannot be undone. Resolves to whether the user agreed. */
 function agreed({ confirm, confirmLabel }) {
