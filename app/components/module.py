@@ -27,8 +27,8 @@ def module_url(name: str) -> str:
 def load_module(name: str) -> str:
     """Return the `js_on_load` of a component: it calls the default export of a module.
 
-    The address has an origin: Chromium may reuse the compiled function of another server's page. The `signal` is aborted
-    when the page is left; the document stays, so listeners of the document and timers must end with it.
+    The address has an origin: Chromium may reuse the compiled function of another server's page. The `signal` is
+    aborted when the page is left; the document stays, so listeners of the document and timers must end with it.
     """
     return (
         "const { signal } = (window.rlPage ??= new AbortController());"

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-Kind = Literal["load", "action", "list", "groups", "next", "live", "type", "yaml"]
+Kind = Literal["load", "change", "action", "list", "groups", "next", "live", "type", "yaml"]
 TIMEOUT_MS = 20_000
 PAUSE_MS = 250
 """Milliseconds before each action in which requests of the previous one end."""
@@ -54,14 +54,19 @@ class Step:
     kind: Kind = "action"
 
 
+CHANGE = Step("click in the navigation → content", "change", "change")
 STEPS: dict[str, tuple[Step, ...]] = {
+    "audit": (Step("warm load", "load_audit", "load"), CHANGE),
+    "api": (Step("warm load", "load_api", "load"), CHANGE),
     "exports": (
         Step("warm load", "load_exports", "load"),
+        CHANGE,
         Step("choose a run → count", "exports_count"),
         Step("open a file of a finished export", "exports_open"),
     ),
     "runs": (
         Step("warm load", "load_runs", "load"),
+        CHANGE,
         Step("next page", "runs_next_page", "list"),
         Step("sort", "runs_sort", "list"),
         Step("filter text → rows", "runs_filter", "list"),
@@ -70,30 +75,36 @@ STEPS: dict[str, tuple[Step, ...]] = {
     ),
     "compare": (
         Step("warm load", "load_compare", "load"),
+        CHANGE,
         Step("add a run → charts", "compare_add"),
     ),
     "run": (
         Step("warm load", "load_run", "load"),
+        CHANGE,
         Step("smoothing → redrawn, zoom kept", "run_redraw"),
         Step("open the configuration", "run_config"),
         Step("open the log", "run_log"),
     ),
     "chat": (
         Step("warm load", "load_chat", "load"),
+        CHANGE,
         Step("open a chat", "chat_open"),
         Step("search → list", "chat_search", "list"),
     ),
     "fork": (
         Step("warm load", "load_fork", "load"),
+        CHANGE,
         Step("open from a dialogue", "fork_open", "load"),
     ),
     "labels": (
         Step("warm load", "load_labels", "load"),
+        CHANGE,
         Step("label key → saved", "labels_answer"),
         Step("key n → next hint", "labels_next", "next"),
     ),
     "dialogues": (
         Step("warm load", "load_dialogues", "load"),
+        CHANGE,
         Step("key j → next turn", "dialogues_turn"),
         Step("key n → next dialogue", "dialogues_next", "next"),
         Step("click → replay", "dialogues_click"),
@@ -102,6 +113,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
     ),
     "new": (
         Step("warm load", "load_new", "load"),
+        CHANGE,
         Step("type change → form", "new_type", "type"),
         Step("edit → YAML", "new_edit", "yaml"),
         Step("error beside the field", "new_error"),
@@ -143,16 +155,44 @@ class PageDriver:
             "exports": "/exports", "runs": "/", "compare": f"/compare?runs={facts.run},{facts.run + 1}",
             "run": f"/run?run={facts.run}", "chat": "/chat", "fork": f"/fork?{one}&turn=0",
             "labels": f"/labels?run={facts.run}&annotator=bench", "dialogues": f"/dialogues?run={facts.run}",
-            "new": "/new?preset=quickstart", "all_dialogues": "/dialogues",
+            "new": "/new?preset=quickstart", "all_dialogues": "/dialogues", "audit": "/audit", "api": "/api",
         }  # fmt: skip
         """Address of each page, and of the dialogues of all runs."""
+        self.loaded = ("", "")
+        """The page that was loaded last, and the condition that it shows its content."""
 
     # Tools
 
     def visit(self, page: str, condition: str) -> float:
         """Open a page; return the time from the start of the navigation to the condition."""
+        self.loaded = page, condition
         self.tab.goto(self.url + self.paths[page], wait_until="commit")
         return self._result(self.tab.evaluate(f"() => bench.watch(() => {condition}, () => 0)"), condition)
+
+    def change(self) -> float:
+        """Open the last loaded page from another one, by a click on a link to it that is added to the navigation."""
+        page, condition = self.loaded
+        self.tab.wait_for_timeout(2 * PAUSE_MS)
+        self.load_api() if page == "audit" else self.load_audit()
+        self.loaded = page, condition
+        self.tab.wait_for_timeout(2 * PAUSE_MS)
+        self.tab.evaluate(
+            """(address) => {
+              const link = Object.assign(document.createElement("a"), { href: address, textContent: "measured" });
+              document.querySelector(".nav-holder nav").append(link);
+              const note = (event) => { window.name = String(performance.timeOrigin + event.timeStamp); };
+              addEventListener("click", note, { capture: true, once: true });
+            }""",
+            self.url + self.paths[page],
+        )
+        path = self.paths[page].partition("?")[0]
+        self.tab.locator(".nav-holder a", has_text="measured").click(no_wait_after=True)
+        self.tab.wait_for_url(lambda address: urlsplit(address).path == path, wait_until="commit")
+        shown = self.tab.evaluate(
+            f"() => bench.watch(() => {condition}, () => 0)"
+            ".then((ms) => ms && performance.timeOrigin + ms - Number(window.name))"
+        )
+        return self._result(shown, condition)
 
     def act(self, action: Callable[[], object], condition: str) -> float:
         """Do something as a person does; return the time from its last event to the condition."""
@@ -189,6 +229,16 @@ class PageDriver:
         if milliseconds is None:
             raise StepError(f"Not true within {TIMEOUT_MS / 1000:.0f} s: {condition}")
         return milliseconds
+
+    # Audit log and API
+
+    def load_audit(self) -> float:
+        """Wait for the list, which has no action yet."""
+        return self.visit("audit", "document.querySelector('main .rl-empty, main table')")
+
+    def load_api(self) -> float:
+        """Wait for the description of an endpoint."""
+        return self.visit("api", "document.querySelector('main pre')")
 
     # Exports
 

@@ -19,8 +19,10 @@ async function show(url, pushes) {
     else location.reload();
     return;
   }
-  if (pushes) history.pushState(null, "", url);
   dispatchEvent(new Event("beforeunload")); // Gradio closes its connections
+  await new Promise((closed) => setTimeout(closed));
+  if (wanted !== url) return;
+  if (pushes) history.pushState(null, "", url);
   window.rlPage.abort(); // our modules remove their listeners from the document
   delete window.rlPage;
   for (const node of document.querySelectorAll("body > dialog, body > .rl-skip")) node.remove();
