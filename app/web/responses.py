@@ -1,4 +1,4 @@
-"""Nonces of Gradio's inline scripts, and the page of unknown addresses."""
+"""Nonces of Gradio's inline scripts, caching of its other scripts, and the page of unknown addresses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from html import escape
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.web.files import CACHED
 
 NOT_FOUND = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>Not found · RL2F Studio</title>
@@ -49,6 +51,8 @@ class PageResponses:
             if message["type"] == "http.response.start" and _is_page(scope, message):
                 start = message
             elif start is None or message["type"] != "http.response.body":
+                if message["type"] == "http.response.start" and message["status"] == 200:
+                    message = _cached(scope, message)
                 await send(message)
             else:
                 body.extend(message.get("body", b""))
@@ -68,6 +72,15 @@ class PageResponses:
             await send({"type": "http.response.body", "body": content})
 
         await self.app(scope, receive, send_page)
+
+
+def _cached(scope: Scope, start: Message) -> Message:
+    """Let browsers keep Gradio's scripts, whose names contain a hash of their content, without asking again."""
+    if not scope["path"].startswith("/assets/"):
+        return start
+    headers = MutableHeaders(raw=list(start["headers"]))
+    headers.update(CACHED)
+    return {**start, "headers": headers.raw}
 
 
 def _is_page(scope: Scope, start: Message) -> bool:

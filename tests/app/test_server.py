@@ -67,6 +67,13 @@ def test_the_page_of_a_wrong_address_has_the_navigation() -> None:
     assert '<a class="rl-button" href="/">Runs</a><a class="rl-button" href="/labels">Labels</a>' in page.text
 
 
+def test_browsers_keep_the_scripts_of_a_page(site: Any) -> None:
+    script = re.search(r'src="\./(assets/[^"]+\.js)"', site.page.get("/").text)
+    assert script is not None
+    assert "immutable" in site.page.get(f"/{script[1]}").headers["cache-control"]
+    assert "immutable" not in site.page.get("/assets/nothing.js").headers.get("cache-control", "")
+
+
 def test_a_wrong_address_is_a_page_that_links_back_and_json_for_scripts(client: TestClient) -> None:
     page = client.get("/nowhere", headers={"Accept": "text/html"})
     assert page.status_code == 404 and "There is no page /nowhere." in page.text and 'href="/"' in page.text
