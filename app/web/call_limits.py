@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import functools
 import json
 import re
 import time
@@ -14,7 +15,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
-from gradio.server_messages import ProcessCompletedMessage
 from starlette.types import Scope
 
 from app.web.program_access import Refusal
@@ -117,7 +117,7 @@ class CallLimits:
         text = json.dumps(output, default=str)
         is_completed = message.msg == "process_completed"
         if is_completed and is_program:
-            message = _StoredResult(text=text, **{**dict(message), "output": {}})
+            message = _stored_result()(text=text, **{**dict(message), "output": {}})
         self._send(event, message)
         size, _ = self._results.pop(event.session_hash, (0, 0.0))
         self._results[event.session_hash] = size + len(text), time.monotonic()
@@ -153,16 +153,21 @@ class CallLimits:
         holder.time_last_used.pop(session, None)
 
 
-class _StoredResult(ProcessCompletedMessage):
-    """A result that waits as JSON, which takes a fraction of the memory of its objects."""
+@functools.cache
+def _stored_result() -> Any:
+    """Return the class of a result that waits as JSON, which takes a fraction of the memory of its objects."""
+    from gradio.server_messages import ProcessCompletedMessage
 
-    text: str
-    """The output."""
+    class StoredResult(ProcessCompletedMessage):
+        text: str
+        """The output."""
 
-    def model_dump(self, **options: Any) -> dict[str, Any]:
-        """Return the message that Gradio sends."""
-        message = super().model_dump(**options | {"exclude": {"text"}})
-        return message | {"output": json.loads(self.text)}
+        def model_dump(self, **options: Any) -> dict[str, Any]:
+            """Return the message that Gradio sends."""
+            message = super().model_dump(**options | {"exclude": {"text"}})
+            return message | {"output": json.loads(self.text)}
+
+    return StoredResult
 
 
 class _Requests:

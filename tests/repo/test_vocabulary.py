@@ -52,7 +52,7 @@ IDENTIFIERS = set(
     save_every Saved Scene SchedulerHeld schedules score_batch_tokens seconds_in_all seen_BRS Sees selected_hidden
     set_rates settings_of SHARE SharedDir SharedEngine SharedJournal SHORTEST_BEGINNING sight SILENT Slip slip_of
     SMALL SMALLER SPEAKER Speaker speaking speaks_of split_of spread_ray SpreadBackend SpreadEngine Stack StageAt
-    standing stands_in stands_shown start_from STILL Stop StopSignal store_board store_labels store_load store_worth
+    standing stands_in stands_shown STILL Stop StopSignal store_board store_labels store_load store_worth
     Student teacher_rate teaches TermConfig TestOpening TICK Ticket TIMEOUT to_trash token_credit TokenStream
     told_cells told_counts told_digits told_letters told_parts told_roles told_row told_steps transcribe TRIES
     trl_adapter TRUE TRUNCATED turn_credit turn_means TurnStop two_products under_way Undone unpause unproven

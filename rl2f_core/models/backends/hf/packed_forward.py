@@ -144,17 +144,16 @@ def packed_attention(
     scaling: float | None = None,
     packed: PackedBatch | None = None,
     sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention of [1, heads, N, D] queries within their slots; returns [1, N, heads, D].
 
-    Query heads that share a key head are folded into the queries, so keys and values are not repeated. With
-    `softcap` c, scores s become c · tanh(s / c) (Gemma 2). Raises `ModelError` if the model has attention sinks.
+    Query heads that share a key head are folded into the queries, so keys and values are not repeated. With `softcap`
+    c in `kwargs`, scores s become c · tanh(s / c) (Gemma 2). Raises `ModelError` if the model has attention sinks.
     """
     assert packed is not None
-    if s_aux is not None:
+    softcap = kwargs.get("softcap")
+    if kwargs.get("s_aux") is not None:
         raise ModelError("The hf backend does not support models with attention sinks.", value=type(module).__name__,
                          fix="Use another model, or the vllm backend.")  # fmt: skip
     keys, values = packed.kv.update(
