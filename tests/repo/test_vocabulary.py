@@ -96,7 +96,7 @@ INTERFACE_WORDS = re.compile(
 """Words and phrases of the interface that were replaced."""
 KEYS = set(
     """
-    context_length fresh_prompt repeat_penalty resample_tries min_parsable min_mixed start_from importance_cap
+    context_length fresh_prompt repeat_penalty resample_tries min_parsable min_mixed importance_cap
     save_every commit_every coef_schedule value_shared right_first right_last keep_cache read_batch_tokens
     score_batch_tokens clip_low clip_high teacher_rate context_tokens ratio_clip unproven leaks history passes
     gpu_memory tensor_parallel served_model
