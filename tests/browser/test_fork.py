@@ -82,7 +82,7 @@ def test_a_turn_goes_on_under_other_hints_by_keyboard_alone(
     assert [row.split("\t")[0] for row in rows.all_inner_texts()] == [
         "original hint", "edited", "empty", "contentless", "misleading"]  # fmt: skip
     assert rows.nth(0).inner_text().split("\t")[1:3] == [".00 [.00, .49]", "· .00 [−.82, +.82]"]
-    assert "original hint 0.00 [0.00, 0.49]" in (page.locator(".fk-plot").get_attribute("aria-label") or "")
+    assert "original hint .00 [.00, .49]" in (page.locator(".fk-plot").get_attribute("aria-label") or "")
     fork = query(page)["fork"]
     expect(page.locator(f".fk-past[aria-current] b:text('{fork}')")).to_have_count(1)
 
