@@ -135,7 +135,8 @@ def test_self_critique_run_with_and_without_oracle(tmp_path: Path) -> None:
     report = json.loads((run / "evaluation" / "report.json").read_text())
     assert {row["condition"] for row in report["rows"]} == {"hints", "no_oracle"}
     words = (run / "evaluation" / "report.md").read_text()
-    assert all(text in words for text in ("last answer counts", "Teacher in training: ", "Teacher in this evaluation: "))
+    said = ("last answer counts", "Teacher in training: ", "Teacher in this evaluation: ")
+    assert all(text in words for text in said)
 
 
 # -- with the real model -------------------------------------------------------------------------------------------
