@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.commands import call, config, doctor, fork, levels, replay, report, reproduce, train, verify
+from app.commands import call, config, doctor, fork, replay, reproduce, train, verify
+from app.commands.evaluation import levels, report, study
 from app.commands.files import data, export, import_run, models, results, static_pages
 from app.commands.leaks import rescore as leaks
 from app.commands.server import audit, reindex, serve, serve_model, token
@@ -95,6 +96,7 @@ add_command(app, "serve", serve.serve)
 add_command(app, "serve-model", serve_model.serve_model)
 add_command(app, "train", train.train)
 add_command(app, "eval", train.evaluate)
+add_command(app, "study", study.study)
 add_command(app, "levels", levels.levels)
 add_command(app, "preflight", train.preflight)
 add_command(app, "fork", fork.fork)

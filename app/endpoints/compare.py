@@ -20,6 +20,7 @@ from app.plots import comparison, evaluation, run_charts
 from app.plots.comparison import CheckpointOutcomes, ComparedRun
 from app.plots.run_data import RunData, VersionedCache
 from app.plots.series import XKind
+from jobs import studies
 from jobs.db.models import Run, RunSummary
 from jobs.db.queries import metrics
 from jobs.db.queries import runs as queries
@@ -29,6 +30,7 @@ from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import DataError, RL2FError
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.evaluation.report_file import read_report
+from rl2f_core.evaluation.study.report import StudyReport
 from rl2f_core.types import FrozenModel, JsonObject
 
 MAX_RUNS = 20
@@ -219,6 +221,15 @@ class CompareEndpoints(RunDataEndpoints):
             merged=merged,
             not_compared=not_compared,
         )
+
+    @endpoint("read")
+    def study_report(self, name: ShortText) -> StudyReport:
+        """Return the hypotheses of a study with what its finished runs say about them.
+
+        Args:
+            name: Name of the study.
+        """
+        return studies.report(self._context.queue, name)
 
     def _members(self, chosen: Sequence[Run], names: Sequence[str]) -> list[ComparedRun]:
         data, all_stages = self._data, any(name.startswith(ALL_STAGE_METRICS) for name in names)

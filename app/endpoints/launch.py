@@ -19,12 +19,15 @@ from app.forms.preflight import PreflightState
 from app.forms.run_form import ConfigCheck, ConfigCommand, FormState
 from app.forms.schedule import next_times
 from app.forms.yaml_text import MAX_CHARACTERS, for_browser
+from jobs import studies
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Run
 from jobs.db.queries import runs, scheduled_runs
+from rl2f_core.config.loading import dump_yaml
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
+from rl2f_core.evaluation.study.spec import parse_study
 from rl2f_core.run.kinds.preflight import preflight_config
 from rl2f_core.types import FrozenModel, JsonObject
 
@@ -214,6 +217,21 @@ class LaunchEndpoints(Endpoints):
             parent: The cloned run.
         """
         return self._add(self._valid(source)[0], parent)
+
+    @endpoint("run")
+    def launch_study(self, yaml: ConfigText) -> list[QueuedRun]:
+        """Queue all arms and seeds of a study, and resume the parts that ended without success.
+
+        `study_report` returns its results.
+
+        Args:
+            yaml: File of a study: a configuration with `matrix`, `seeds` and `hypotheses`.
+        """
+        study = parse_study(yaml)
+        for config in study.arms.values():
+            self._valid(ConfigSource(yaml=dump_yaml(config)))
+        parts = studies.launch(self._context.queue, study).values()
+        return [QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id)) for run in parts]
 
     @endpoint("run")
     def preflight_config(self, source: Flat[ConfigSource] = ConfigSource(), parent: RunId | None = None) -> QueuedRun:

@@ -11,14 +11,14 @@ import dataclasses
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobs import run_kinds
 from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.errors import UnknownRunError
-from jobs.db.models import ACTIVE, ENDED, Run
+from jobs.db.models import ACTIVE, ENDED, Run, Tag
 from jobs.db.queries import run_queue as store
 from jobs.db.queries import runs
 from jobs.executors.base import Executor
@@ -67,6 +67,7 @@ class Queue:
         origin: str = "app",
         parent: int | None = None,
         start: bool = True,
+        tags: Sequence[str] = (),
     ) -> Run:
         """Append a run to the queue.
 
@@ -76,6 +77,7 @@ class Queue:
             origin: app, cli, example, imported or `schedule:ID`.
             parent: The run that it clones, evaluates or exports.
             start: False creates it as `stopped`, until it is resumed.
+            tags: Tags of the run.
 
         Raises `ConfigError` naming each wrong field, `RunError` if the run directory cannot be created, or
         `StoreError`; then neither directory nor row remains.
@@ -92,6 +94,7 @@ class Queue:
             with self.db.write() as session:
                 run.position = store.last_position(session) + 1
                 runs.add_in_session(session, run)
+                session.add_all(Tag(run_id=run.id, tag=tag) for tag in tags)
                 folder = run_dirs.publish(self.workspace, staged, f"{run.id}-{run_dirs.slug(config.name)}")
                 run.folder = folder.name
         except BaseException:

@@ -26,6 +26,8 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.types import JsonObject
 
 KEY, SINGLE = "matrix", "cells"
+STUDY_KEYS = ("seeds", "hypotheses")
+"""Keys of a study (`evaluation/study/spec.py`), which belong to no cell."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
@@ -54,7 +56,7 @@ def cells(data: JsonObject) -> dict[str, JsonObject]:
                 )
             if not isinstance(changes, Mapping):
                 raise ConfigError(f"The change {name!r} on the axis {axis!r} is not a mapping.", value=changes)
-    shared = {key: value for key, value in data.items() if key not in (KEY, SINGLE)}
+    shared = {key: value for key, value in data.items() if key not in (KEY, SINGLE, *STUDY_KEYS)}
     single = data.get(SINGLE, {})
     if not isinstance(single, Mapping) or not all(isinstance(changes, Mapping) for changes in single.values()):
         raise ConfigError("`cells` is not a mapping of cells to changes.", value=single)

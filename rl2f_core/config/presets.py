@@ -42,7 +42,7 @@ def presets() -> list[Preset]:
     return [
         preset
         for path in sorted(CONFIGS.rglob("*.yaml"), key=lambda path: path.name)
-        if path.parent.name != "launch"
+        if path.parent.name not in ("launch", "studies")
         for preset in _of_file(path, path.stat().st_mtime_ns)
     ]
 

@@ -296,19 +296,20 @@ def _join(firsts: Sequence[Dialogue]) -> Dialogue:
     return firsts[0].model_copy(update={"turns": tuple(turns), "stop_reason": last.stop_reason, "error": last.error})
 
 
-def _dialogues_path(run_dir: RunDir, checkpoint: str, condition: str) -> Path:
+def dialogues_path(run_dir: RunDir, checkpoint: str, condition: str) -> Path:
+    """Return the file of the dialogues of one checkpoint under one condition."""
     return run_dir.evaluation / "dialogues" / quote(checkpoint, safe="@: ") / f"{condition}.jsonl"
 
 
 def write_dialogues(run_dir: RunDir, checkpoint: str, condition: str, dialogues: Sequence[Dialogue]) -> None:
     """Store the dialogues of one checkpoint under one condition."""
     lines = "".join(d.model_dump_json() + "\n" for d in dialogues)
-    write_atomically(_dialogues_path(run_dir, checkpoint, condition), lines)
+    write_atomically(dialogues_path(run_dir, checkpoint, condition), lines)
 
 
 def read_dialogues(run_dir: RunDir, checkpoint: str, condition: str) -> list[Dialogue]:
     """Return the dialogues stored by `write_dialogues`."""
-    path = _dialogues_path(run_dir, checkpoint, condition)
+    path = dialogues_path(run_dir, checkpoint, condition)
     try:  # texts may contain Unicode line separators, so only \n ends a line
         return [Dialogue.model_validate_json(line) for line in path.read_bytes().split(b"\n") if line]
     except (OSError, ValueError) as error:
@@ -409,6 +410,14 @@ def _newest_first_attempts(rows: Sequence[MetricEvent]) -> str:
     )
 
 
+def training_rows(run_dir: RunDir) -> dict[str, list[JsonObject]]:
+    """Return step and metrics of each training step, by stage."""
+    training: dict[str, list[JsonObject]] = {}
+    for row in _training_metrics(run_dir):
+        training.setdefault(row.stage, []).append({"step": row.step, **row.values})
+    return training
+
+
 def _training_metrics(run_dir: RunDir) -> list[MetricEvent]:
     """Return the metric events of training steps."""
     if not run_dir.events_path.exists():
@@ -421,7 +430,4 @@ def write_report(report: EvaluationReport, run_dir: RunDir) -> None:
     """Write report.json, report.md, report.html and PNG figures."""
     write_atomically(run_dir.evaluation / "report.json", report.to_json())
     write_atomically(run_dir.evaluation / "report.md", report.to_markdown())
-    training: dict[str, list[JsonObject]] = {}
-    for row in _training_metrics(run_dir):
-        training.setdefault(row.stage, []).append({"step": row.step, **row.values})
-    write_figures(report, run_dir.evaluation, training)
+    write_figures(report, run_dir.evaluation, training_rows(run_dir))

@@ -9,14 +9,16 @@ import hashlib
 import html
 import io
 import json
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.evaluation.chart_data import Chart, accuracy_chart, benchmark_chart, effect_chart, training_chart
+from rl2f_core.evaluation.formatting import Table
 from rl2f_core.evaluation.plotting import GREY, PALETTE, Plot, cell_text, figure, resolve_colors, shade
 from rl2f_core.evaluation.report import EvaluationReport, findings, tables
 
@@ -146,11 +148,29 @@ li { margin: .3rem 0; overflow-wrap: anywhere; }
 
 def to_html(report: EvaluationReport, charts: Sequence[Chart]) -> str:
     """Return a self-contained page with findings, figures and tables."""
+    summary = [s for s in findings(report) if s.startswith("The hint effect of ")]
+    more = [_list(findings(report)), *_tables(tables(report))]
+    for part in report.parts:
+        more += [f"<h1>{html.escape(part.title)}</h1><h2>Findings</h2>", _list(findings(part)), *_tables(tables(part))]
+    return html_page(f"Evaluation of {report.title}", summary, charts, (), ["<h2>Findings</h2>", *more])
+
+
+def html_page(
+    title: str, summary: Sequence[str], charts: Sequence[Chart], first: Sequence[Table], last: Sequence[str] = ()
+) -> str:
+    """Return a self-contained page.
+
+    Args:
+        title: Title of the page.
+        summary: Sentences below it.
+        charts: Figures.
+        first: Tables before the figures.
+        last: HTML after them.
+    """
     from plotly.io import to_html as plotly_html
 
-    head = f"<title>Evaluation of {html.escape(report.title)}</title><style>{_CSS}</style>"
-    summary = [s for s in findings(report) if s.startswith("The hint effect of ")]
-    parts = [f"<h1>Evaluation of {html.escape(report.title)}</h1>", _list(summary)]
+    head = f"<title>{html.escape(title)}</title><style>{_CSS}</style>"
+    parts = [f"<h1>{html.escape(title)}</h1>", _list(summary), *_tables(first)]
     for chart in charts:
         parts.append(f"<h2>{html.escape(chart.title)}</h2><p>{html.escape(chart.subtitle)}</p>")
         for plot in chart.plots:
@@ -162,20 +182,20 @@ def to_html(report: EvaluationReport, charts: Sequence[Chart]) -> str:
                 include_plotlyjs=not any("plotly.js v" in part for part in parts),
             )
             parts.append(f"<h3>{html.escape(plot.title)}{unit}</h3>{drawn}")
-    parts += _tables_and_findings(report)
-    for part in report.parts:
-        parts += [f"<h1>{html.escape(part.title)}</h1>", *_tables_and_findings(part)]
     meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    return f"<!doctype html><html lang=en><head>{meta}{head}</head><body>{''.join(parts)}</body></html>"
+    return f"<!doctype html><html lang=en><head>{meta}{head}</head><body>{''.join([*parts, *last])}</body></html>"
 
 
-def _tables_and_findings(report: EvaluationReport) -> list[str]:
-    result = ["<h2>Findings</h2>", _list(findings(report))]
-    for title, header, rows in tables(report):
+def _tables(shown: Sequence[Table]) -> Iterator[str]:
+    """Yield tables, in which `[text](path)` is a link."""
+    for title, header, rows in shown:
         cells = "".join(f"<th>{html.escape(c)}</th>" for c in header)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-        result.append(f"<h2>{html.escape(title)}</h2><div class=scroll><table><tr>{cells}</tr>{body}</table></div>")
-    return result
+        body = "".join("<tr>" + "".join(f"<td>{_linked(c)}</td>" for c in row) + "</tr>" for row in rows)
+        yield f"<h2>{html.escape(title)}</h2><div class=scroll><table><tr>{cells}</tr>{body}</table></div>"
+
+
+def _linked(cell: str) -> str:
+    return re.sub(r"\[(\d+)\]\(([\w./@%-]+)\)", r'<a href="\2">\1</a>', html.escape(cell))
 
 
 def _list(sentences: Sequence[str]) -> str:

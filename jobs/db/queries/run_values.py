@@ -39,7 +39,7 @@ from rl2f_core.types import JsonObject
 
 ALWAYS_KNOWN = ("reward", "hint_effect", "solve_rate")
 """Metrics that can be named before a run has them."""
-NOT_IN_GROUP_KEY = ("seed", "name")
+NOT_IN_GROUP_KEY = ("seed", "name", "start_from")
 """Settings in which the runs of a group differ."""
 CONDITION = re.compile(r"([^<>=!]+)(<=|>=|!=|=|<|>)(.*)")
 """A word of a search that compares a value, e.g. `learning_rate<1e-3`."""

@@ -20,10 +20,10 @@ from rl2f_core.dialogue.rollout.engine import derive_seed, turn_seed
 from rl2f_core.errors import AdapterError, DataError
 from rl2f_core.evaluation.evaluate import (
     EvaluationRunner,
-    _dialogues_path,
     _join,
     checkpoint_batches,
     describe_levels,
+    dialogues_path,
     evaluate_run,
     read_dialogues,
 )
@@ -311,7 +311,7 @@ def test_progress_counts_checkpoint_condition_pairs(played: Played) -> None:
 def test_similar_names_have_distinct_files(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     names = ["a/b", "a_b", "a%2Fb", "a\\b", "run:rl@2", "a b"]
-    paths = {_dialogues_path(run_dir, name, "hints") for name in names}
+    paths = {dialogues_path(run_dir, name, "hints") for name in names}
     assert len(paths) == len(names) and all(p.parent.parent == tmp_path / "evaluation" / "dialogues" for p in paths)
 
 
@@ -319,7 +319,7 @@ def test_corrupted_dialogue_file_raises(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     with pytest.raises(DataError, match="Cannot read the dialogues"):
         read_dialogues(run_dir, "base", "hints")
-    path = _dialogues_path(run_dir, "base", "hints")
+    path = dialogues_path(run_dir, "base", "hints")
     path.parent.mkdir(parents=True)
     for text in (b'{"id": "x"', b"\xff\xfe\n"):
         path.write_bytes(text)

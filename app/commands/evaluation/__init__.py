@@ -1,0 +1,1 @@
+"""Commands that evaluate several levels, runs or seeds."""

@@ -1,0 +1,97 @@
+"""`rl2f study`: run all arms and seeds of a study, and report its hypotheses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.common.console import err, out
+from app.common.terminal_progress import TerminalProgress
+from rl2f_core.errors import RL2FError, rl2f_command
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import JsonlSink
+from rl2f_core.run.execute import execute
+from rl2f_core.run.signals import InterruptHandler
+
+if TYPE_CHECKING:
+    from rl2f_core.evaluation.study.spec import Study
+
+
+def study(
+    file: Annotated[Path, typer.Argument(help="YAML file of a study, or the name of a shipped one.")],
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the study; by default runs/NAME.")] = None,
+    workspace: Annotated[
+        Path | None, typer.Option(help="Queue the parts in this workspace; `rl2f serve` executes them.")
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop all parts in the workspace.")] = False,
+) -> None:
+    """Run all arms and seeds of a study and report its hypotheses; the same command again resumes it.
+
+    Finished parts do not run again, and parts of a seed with equal first stages run these once. Ctrl-C saves and stops
+    after the step.
+    """
+    from rl2f_core.evaluation.study.spec import load_study
+
+    loaded = load_study(file)
+    if workspace is None:
+        folder = folder or Path("runs") / loaded.name
+        _execute_parts(loaded, folder)
+        folders = {part.name: folder / part.name for part in loaded.parts()}
+    else:
+        from app.commands.options import opened_context
+        from jobs import studies
+
+        with opened_context(workspace) as context:
+            runs = (studies.stop if stop else studies.launch)(context.queue, loaded)
+            for name, run in runs.items():
+                err().print(f"{name}: run {run.id}, {run.status}", markup=False)
+            folder = studies.folder_of(context.workspace, loaded.name)
+            folders = {name: context.workspace.folder(run.folder) for name, run in runs.items()}
+    _report(loaded, folder, folders)
+
+
+def _execute_parts(loaded: Study, folder: Path) -> None:
+    """Execute the parts in order; one that fails does not end the study."""
+    from rl2f_core.evaluation.study.registration import register
+    from rl2f_core.evaluation.study.spec import check_unchanged
+
+    parts = {part.name: (RunDir(folder / part.name), part) for part in loaded.parts()}
+    finished = [name for name, (run_dir, _) in parts.items() if run_dir.last_status() == "succeeded"]
+    register(loaded, folder, sum(parts[name][1].is_arm for name in finished))
+    request = InterruptHandler()
+    for name, (run_dir, part) in parts.items():
+        config = part.config(part.warm_up)
+        if not run_dir.config_path.is_file():
+            RunDir.create(run_dir.path, config)
+        else:
+            check_unchanged(part, config, run_dir.config_path.read_text(encoding="utf-8"))
+        if name in finished:
+            continue
+        err().print(f"{name} ({list(parts).index(name) + 1} of {len(parts)})", markup=False)
+        try:
+            with request, TerminalProgress() as progress:
+                result = execute(config, run_dir, JsonlSink(run_dir.events_path), request, progress)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except RL2FError as error:
+            err().print(f"{name} failed: {error}", markup=False)
+            continue
+        if result.status == "stopped":
+            err().print(f"Stopped and saved. Resume with: {rl2f_command('study')} …", markup=False)
+            raise typer.Exit(130)
+
+
+def _report(loaded: Study, folder: Path, folders: dict[str, Path]) -> None:
+    """Write and print the report of the finished parts. Exit code 2 if some are missing."""
+    from rl2f_core.evaluation.study.registration import read_versions
+    from rl2f_core.evaluation.study.report import build_study_report, read_parts, write_study_report
+
+    parts = read_parts(loaded, folders)
+    report = build_study_report(loaded, read_versions(folder), parts, folder)
+    write_study_report(loaded, report, parts, folder)
+    out().print(report.to_markdown(), markup=False, soft_wrap=True)
+    err().print(f"Report: {folder / 'report.md'}, {folder / 'report.html'}", markup=False)
+    if report.missing:
+        raise typer.Exit(2)

@@ -1,0 +1,67 @@
+"""Versions of a study's file: the first one is stored before the first run, later ones with what they change."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.evaluation.study.spec import Study
+from rl2f_core.types import FrozenModel
+
+FILE = "registration.json"
+
+
+class Version(FrozenModel):
+    """One content of the file."""
+
+    time: float
+    """When it was first used, in seconds since 1970."""
+    sha256: str
+    finished_parts: int
+    """Parts of the study that had finished before."""
+    text: str
+
+
+def read_versions(folder: Path) -> list[Version]:
+    """Return the versions of the study in a folder, oldest first."""
+    path = folder / FILE
+    return TypeAdapter(list[Version]).validate_json(path.read_bytes()) if path.is_file() else []
+
+
+def register(study: Study, folder: Path, finished_parts: int) -> list[Version]:
+    """Store the study's file in the folder if it is new or has changed; return all versions."""
+    versions = read_versions(folder)
+    if not versions or versions[-1].sha256 != study.sha256:
+        new = Version(time=time.time(), sha256=study.sha256, finished_parts=finished_parts, text=study.text)
+        versions.append(new)
+        write_atomically(folder / FILE, json.dumps([version.model_dump() for version in versions], indent=1))
+    return versions
+
+
+def changes(versions: Sequence[Version]) -> Iterator[str]:
+    """Return a sentence for each later version: when, after how many finished parts, and what changed."""
+    for old, new in pairwise(versions):
+        before, after = load_yaml(old.text), load_yaml(new.text)
+        a, b = ({h["name"]: h for h in data.get("hypotheses", ())} for data in (before, after))
+        texts = [f"hypothesis {name!r} removed" for name in a if name not in b]
+        texts += [f"hypothesis {name!r} added" for name in b if name not in a]
+        for name in (name for name in a if name in b and a[name] != b[name]):
+            fields = [key for key in {**a[name], **b[name]} if a[name].get(key) != b[name].get(key)]
+            moved = ", ".join(f"{key} {a[name].get(key)} → {b[name].get(key)}" for key in fields)
+            texts.append(f"hypothesis {name!r} changed ({moved})")
+        others = [key for key in {**before, **after} if key != "hypotheses" and before.get(key) != after.get(key)]
+        texts += [f"{', '.join(others)} changed"] if others else []
+        parts = f"{new.finished_parts} finished part{'' if new.finished_parts == 1 else 's'}"
+        yield f"{when(new)}, after {parts}: {'; '.join(texts) or 'only comments or layout changed'}."
+
+
+def when(version: Version) -> str:
+    """Return the time of a version, UTC."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(version.time))

@@ -1,0 +1,251 @@
+"""Report of a study: hypotheses with their findings, arms under all conditions, training curves, and dialogues."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from urllib.parse import quote
+
+from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.stats.intervals import LEVEL, Interval, correct_family, difference_over_seeds
+from rl2f_core.evaluation.across_seeds import Comparison, SeedRow, compare_arms, merge_seeds
+from rl2f_core.evaluation.chart_data import Chart
+from rl2f_core.evaluation.evaluate import NEWEST_STEPS, dialogues_path, training_rows
+from rl2f_core.evaluation.figure_files import html_page, to_png
+from rl2f_core.evaluation.formatting import (
+    MIN_PROBLEMS,
+    TOO_FEW,
+    Table,
+    interval_text,
+    markdown_table,
+    number,
+    quantity_text,
+)
+from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
+from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.evaluation.report_file import read_report
+from rl2f_core.evaluation.study.registration import Version, changes, when
+from rl2f_core.evaluation.study.spec import ALIASES, TRAINING, Hypothesis, Study
+from rl2f_core.run.directory import RunDir
+from rl2f_core.types import FrozenModel, JsonObject
+
+
+@dataclass(frozen=True)
+class FinishedPart:
+    """Results of one run of a study."""
+
+    folder: Path
+    report: EvaluationReport
+    training: Mapping[str, Sequence[JsonObject]]
+    """Metrics of the training steps by stage."""
+
+
+class HypothesisResult(FrozenModel):
+    """A hypothesis and what the finished parts say about it."""
+
+    hypothesis: Hypothesis
+    comparison: Comparison
+    finding: str
+    """confirmed, the opposite, or why neither."""
+
+
+class ArmResult(FrozenModel):
+    """The last checkpoint of an arm under one condition, or its hint effect."""
+
+    arm: str
+    """Name of the arm."""
+    row: SeedRow
+    """Values by seed, and their mean."""
+    dialogues: dict[str, str]
+    """File of the dialogues of each seed, relative to the report."""
+
+
+class StudyReport(FrozenModel):
+    """What a study has shown so far."""
+
+    name: str
+    registered: tuple[str, str]
+    """Time and hash of the file before the first run."""
+    changes: tuple[str, ...]
+    """Later changes of the file."""
+    missing: tuple[str, ...]
+    """Parts without a result."""
+    hypotheses: tuple[HypothesisResult, ...]
+    arms: tuple[ArmResult, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the hypotheses, and the arms under all conditions."""
+        header = ["hypothesis", "finding", "difference", "compared", "quantity", "p (Holm)", "smallest effect",
+                  "effects below this could not be detected", "budget"]  # fmt: skip
+        tested = []
+        for result in self.hypotheses:
+            h, c = result.hypothesis, result.comparison
+            under = "" if h.condition == "hints" or h.quantity.startswith(TRAINING) else f" under {h.condition}"
+            tested.append([h.name, result.finding, interval_text(c.difference, signed=True),
+                           f"{h.compare[0]} − {h.compare[1]}", f"{quantity_text(h.quantity)}{under}",
+                           number(c.difference.holm_p), number(h.smallest_effect), number(c.detectable),
+                           c.tokens_text()])  # fmt: skip
+        rows = [
+            [a.arm, a.row.checkpoint, a.row.condition, quantity_text(a.row.quantity),
+             interval_text(a.row.mean, a.row.above_zero is not None), " ".join(number(v) for v in a.row.values),
+             " ".join(f"[{seed}]({path})" for seed, path in a.dialogues.items())]
+            for a in self.arms
+        ]  # fmt: skip
+        columns = ["arm", "checkpoint", "condition", "quantity", "mean", "by seed", "dialogues by seed"]
+        return [("Hypotheses", header, tested), ("Arms under all conditions", columns, rows)]
+
+    def sentences(self) -> list[str]:
+        """Return how the study was registered and changed, what is missing, and how to read the numbers."""
+        time, digest = self.registered
+        return [
+            f"Registered {time}, before the first run; SHA-256 of the file: {digest}.",
+            *(f"The file changed: {text}" for text in self.changes),
+            *([f"Parts without a result: {', '.join(self.missing)}."] if self.missing else []),
+            "Square brackets contain 95 % intervals, which treat seeds and problems as crossed; those of training "
+            "quantities are over seeds alone. All hypotheses are one family in Holm's correction. From the observed "
+            "variances of seeds and problems, an effect that could be detected is found with a probability of 80 %.",
+        ]
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown."""
+        lines = [f"# Study {self.name}", "", *(f"- {sentence}" for sentence in self.sentences())]
+        return "\n\n".join(["\n".join(lines), *map(markdown_table, self.tables())]) + "\n"
+
+
+def read_part(folder: Path) -> FinishedPart | None:
+    """Return the results in a run directory, or in a folder of `rl2f results collect`; None without a report."""
+    if (report := read_report(folder)) is not None:
+        return FinishedPart(folder, report, training_rows(RunDir(folder)))
+    if not (folder / "report.json").is_file():
+        return None
+    stages = json.loads((folder / "training.json").read_bytes())
+    training = {
+        name: [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        for name, columns in stages.items()
+    }
+    return FinishedPart(folder, EvaluationReport.model_validate_json((folder / "report.json").read_bytes()), training)
+
+
+def read_parts(study: Study, folders: Mapping[str, Path]) -> dict[str, FinishedPart | None]:
+    """Return the results of the arms by part, from the folders of the parts."""
+    names = [part.name for part in study.parts() if part.is_arm]
+    return {name: read_part(folders[name]) if name in folders else None for name in names}
+
+
+def build_study_report(
+    study: Study, versions: Sequence[Version], parts: Mapping[str, FinishedPart | None], out: Path
+) -> StudyReport:
+    """Return the report of a study from the results of its parts by name; `out` is the folder of its files."""
+    arms = finished_arms(study, parts)
+    hypotheses = study.settings.hypotheses
+    comparisons = [_compare(study, hypothesis, arms) for hypothesis in hypotheses]
+    corrected = correct_family([comparison.difference for comparison in comparisons])
+    tested = []
+    for hypothesis, comparison, difference in zip(hypotheses, comparisons, corrected, strict=True):
+        updated = comparison.model_copy(update={"difference": difference})
+        finding = find(hypothesis, difference)
+        tested.append(HypothesisResult(hypothesis=hypothesis, comparison=updated, finding=finding))
+    return StudyReport(
+        name=study.name, registered=(when(versions[0]), versions[0].sha256), changes=tuple(changes(versions)),
+        missing=tuple(name for name, part in parts.items() if part is None), hypotheses=tuple(tested),
+        arms=tuple(result for arm in arms if arms[arm] for result in _arm_results(study, arm, arms[arm], out)),
+    )  # fmt: skip
+
+
+def finished_arms(study: Study, parts: Mapping[str, FinishedPart | None]) -> dict[str, dict[str, FinishedPart]]:
+    """Return the finished parts by arm and seed."""
+    seeds = study.settings.seeds
+    return {
+        arm: {str(seed): part for seed in seeds if (part := parts.get(f"{arm}-seed-{seed}")) is not None}
+        for arm in study.arms
+    }
+
+
+def _compare(study: Study, hypothesis: Hypothesis, arms: Mapping[str, Mapping[str, FinishedPart]]) -> Comparison:
+    (arm, checkpoint), (other, against) = (study.side(compared) for compared in hypothesis.compare)
+    seeds = [seed for seed in arms[arm] if seed in arms[other]]
+    if not seeds:
+        return Comparison(values=(), difference=Interval(value=None, n=0))
+    ours, theirs = ({seed: arms[name][seed].report for seed in seeds} for name in (arm, other))
+    quantity, tests = hypothesis.quantity, len(study.settings.hypotheses)
+    if not quantity.startswith(TRAINING):
+        metric = ALIASES.get(quantity, quantity)
+        return compare_arms(ours, theirs, (checkpoint, against), metric, hypothesis.condition, tests)
+    name = quantity.removeprefix(TRAINING)
+    pairs = [[_newest(arms[a][seed], c, name) for a, c in ((arm, checkpoint), (other, against))] for seed in seeds]
+    values = [None if a is None or b is None else a - b for a, b in pairs]
+    difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
+    budget = compare_arms(ours, theirs, (checkpoint, against)).tokens
+    return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=budget)
+
+
+def _newest(part: FinishedPart, checkpoint: str, metric: str) -> float | None:
+    """Return the mean of a metric over the last steps before a checkpoint."""
+    stage, _, step = checkpoint.rpartition("@")
+    rows = [row for row in part.training.get(stage, ()) if row["step"] <= int(step)]
+    values = [row[metric] for row in rows[-NEWEST_STEPS:] if row.get(metric) is not None]
+    return fmean(values) if values else None
+
+
+def find(hypothesis: Hypothesis, difference: Interval) -> str:
+    """Return whether a difference confirms a hypothesis after Holm's correction, contradicts it, or neither."""
+    smallest, p_value = hypothesis.smallest_effect, difference.holm_p
+    if difference.low is None or difference.high is None:
+        return "no interval"
+    if not hypothesis.quantity.startswith(TRAINING) and difference.n < MIN_PROBLEMS:
+        return TOO_FEW
+    if difference.excludes_zero and (p_value is None or p_value <= 1 - LEVEL):
+        higher = difference.above(0)
+        expected = hypothesis.direction in ("different", "higher" if higher else "lower")
+        large = min(abs(difference.low), abs(difference.high)) >= smallest
+        return ("confirmed" if expected else "the opposite") + (", at least the smallest effect" if large else "")
+    if difference.above(-smallest) and difference.below(smallest):
+        return "not shown; smaller than the smallest effect"
+    return "not shown"
+
+
+def _arm_results(study: Study, arm: str, parts: Mapping[str, FinishedPart], out: Path) -> list[ArmResult]:
+    """Return the solve rates of an arm's last checkpoint under all conditions, and its effects."""
+    summary = merge_seeds({seed: part.report for seed, part in parts.items()})
+    checkpoint, shown = study.side(arm)[1], (f"cum_acc/{summary.turns}", "hint_effect")
+    results = []
+    for row in summary.rows:
+        if row.checkpoint == checkpoint and row.quantity in shown:
+            files = {seed: dialogues_path(RunDir(p.folder), checkpoint, row.condition) for seed, p in parts.items()}
+            links = {s: quote(os.path.relpath(path, out), "/@") for s, path in files.items() if path.is_file()}
+            results.append(ArmResult(arm=arm, row=row, dialogues=links))
+    return results
+
+
+def curves_chart(study: Study, parts: Mapping[str, FinishedPart | None]) -> Chart:
+    """Plot reward and solve rate of the last stage of each arm: means over seeds, in bands of all seeds."""
+    plots = []
+    turns = next(iter(study.arms.values())).rollout.max_turns
+    for metric in ("reward", f"cum_acc/{turns}"):
+        lines = []
+        for i, (arm, finished) in enumerate(finished_arms(study, parts).items()):
+            stage = study.arms[arm].stages[-1].name
+            curves = [
+                {row["step"]: row[metric] for row in part.training.get(stage, ()) if row.get(metric) is not None}
+                for part in finished.values()
+            ]
+            steps = sorted(set.intersection(*map(set, curves))) if curves else []
+            values = [[curve[step] for curve in curves] for step in steps]
+            lines.append(Line(arm, steps, [fmean(v) for v in values], SERIES[i % len(SERIES)],
+                              low=[min(v) for v in values], high=[max(v) for v in values],
+                              dash=DASHES[i % len(DASHES)]))  # fmt: skip
+        plots.append(Plot(lines, title=quantity_text(metric), height=230))
+    return Chart("training", "Training by arm", tuple(plots), "mean of the seeds; bands from the lowest to the highest")
+
+
+def write_study_report(study: Study, report: StudyReport, parts: Mapping[str, FinishedPart | None], out: Path) -> None:
+    """Write report.md, report.html and training.png."""
+    chart = curves_chart(study, parts)
+    write_atomically(out / "report.md", report.to_markdown())
+    page = html_page(f"Study {study.name}", report.sentences(), [chart], report.tables())
+    write_atomically(out / "report.html", page)
+    write_atomically(out / f"{chart.name}.png", to_png(chart))

@@ -1,0 +1,202 @@
+"""The file of a study: a `matrix` of arms with shared settings, `seeds`, and `hypotheses`.
+
+Each arm and seed is a part: an ordinary training run. Parts of a seed with equal first stages share a warm-up.
+`data/configs/studies/tiny.yaml` is an example.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import Field
+
+from rl2f_core import registry
+from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.config.evaluation import Condition
+from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.loading import find_config, parse_config, parse_yaml, validate_config
+from rl2f_core.config.matrix import STUDY_KEYS, cells, is_matrix
+from rl2f_core.config.run import BaseRun, RunConfig
+from rl2f_core.dialogue.metrics.dialogues import tally_metrics
+from rl2f_core.errors import ConfigError
+from rl2f_core.learning.training.start_from import settings_of_first_stages
+from rl2f_core.types import JsonObject
+
+TRAINING = "training/"
+"""Prefix of quantities of training: the mean of a metric over the newest steps of a stage."""
+WARM_UP = "warm-up-"
+ALIASES = {"solved": "cum_acc"}
+
+
+class Hypothesis(BaseConfig):
+    """A difference between two arms that is written down before the first run."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """Statement, e.g. `The content of hints teaches`."""
+    quantity: str
+    """`solved` (within all turns), `hint_effect`, any metric of an evaluation, or `training/METRIC`."""
+    compare: tuple[str, str]
+    """Two arms, each `ARM` (its last evaluated checkpoint) or `ARM:CHECKPOINT`; the second is subtracted."""
+    condition: Condition = "hints"
+    """Condition of the evaluation."""
+    direction: Literal["higher", "lower", "different"] = "higher"
+    """Expected difference."""
+    smallest_effect: float = Field(gt=0)
+    """Smallest difference of interest."""
+
+
+class StudySettings(BaseConfig):
+    """What a study adds to a matrix."""
+
+    seeds: tuple[int, ...] = Field(min_length=1, max_length=100)
+    """Seeds of each arm."""
+    hypotheses: tuple[Hypothesis, ...] = ()
+    """Comparisons of arms; all are one family in Holm's correction."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of a study."""
+
+    name: str
+    """`ARM-seed-N`; of a warm-up `warm-up-K-seed-N`."""
+    data: JsonObject
+    """Configuration, without `start_from`."""
+    warm_up: str | None = None
+    """Name of the part whose stages it copies."""
+
+    @property
+    def is_arm(self) -> bool:
+        """Whether it is no warm-up."""
+        return not self.name.startswith(WARM_UP)
+
+    def config(self, warm_up: str | None) -> BaseRun:
+        """Return the configuration; `warm_up` is the directory of the warm-up beside that of this run."""
+        return parse_config({**self.data, "start_from": warm_up} if self.warm_up else self.data)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A valid study."""
+
+    name: str
+    text: str
+    """Content of the file."""
+    arms: dict[str, RunConfig]
+    settings: StudySettings
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the file."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def side(self, compared: str) -> tuple[str, str]:
+        """Return arm and checkpoint of an entry of `compare`."""
+        arm, _, checkpoint = compared.partition(":")
+        return arm, checkpoint or (self.arms[arm].evaluated_checkpoints() or [""])[-1]
+
+    def parts(self) -> list[Part]:
+        """Return all runs, each warm-up before the parts that share it."""
+        parts: dict[str, Part] = {}
+        for seed in self.settings.seeds:
+            arms = {arm: config.model_copy(update={"seed": seed}) for arm, config in self.arms.items()}
+            keys = {arm: _first_stages(config) for arm, config in arms.items()}
+            shared = [key for key, count in Counter(keys.values()).items() if key and count > 1]
+            for arm, config in arms.items():
+                data, warm_up = config.model_dump(mode="json"), None
+                if (key := keys[arm]) in shared:
+                    warm_up = f"{WARM_UP}{shared.index(key) + 1}-seed-{seed}"
+                    first = {**data, "stages": json.loads(key)["stages"]}
+                    first["evaluation"] = {**data["evaluation"], "checkpoints": []}
+                    parts.setdefault(warm_up, self._part(warm_up, first))
+                name = f"{arm}-seed-{seed}"
+                parts[name] = self._part(name, data, warm_up)
+        return [*parts.values()]
+
+    def _part(self, name: str, data: JsonObject, warm_up: str | None = None) -> Part:
+        return Part(name, {**data, "name": f"{self.name}-{name}"[:100]}, warm_up)
+
+
+def check_unchanged(part: Part, config: BaseRun, stored: str) -> None:
+    """Raise `ConfigError` if a part exists with another configuration; `stored` is its YAML."""
+    if parse_yaml(stored) != config:
+        raise ConfigError("The settings of a part changed after its start.", value=part.name,
+                          fix="Restore them, or give the changed study another name.")  # fmt: skip
+
+
+def load_study(path: str | Path) -> Study:
+    """Read the file of a study, or a shipped one by its name. Raises `ConfigError` naming what is wrong."""
+    file = find_config(Path(path))
+    try:
+        return parse_study(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"The file of the study cannot be read: {error}.", value=str(path)) from error
+
+
+def parse_study(text: str) -> Study:
+    """Parse and validate the YAML of a study. Raises `ConfigError`."""
+    try:
+        data = load_yaml(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"The study is not valid YAML: {error}.") from error
+    if not isinstance(data, dict) or not is_matrix(data):
+        raise ConfigError("A study needs a matrix of arms.", fix="Write matrix: {arm: {NAME: {KEY: VALUE}}}.")
+    given = {key: data[key] for key in STUDY_KEYS if key in data}
+    settings = validate_config(StudySettings, given, "See data/configs/studies/tiny.yaml.")
+    arms: dict[str, RunConfig] = {}
+    for arm, cell in cells(data).items():
+        config = parse_config(cell)
+        if not isinstance(config, RunConfig) or arm.startswith(WARM_UP):
+            raise ConfigError("An arm of a study is a training run, not named warm-up-…", value=arm)
+        arms[arm] = config
+    study = Study(str(data.get("name", "study")), text, arms, settings)
+    names = [hypothesis.name for hypothesis in settings.hypotheses]
+    for field, values in (("seeds", settings.seeds), ("names of hypotheses", names)):
+        if len({*values}) < len(values):
+            raise ConfigError(f"The {field} of the study repeat.", value=values)
+    for hypothesis in settings.hypotheses:
+        _check(study, hypothesis)
+    return study
+
+
+def _check(study: Study, hypothesis: Hypothesis) -> None:
+    where = f"Hypothesis {hypothesis.name!r}"
+    for compared in hypothesis.compare:
+        arm = compared.partition(":")[0]
+        if arm not in study.arms:
+            raise ConfigError(f"{where} compares an unknown arm.", value=arm, known=study.arms)
+        config, checkpoint = study.arms[arm], study.side(compared)[1]
+        known = config.evaluated_checkpoints()
+        if checkpoint not in known:
+            raise ConfigError(f"{where} compares a checkpoint that arm {arm} does not evaluate.", value=checkpoint,
+                              known=known, fix="Add it to evaluation.checkpoints.")  # fmt: skip
+        needed = [hypothesis.condition, *(["contentless"] if hypothesis.quantity == "hint_effect" else [])]
+        if missing := [name for name in needed if name not in config.evaluation.conditions]:
+            raise ConfigError(f"{where} needs a condition that arm {arm} does not evaluate.", value=missing,
+                              known=config.evaluation.conditions)  # fmt: skip
+        metrics = tally_metrics((), config.evaluation.max_turns or config.rollout.max_turns).values
+        quantities = [*ALIASES, "cum_acc", "hint_effect", *metrics, *(f"{TRAINING}{name}" for name in metrics)]
+        if hypothesis.quantity not in quantities:
+            near = difflib.get_close_matches(hypothesis.quantity, quantities, 5, 0)
+            raise ConfigError(f"{where} has an unknown quantity.", value=hypothesis.quantity, fix=f"Nearest: {near}")
+    first, second = (study.arms[study.side(compared)[0]] for compared in hypothesis.compare)
+    if (first.environment, first.evaluation, first.rollout) != (second.environment, second.evaluation, second.rollout):
+        raise ConfigError(f"{where} compares arms with other tasks, evaluation or rollout.", value=hypothesis.compare,
+                          fix="Give both arms the same environment, evaluation and rollout.")  # fmt: skip
+
+
+def _first_stages(config: RunConfig) -> str:
+    """Return a key of the stages before the first rollouts and all settings that they depend on.
+
+    It is empty if there are none, or nothing else.
+    """
+    on_policy = [registry.get("method", stage.method.type).on_policy for stage in config.stages]
+    count = on_policy.index(True) if True in on_policy and not config.retain_states else 0
+    return json.dumps(settings_of_first_stages(config, count)) if count else ""

@@ -1,0 +1,70 @@
+"""`rl2f study` in real processes, on the random model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_helpers import assert_same_run, statuses
+
+from rl2f_core.common.paths import CONFIGS
+from rl2f_core.run.directory import RunDir
+
+TINY = CONFIGS / "studies" / "tiny.yaml"
+SECONDS = 600
+MOMENTS = (
+    "warm-up-1-seed-0/state/CURRENT",  # a warm-up trains
+    "contentless-seed-0/state/CURRENT",  # an arm has copied it and trains
+    "rl2f-seed-1/evaluation/dialogues/warmup@4/hints.jsonl",  # an arm is evaluated
+)
+
+
+def start(folder: Path, file: Path = TINY) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "app.cli", "study", str(file), "--out", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, error = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, error
+    return out
+
+
+@pytest.mark.slow
+def test_a_killed_study_repeats_nothing_and_shows_a_changed_hypothesis(tmp_path: Path) -> None:
+    """Killed at three moments, it ends with the runs of a study that was not killed."""
+    folder, whole = tmp_path / "killed", tmp_path / "whole"
+    finished: dict[str, bytes] = {}
+    for moment in MOMENTS:
+        process = start(folder)
+        deadline = time.monotonic() + SECONDS
+        while not (folder / moment).exists():
+            assert process.poll() is None and time.monotonic() < deadline, moment
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        done = [run for run in folder.iterdir() if RunDir(run).last_status() == "succeeded"]
+        assert all((folder / name / "events.jsonl").read_bytes() == events for name, events in finished.items())
+        finished |= {run.name: (run / "events.jsonl").read_bytes() for run in done}
+    assert len(finished) > 3
+    text = finish(start(folder))
+    assert all((folder / name / "events.jsonl").read_bytes() == events for name, events in finished.items())
+    finish(start(whole))
+    parts = sorted(run.name for run in whole.iterdir() if run.is_dir())
+    assert len(parts) == 6
+    for name in parts:
+        assert_same_run(folder / name, whole / name, "warmup@4" if name.startswith("warm-up") else "rl2f@3")
+        assert statuses(folder / name).count("succeeded") == 1
+    assert "| The content of hints teaches |" in text and "The file changed" not in text
+    assert all((folder / name).is_file() for name in ("report.md", "report.html", "training.png"))
+
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(TINY.read_text().replace("smallest_effect: 0.05", "smallest_effect: 0.5"))
+    text = finish(start(folder, changed))
+    assert "after 4 finished parts: hypothesis 'The reward in training differs' changed (smallest_effect 0.05" in text
+    assert all((folder / name / "events.jsonl").read_bytes() == events for name, events in finished.items())

@@ -1,0 +1,143 @@
+"""The report of a study, from constructed results, and the changes of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from report_data import built, tasks
+
+from rl2f_core.common.paths import CONFIGS
+from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.evaluation.figure_files import html_page
+from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport
+from rl2f_core.evaluation.study.registration import changes, read_versions, register
+from rl2f_core.evaluation.study.report import FinishedPart, build_study_report, curves_chart, find
+from rl2f_core.evaluation.study.spec import Hypothesis, Study, parse_study
+
+TINY = yaml.safe_load((CONFIGS / "studies" / "tiny.yaml").read_text("utf-8"))
+
+
+def study(**changed: Any) -> Study:
+    return parse_study(yaml.safe_dump({**TINY, "seeds": [0, 1, 2], **changed}, sort_keys=False))
+
+
+def evaluated(seed: int, solved: int) -> EvaluationReport:
+    """20 problems; of rl2f@3, the first `solved` are solved with hints, none otherwise, and none by the warm-up."""
+    none, some = tasks(*[0] * 20), tasks(*[1] * solved, *[0] * (20 - solved))
+    played = {"warmup@4": {"hints": none, "contentless": none}, "rl2f@3": {"hints": some, "contentless": none}}
+    report = built(played, seed, EvaluatedTasks(tasks=20, samples=1, level="2", seed=seed))
+    return report.model_copy(update={"notes": (f"Stage rl2f: 1,00{seed} sampled student tokens in 3 steps.",)})
+
+
+def part(folder: Path, seed: int, solved: int, rewards: Sequence[float] = (0.1, 0.2, 0.3)) -> FinishedPart:
+    rows = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
+    return FinishedPart(folder, evaluated(seed, solved), {"rl2f": rows})
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> dict[str, FinishedPart | None]:
+    """The method solves 16, 8 and 12 of 20 problems, its twin none; rewards differ by 1, 2 and 3 per seed."""
+    found: dict[str, FinishedPart | None] = {}
+    for seed, solved in enumerate((16, 8, 12)):
+        found[f"rl2f-seed-{seed}"] = part(tmp_path / "a", seed, solved, [1.0 + seed] * 3)
+        found[f"contentless-seed-{seed}"] = part(tmp_path / "b", seed, 0, [0.0] * 3)
+    return found
+
+
+def test_the_hypotheses_are_tested_over_seeds_and_problems(parts: dict[str, Any], tmp_path: Path) -> None:
+    """The first interval is computed by hand in `test_across_seeds`: +.60 [.20, .89]; so is its detectable effect.
+
+    The rewards of the last steps differ by 1, 2 and 3: mean 2, t interval over three seeds [−.48, 4.48].
+    """
+    planned = study()
+    report = build_study_report(planned, register(planned, tmp_path, 0), parts, tmp_path)
+    first, second, third = report.hypotheses
+    assert first.finding == "confirmed, at least the smallest effect"
+    assert (first.comparison.difference.low, first.comparison.difference.high) == pytest.approx((0.2, 0.89), abs=0.01)
+    assert first.comparison.detectable is not None and first.comparison.detectable > 0.4  # of three hypotheses
+    assert first.comparison.difference.holm_p == pytest.approx(2 * (second.comparison.difference.p_value or 0), rel=0.6)
+    assert second.comparison.difference.value == pytest.approx(0.6)  # both effects of rl2f minus none
+    assert third.comparison.values == pytest.approx((1, 2, 3)) and third.finding == "not shown"
+    assert third.comparison.difference.low == pytest.approx(-0.484, abs=1e-3)
+    text = report.to_markdown()
+    assert "| The content of hints teaches | confirmed, at least the smallest effect | +.60 [.20, .89] |" in text
+    assert "| rl2f − contentless | solved |" in text and "sampled tokens equal: 1,001 and 1,001" in text
+    assert "| rl2f | rl2f@3 | hints | hint effect | +.60 [.20, .89] | .80 .40 .60 |" in text
+    assert f"SHA-256 of the file: {planned.sha256}" in text
+
+
+def test_parts_without_a_result_are_named_and_left_out(parts: dict[str, Any], tmp_path: Path) -> None:
+    planned = study()
+    parts |= {"contentless-seed-0": None, "contentless-seed-1": None, "contentless-seed-2": None}
+    report = build_study_report(planned, register(planned, tmp_path, 0), parts, tmp_path)
+    assert report.missing == ("contentless-seed-0", "contentless-seed-1", "contentless-seed-2")
+    assert [result.finding for result in report.hypotheses][::2] == ["no interval", "no interval"]
+    assert "Parts without a result: contentless-seed-0" in report.to_markdown()
+    assert {arm.arm for arm in report.arms} == {"rl2f"}
+    report = build_study_report(planned, read_versions(tmp_path), dict.fromkeys(parts), tmp_path)
+    assert report.arms == () and len(report.hypotheses) == 3
+
+
+def test_each_number_links_to_its_dialogues(parts: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "a" / "evaluation" / "dialogues" / "rl2f@3" / "hints.jsonl"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    planned = study()
+    report = build_study_report(planned, register(planned, tmp_path / "out", 0), parts, tmp_path / "out")
+    link = "[0](../a/evaluation/dialogues/rl2f@3/hints.jsonl)"
+    assert link in report.to_markdown()
+    page = html_page("x", [], [curves_chart(planned, parts)], report.tables())
+    assert '<a href="../a/evaluation/dialogues/rl2f@3/hints.jsonl">0</a>' in page
+
+
+def test_curves_are_means_of_the_seeds_in_bands_of_all(parts: dict[str, Any]) -> None:
+    first, _ = curves_chart(study(), parts).plots
+    line = first.lines[0]
+    assert (line.name, list(line.x), list(line.y)) == ("rl2f", [1, 2, 3], [2, 2, 2])
+    assert (list(line.low), list(line.high)) == ([1, 1, 1], [3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "holm", "direction", "finding"),
+    [
+        (0.05, 0.3, 0.03, "higher", "confirmed"),
+        (0.15, 0.3, 0.03, "higher", "confirmed, at least the smallest effect"),
+        (0.05, 0.3, 0.06, "higher", "not shown"),
+        (0.05, 0.3, 0.03, "lower", "the opposite"),
+        (-0.3, -0.05, 0.03, "lower", "confirmed"),
+        (-0.3, -0.05, 0.03, "different", "confirmed"),
+        (-0.05, 0.3, 0.5, "higher", "not shown"),
+        (-0.09, 0.09, 0.5, "higher", "not shown; smaller than the smallest effect"),
+        (-0.1, 0.09, 0.5, "higher", "not shown"),
+    ],
+)
+def test_a_finding_needs_the_corrected_p_value_and_the_expected_direction(
+    low: float, high: float, holm: float, direction: str, finding: str
+) -> None:
+    fields = {"name": "x", "quantity": "solved", "compare": ["a", "b"], "direction": direction, "smallest_effect": 0.1}
+    hypothesis = Hypothesis.model_validate(fields)
+    assert find(hypothesis, Interval(value=(low + high) / 2, low=low, high=high, n=20, holm_p=holm)) == finding
+    assert find(hypothesis, Interval(value=0.2, low=low, high=high, n=9, holm_p=holm)) == "too few to tell"
+
+
+def test_changes_of_the_file_are_told_with_the_number_of_finished_parts(tmp_path: Path) -> None:
+    first, second, third = TINY["hypotheses"]
+    planned = study()
+    (version,) = register(planned, tmp_path, 0)
+    assert register(planned, tmp_path, 3) == read_versions(tmp_path) == [version]
+    assert (version.sha256, version.text, version.finished_parts) == (planned.sha256, planned.text, 0)
+    changed = [{**first, "smallest_effect": 0.05, "direction": "different"}, second, {**third, "name": "New"}]
+    register(study(hypotheses=changed, seeds=[0, 1]), tmp_path, 1)
+    versions = register(parse_study("# a comment\n" + study(hypotheses=changed, seeds=[0, 1]).text), tmp_path, 6)
+    texts = list(changes(versions))
+    assert len(texts) == 2
+    assert (
+        "after 1 finished part: hypothesis 'The reward in training differs' removed; hypothesis 'New' added" in texts[0]
+    )
+    assert f"hypothesis {first['name']!r} changed (smallest_effect 0.1 → 0.05, direction None → different)" in texts[0]
+    assert texts[0].endswith("seeds changed.")
+    assert texts[1].endswith("after 6 finished parts: only comments or layout changed.")

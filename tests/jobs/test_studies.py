@@ -1,0 +1,56 @@
+"""Studies in a workspace: their parts are tagged runs that are queued, stopped and resumed together."""
+
+from __future__ import annotations
+
+import pytest
+from jobs_helpers import statuses
+
+from jobs import studies
+from jobs.db.queries import runs
+from jobs.db.queries.runs import RunFilter
+from jobs.queue.queue import Queue
+from rl2f_core.common.paths import CONFIGS
+from rl2f_core.errors import ConfigError
+from rl2f_core.evaluation.study.registration import changes, read_versions
+from rl2f_core.evaluation.study.spec import load_study, parse_study
+
+TEXT = (CONFIGS / "studies" / "tiny.yaml").read_text("utf-8")
+
+
+def test_a_study_is_queued_once_with_its_warm_ups_first(queue: Queue) -> None:
+    study = load_study("tiny")
+    parts = studies.launch(queue, study)
+    assert list(parts) == [part.name for part in study.parts()]
+    assert [run.id for run in runs.queued(queue.db)] == [run.id for run in parts.values()]
+    warm, first = parts["warm-up-1-seed-1"], parts["rl2f-seed-1"]
+    assert f"\nstart_from: {warm.folder}\n" in first.config and warm.folder == f"{warm.id}-tiny-warm-up-1-seed-1"
+    assert runs.page(queue.db, RunFilter(tag="study:tiny")).total == 6
+    (version,) = read_versions(studies.folder_of(queue.workspace, "tiny"))
+    assert version.finished_parts == 0 and version.text == TEXT
+    assert [run.id for run in studies.launch(queue, study).values()] == [run.id for run in parts.values()]
+    assert len(runs.queued(queue.db)) == 6 and queue.dispatch() == [parts["warm-up-1-seed-0"].id]
+
+
+def test_arms_of_a_study_are_folded_by_seed(queue: Queue) -> None:
+    """Their configurations differ in seed, name, and the directory of the warm-up."""
+    parts = studies.launch(queue, load_study("tiny"))
+    keys = {name: runs.get(queue.db, run.id or 0).group_key for name, run in parts.items()}
+    assert keys["rl2f-seed-0"] == keys["rl2f-seed-1"] != keys["contentless-seed-0"] == keys["contentless-seed-1"]
+
+
+def test_a_study_is_stopped_and_resumed_as_one(queue: Queue) -> None:
+    study = load_study("tiny")
+    ids = [run.id for run in studies.launch(queue, study).values()]
+    assert {run.status for run in studies.stop(queue, study).values()} == {"stopped"}
+    assert statuses(queue, *ids) == ["stopped"] * 6
+    assert [run.id for run in studies.launch(queue, study).values()] == ids
+    assert statuses(queue, *ids) == ["queued"] * 6
+
+
+def test_a_changed_hypothesis_is_registered_and_a_changed_arm_is_refused(queue: Queue) -> None:
+    studies.launch(queue, load_study("tiny"))
+    studies.launch(queue, parse_study(TEXT.replace("smallest_effect: 0.05", "smallest_effect: 0.5")))
+    (text,) = changes(read_versions(studies.folder_of(queue.workspace, "tiny")))
+    assert "after 0 finished parts: hypothesis 'The reward in training differs' changed (smallest_effect 0.05" in text
+    with pytest.raises(ConfigError, match=r"settings of a part changed after its start. Got: 'rl2f-seed-0'"):
+        studies.launch(queue, parse_study(TEXT.replace("steps: 3", "steps: 5")))
