@@ -465,7 +465,7 @@ def contrast(solved: np.ndarray, dialogues: np.ndarray, signs: Sequence[int]) ->
 
 def paired_rates(solved: np.ndarray, counts: np.ndarray, signs: Sequence[int]) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the first arguments of `paired_difference` for the arguments of `contrast`."""
-    present = (counts > 0).all(axis=0)
+    present = np.asarray((counts > 0).all(axis=0))
     samples = float(counts[:, present].mean()) if present.any() else 1.0
     differences = np.tensordot(np.asarray(signs, dtype=float), solved / np.where(counts > 0, counts, 1), axes=1)
     return np.where(present, differences, 0.0), present, samples
