@@ -285,7 +285,7 @@ def test_pages_show_unknown_verdicts_and_rewards(workspace: Workspace, tmp_path:
     page = DialogueEndpoints(context)
     group = page.dialogue_group(row.run_id, row.event_id)
     text = shown(group_view(group, row.event_id))
-    assert "mean reward 0.75" in text and "correct 1 of 2" in text and "reward –" in text and "no verdict" in text
+    assert "mean reward .75" in text and "correct 1 of 2" in text and "reward –" in text and "no verdict" in text
     assert group_kind(page.get_dialogue(row.run_id, row.event_id).siblings) == "mixed: 1 correct"
     assert JsonEndpoints(RunEndpoints(context)).run_histogram(row.run_id, "imported", 1)["total"] == 2
 

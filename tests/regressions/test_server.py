@@ -161,11 +161,11 @@ def test_a_result_that_waits_takes_the_memory_of_its_json(site: Site) -> None:
     (expected,) = site.read.post("/gradio_api/run/run_form", json={"data": []}).json()["data"]
     tracemalloc.start()
     try:
-        events = [site.read.post(path, json={"data": []}).json()["event_id"] for _ in range(10)]
+        events = [site.read.post(path, json={"data": []}).json()["event_id"] for _ in range(4)]
         while site.blocks._queue.event_ids_to_events:
             time.sleep(0.05)
         gc.collect()
-        assert tracemalloc.get_traced_memory()[0] / 10 < 2 * len(json.dumps(expected))
+        assert tracemalloc.get_traced_memory()[0] / 4 < 2 * len(json.dumps(expected))
     finally:
         tracemalloc.stop()
     for event in events:

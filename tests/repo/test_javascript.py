@@ -16,7 +16,7 @@ JS_OPTION = re.compile(r"\bjs(?:_on_load)?\s*=\s*(?:f|r)?(\"\"\"|\"|')(.*?)\1", 
 MARKUP = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createContextualFragment"
 )
-GLOBALS = re.compile(r"\b(?:window|globalThis|self)\.(?!Plotly\b)\w+\s*=[^=]|^\s*var\s", re.MULTILINE)
+GLOBALS = re.compile(r"\b(?:window|globalThis|self)\.(?!(?:Plotly|gradio_config)\b)\w+\s*=[^=]|^\s*var\s", re.MULTILINE)
 
 
 def embedded_lines() -> int:

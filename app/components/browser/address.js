@@ -1,8 +1,9 @@
 /* The query of the URL: read when the page opens and on Back and Forward, written when Python returns another one.
    A value that begins with a slash is another page, which is opened.
 
-   Pages of the studio open in the same document: Gradio mounts the next page, and the browser neither loads nor evaluates
-   its scripts again. The browser itself opens all other addresses, and each page after a restart of the server. */
+   Pages of the studio open in the same document: Gradio mounts the next page, and the browser neither loads nor
+   evaluates its scripts again. The browser itself opens all other addresses, and each page after a restart of the
+   server. */
 const MAX_CHANGES = 25; // then the browser loads a page: Gradio keeps 1 to 2 MB of each page that was left
 const isPage = (url) => url.origin === location.origin && !url.hash
   && window.gradio_config.pages.some(([path]) => url.pathname === `/${path}`);
