@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import openai
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import TimeoutError, expect
 
 Visit = Callable[..., Any]
 SLOW = 120_000
@@ -37,10 +38,13 @@ def ended(page: Any) -> None:
 
 def stop(page: Any) -> None:
     """Stop a response; on a slow machine it may have ended before, then stop another one."""
+    button = page.locator("#chat-stop")
     for _ in range(3):
-        if page.locator("#chat-stop").count() == 0:
+        if button.count() == 0:
             send(page, "Again.")
-        page.click("#chat-stop", timeout=SLOW)
+            button.wait_for(timeout=SLOW)
+        with contextlib.suppress(TimeoutError):  # it went while it was clicked
+            button.click(timeout=10_000)
         ended(page)
         if page.locator(".ch-numbers:has-text('stopped')").count():
             return

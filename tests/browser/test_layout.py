@@ -104,5 +104,5 @@ def test_a_wrong_address_is_a_page_with_the_way_back(server: Any, page: Any, con
     console.allow(r"status of 404")
     page.goto(f"{server.url}/nowhere")
     page.get_by_text("There is no page /nowhere.").wait_for()
-    page.get_by_role("link", name="Go to the runs").click()
+    page.get_by_role("link", name="Runs").click()
     page.wait_for_url(f"{server.url}/")
