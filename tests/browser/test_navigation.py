@@ -50,6 +50,25 @@ def test_pages_change_in_one_document_and_history_deep_links_and_reload_work(ser
     assert page.url == run
 
 
+def test_a_page_change_during_a_page_change_ends_on_the_last_page(visit: Any) -> None:
+    page = visit("/compare")
+    for name in ("Exports", "Chat"):
+        _go(page, name)
+        page.wait_for_function(
+            "name => document.title.startsWith(name) && document.querySelector('.rl-skip')", arg=name
+        )
+    twice = """(move) => { history[move](); const id = setInterval(() => {
+      if (gradio_config.current_page !== 'exports') return;
+      clearInterval(id);
+      history[move]();
+    }); }"""
+    for move, name in (("back", "Compare"), ("forward", "Chat")):
+        page.evaluate(twice, move)
+        expect(page.locator(".nav-holder a.active")).to_have_text(name)
+        page.locator(".rl-frame-tools").wait_for()
+        assert page.title() == f"{name} · RL2F Studio"
+
+
 def test_a_restarted_server_sends_the_whole_page(visit: Any) -> None:
     page = visit("/compare")
     page.evaluate("window.document_of_the_test = 1; window.gradio_config.app_id = 1")

@@ -287,7 +287,7 @@ def test_runs_are_deleted_only_after_asking(visit: Visit, queue: Queue, add: Cal
     assert {runs.get(queue.db, number).status for number in ids} == {"stopped"}
     page.get_by_role("button", name="Delete 2…").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    page.get_by_text("2 runs were deleted.").wait_for()
+    page.get_by_text("2 runs deleted. Restore with the status “deleted”.").wait_for()
     page.get_by_text("No runs match").wait_for()
     assert not {run.id for run in runs.page(queue.db, limit=500).rows} & set(ids)
 

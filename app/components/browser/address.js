@@ -9,20 +9,21 @@ const isPage = (url) => url.origin === location.origin && !url.hash
   && window.gradio_config.pages.some(([path]) => url.pathname === `/${path}`);
 let wanted = null; // the last address that was asked for
 let changes = 0;
+let opens = false; // while Gradio mounts a page it reads gradio_config and the path: then the browser loads the next one
 
 async function show(url, pushes) {
   wanted = url;
   const answer = await fetch(`/config?page=${encodeURIComponent(url.pathname.slice(1))}`).catch(() => null);
   const config = answer?.ok ? await answer.json().catch(() => null) : null;
   if (wanted !== url) return;
-  if (config?.app_id !== window.gradio_config.app_id || ++changes > MAX_CHANGES) {
+  if (opens || config?.app_id !== window.gradio_config.app_id || ++changes > MAX_CHANGES) {
     if (pushes) location.assign(url);
     else location.reload();
     return;
   }
+  opens = true;
   dispatchEvent(new Event("beforeunload")); // Gradio closes its connections
   await new Promise((closed) => setTimeout(closed));
-  if (wanted !== url) return;
   if (pushes) history.pushState(null, "", url);
   window.rlPage.abort(); // our modules remove their listeners from the document
   delete window.rlPage;
@@ -49,10 +50,12 @@ addEventListener("click", (event) => {
 });
 addEventListener("popstate", () => {
   wanted = null;
-  if (location.pathname !== `/${window.gradio_config.current_page}`) show(new URL(location.href), false);
+  if (opens) location.reload();
+  else if (location.pathname !== `/${window.gradio_config.current_page}`) show(new URL(location.href), false);
 });
 
 export default function mount({ props, trigger, watch, signal }) {
+  opens = false;
   const path = location.pathname;
   const read = () => location.search.slice(1);
   const go = () => {
