@@ -9,7 +9,7 @@ const isPage = (url) => url.origin === location.origin && !url.hash
   && window.gradio_config.pages.some(([path]) => url.pathname === `/${path}`);
 let wanted = null; // the last address that was asked for
 let changes = 0;
-let opens = false; // while Gradio mounts a page it reads gradio_config and the path: then the browser loads the next one
+let opens = false; // Gradio mounts a page and reads gradio_config and the path: then the browser loads the next one
 
 async function show(url, pushes) {
   wanted = url;
