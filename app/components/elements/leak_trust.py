@@ -17,6 +17,10 @@ from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.evaluation.formatting import number
 
 UNKNOWN = "unknown here"
+UNMEASURED = (
+    "Precision and recall are unknown: the detector has other settings or weights than the measured ones, and no hint "
+    "of this workspace is labeled."
+)
 ARMS = {"original": "hint as read", "redacted": "redacted"}
 CARD_NOTE = (
     "Precision: leaks among the hints that this detector flags. Recall: flagged hints among all leaks, by the "
@@ -78,6 +82,8 @@ def _figures(row: CardRow, preposition: str) -> list[Node]:
 
 def card_table(card: DetectorCard) -> Element:
     """Return precision and recall of a detector by set of hints."""
+    if all(row.precision.value is row.recall.value is None for row in card.rows):
+        return el("p.rl-muted", UNMEASURED)
     heads, name = ("on", "hints", "precision", "recall"), f"quality of {card.detector}"
     rows = map(_card_row, card.rows)
     return el("div", table(heads, rows, "tx-card-table", name=name), title=CARD_NOTE)
