@@ -1,10 +1,14 @@
-"""`python -m tests.benchmarks.calibration`: simulated coverage and type-I error of all 95 % intervals.
+"""`python -m tests.benchmarks.calibration`: simulated coverage and errors of all 95 % intervals, power of studies.
 
 A population has problem types of different difficulty, on which the arms (conditions, checkpoints) have different
 effects, and training seeds that shift the logits of all problems and of each arm. Types and seeds have finitely many
 values, so the true values are exact sums. Each trial draws problems and seeds independently; every seed is evaluated on
 the same problems with other samples. With one seed, the true value is that of the drawn seed; with several, it is the
 mean over all seeds. Under the null hypothesis, two arms exchange their effects on half of the types.
+
+Power: a study states from its observed variances which difference it finds with a probability of 80 %. Here the effect
+of a population is scaled until its true difference is the mean of these statements, and the difference is then found in
+about 80 % of other trials. Families: how often a study of three comparisons without any effect confirms one of them.
 """
 
 from __future__ import annotations
@@ -12,14 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from scipy.special import expit
 
 from rl2f_core.common.stats.intervals import (
+    LEVEL,
+    POWER,
     Interval,
+    correct_family,
+    detectable_effect,
     mean_interval,
     paired_difference,
     wilson_clustered,
@@ -32,6 +40,8 @@ MIN_COVERAGE = 0.93
 """Required mean coverage of an interval over all populations."""
 MAX_TYPE_I = 0.05
 """Required type-I error, plus two standard errors of the simulation."""
+POWER_RANGE = (POWER - 0.05, POWER + 0.15)
+"""Required mean power at the difference that is stated as detectable."""
 _TYPES = 1000
 _SHIFTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -236,6 +246,77 @@ def _simulate_size(problems: int, seeds: int, trials: int, rng: np.random.Genera
     ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class StudyCell:
+    """Power and family-wise error of studies of one size, over all populations with one dialogue per problem."""
+
+    problems: int
+    seeds: int
+    detectable: float
+    """Mean difference that is found with a probability of `POWER`, as trials state it."""
+    found: float
+    """Fraction of the trials that find a true difference of this size; mean over populations."""
+    lowest: float
+    """Of one population."""
+    family: float
+    """Fraction of trials without any effect in which Holm's method confirms one of three comparisons."""
+    trials: int
+    """Trials of `found`; `family` has as many."""
+
+
+def simulate_studies(trials: int, seed: int = 0) -> Iterator[StudyCell]:
+    """Simulate studies of every size; `trials` is the number for each population."""
+    for problems in PROBLEMS[1:]:
+        for seeds in SEEDS[1:]:
+            rng = np.random.default_rng([seed, problems, seeds, 1])
+            sizes, found, family = [], [], []
+            for population in POPULATIONS:
+                simulator, size = _at_detectable_effect(population, problems, seeds, rng)
+                if simulator is not None:
+                    drawn = [simulator.draw(rng, problems, seeds, 1, null=False) for _ in range(trials)]
+                    sizes.append(size)
+                    found.append(float(np.mean([_difference(t)[0].above(0) for t in drawn])))
+                without = Simulator(population, null=True)
+                null = [without.draw(rng, problems, seeds, 1, null=True) for _ in range(trials)]
+                family.append(float(np.mean([_confirms_any(t) for t in null])))
+            yield StudyCell(problems, seeds, float(np.mean(sizes)), float(np.mean(found)), min(found),
+                            float(np.mean(family)), trials * len(found))  # fmt: skip
+
+
+def _at_detectable_effect(
+    population: Population, problems: int, seeds: int, rng: np.random.Generator, trials: int = 200
+) -> tuple[Simulator | None, float]:
+    """Return a population whose true difference is what its trials call detectable, and that difference.
+
+    None if no effect on the logit scale is large enough.
+    """
+    low, high = 0.0, 12.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        simulator = Simulator(replace(population, effect=middle), null=False)
+        drawn = [simulator.draw(rng, problems, seeds, 1, null=False) for _ in range(trials)]
+        stated = float(np.mean([_stated(t) for t in drawn]))
+        true = float(drawn[0].solve_rates[0] - drawn[0].solve_rates[1])
+        low, high = (middle, high) if true < stated else (low, middle)
+    return (simulator, true) if abs(true - stated) < 0.02 else (None, stated)
+
+
+def _stated(t: Trial) -> float:
+    return detectable_effect(t.solved[0] - t.solved[1], np.ones(t.solved[0].shape), t.samples) or 0.0
+
+
+def _confirms_any(t: Trial) -> bool:
+    other = replace(t, solved=t.solved[2:])
+    family = correct_family([_difference(t)[0], _difference(other)[0], _difference_of_effects(t)[0]])
+    return any(d.excludes_zero and d.holm_p is not None and d.holm_p <= 1 - LEVEL for d in family)
+
+
+def study_failures(cells: list[StudyCell]) -> list[StudyCell]:
+    """Return the cells whose power is below the stated one or far above, or whose family-wise error is too large."""
+    low, high = POWER_RANGE
+    return [c for c in cells if not low <= c.found <= high or c.family > _max_error(c.trials)]
+
+
 def _coverage(interval: Interval, truth: float) -> tuple[bool, float]:
     if interval.low is None or interval.high is None:
         return False, 0.0
@@ -244,7 +325,11 @@ def _coverage(interval: Interval, truth: float) -> tuple[bool, float]:
 
 def max_type_i(cell: Cell) -> float:
     """Return the largest accepted type-I error: .05 plus two standard errors of the simulation."""
-    return MAX_TYPE_I + 2 * float(np.sqrt(MAX_TYPE_I * (1 - MAX_TYPE_I) / cell.trials))
+    return _max_error(cell.trials)
+
+
+def _max_error(trials: int) -> float:
+    return MAX_TYPE_I + 2 * float(np.sqrt(MAX_TYPE_I * (1 - MAX_TYPE_I) / trials))
 
 
 def failures(cells: list[Cell]) -> list[Cell]:
@@ -264,10 +349,16 @@ def main() -> None:
         error = "" if cell.type_i is None else f"  type I {cell.type_i:.3f}"
         print(f"{cell.statistic:22} {cell.problems:3} problems {cell.seeds} seeds  coverage {cell.coverage:.3f}  "
               f"lowest {cell.lowest:.3f}  width {cell.width:.2f}{error}", flush=True)  # fmt: skip
-    print(f"{len(failures(cells))} of {len(cells)} cells fail.")
+    studies = []
+    for study in simulate_studies(options.trials):
+        studies.append(study)
+        print(f"{study.problems:3} problems {study.seeds} seeds  detectable {study.detectable:.2f}  found "
+              f"{study.found:.3f}  lowest {study.lowest:.3f}  family {study.family:.3f}", flush=True)  # fmt: skip
+    print(f"{len(failures(cells)) + len(study_failures(studies))} of {len(cells) + len(studies)} cells fail.")
     if options.out is not None:
         content = {"trials": options.trials, "min_coverage": MIN_COVERAGE, "max_type_i": max_type_i(cells[0]),
-                   "populations": [asdict(p) for p in POPULATIONS], "cells": [asdict(c) for c in cells]}  # fmt: skip
+                   "populations": [asdict(p) for p in POPULATIONS], "cells": [asdict(c) for c in cells],
+                   "power": POWER, "power_range": POWER_RANGE, "studies": [asdict(c) for c in studies]}  # fmt: skip
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "calibration.json").write_text(json.dumps(content, indent=1) + "\n")
 

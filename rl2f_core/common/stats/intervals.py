@@ -199,8 +199,8 @@ def detectable_effect(sums: ArrayLike, counts: ArrayLike, samples: float = 1.0, 
     y, m = _clusters(sums, counts)
     if len(m) < 2:
         return None
-    estimate = _with_pseudo_problems(y, m, samples)
-    return _detectable(math.sqrt(estimate.variance), estimate.df, tests)
+    estimate, shrinkage = _with_pseudo_problems(y, m, samples), len(m) / (len(m) + 2)
+    return _detectable(math.sqrt(estimate.variance), estimate.df, tests) / shrinkage
 
 
 def _detectable(error: float, df: float, tests: int) -> float:

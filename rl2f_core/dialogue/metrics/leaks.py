@@ -40,4 +40,4 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
 def states_answer(hint: Hint) -> bool:
     """Return whether the student read a hint with a leak of the whole answer, planted or flagged."""
     flagged = hint.read_leak and hint.leak is not None and hint.leak.leak_type is not LeakType.PARTIAL
-    return flagged or (hint.planted is not None and not hint.is_replaced)
+    return flagged or (hint.planted not in (None, "partial") and not hint.is_replaced)

@@ -169,7 +169,7 @@ def test_the_content_effect_is_the_method_minus_its_contentless_twin_over_seeds_
     """The method solves 16, 8 and 12 of 20 problems with hints, its twin none.
 
     The numbers are those of `test_intervals_over_seeds_treat_problems_and_seeds_as_crossed`. An effect d is found with
-    a probability of 80 % if P(T > t) = .8 for the noncentral T with d / √.0204205 and 6.377 degrees of freedom.
+    a probability of 80 % if P(T > t) = .8 for the noncentral T with 20/22 · d / √.0204205 and 6.377 degrees of freedom.
     Tokens: 1,000 and 1,080 of the method, 1,000 and 1,000 of its twin; the third seeds do not tell.
     """
     method = {str(s): evaluated(solved, 0, s) for s, solved in enumerate((16, 8, 12))}
@@ -183,7 +183,7 @@ def test_the_content_effect_is_the_method_minus_its_contentless_twin_over_seeds_
     assert (effect.difference.value, effect.difference.n) == (pytest.approx(0.6), 20)
     assert (effect.difference.low, effect.difference.high) == pytest.approx((12 / 22 - half, 12 / 22 + half), abs=2e-4)
     assert effect.detectable is not None
-    missed = nctdtr(6.377, effect.detectable / math.sqrt(0.0204205), stdtrit(6.377, 0.975))
+    missed = nctdtr(6.377, 20 / 22 * effect.detectable / math.sqrt(0.0204205), stdtrit(6.377, 0.975))
     assert missed == pytest.approx(0.2, abs=1e-3)
     assert effect.tokens == (1040, 1000) and effect.token_gap == pytest.approx(0.04)
     assert effect.tokens_text() == "sampled tokens equal: 1,040 and 1,000"

@@ -320,6 +320,7 @@ def test_the_copy_rate_counts_attempts_after_hints_that_state_the_answer():
         pair("e", hint(partial), True),
         pair("f", hint(exact, planted="verbatim", text="[…]", feedback="x"), True),
         pair("g", hint(LeakReport(leaked=False)), True),
+        pair("h", hint(partial, planted="partial"), True),
     ]
     found = compute_metrics(dialogues, 2)
     assert (found["copied_answer_rate"].value, found["copied_answer_rate"].n) == (2 / 4, 4)

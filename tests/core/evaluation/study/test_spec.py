@@ -96,3 +96,11 @@ def test_a_file_without_arms_is_refused() -> None:
         parse_study("a: [")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_study("none.yaml")
+
+
+def test_the_study_of_leaks_shares_its_warm_up_between_four_of_five_arms() -> None:
+    parts = load_study("leaks").parts()
+    assert [part.name for part in parts if part.is_arm and part.warm_up is None and part.data["seed"] == 2] == [
+        "half_redact-seed-2"
+    ]
+    assert len(parts) == 5 * 6
