@@ -2,7 +2,8 @@
 
 - A page contains `<!-- results: NAME -->` … `<!-- end -->`. The text between them is the Jinja template
   `data/results/templates/NAME.md`, rendered with the functions of `Renderer`; it ends with links to its data.
-- `report.md` is next to every `report.json` below `data/results`, and `seeds.md` next to folders `seed-N`.
+- `report.md` is next to every `report.json` below `data/results`, and `seeds.md` next to folders `seed-N`; a study has
+  a `report.md` beside its `registration.json`.
 - Figures are those that templates show. A PNG contains the digest of its data.
 
 Numbers such as `.47` are allowed neither in the text of these pages nor in that of the templates.
@@ -41,6 +42,10 @@ from rl2f_core.evaluation.counterfactual.report import CounterfactualReport  # n
 from rl2f_core.evaluation.figure_files import chart_digest, to_png  # noqa: E402
 from rl2f_core.evaluation.formatting import interval_text, markdown_rows, number, verdict_text  # noqa: E402
 from rl2f_core.evaluation.report import EvaluationReport  # noqa: E402
+from rl2f_core.evaluation.study.registration import FILE as REGISTRATION  # noqa: E402
+from rl2f_core.evaluation.study.registration import read_versions  # noqa: E402
+from rl2f_core.evaluation.study.report import StudyReport, build_study_report, read_parts  # noqa: E402
+from rl2f_core.evaluation.study.spec import parse_study  # noqa: E402
 
 FOLDER = Path("data/results")
 OTHER_PAGES = ("README.md", "data/configs/README.md", "tests/benchmarks/README.md")
@@ -440,12 +445,23 @@ def generate(root: Path) -> tuple[dict[Path, str], dict[Path, Chart]]:
         texts[page] = BLOCK.sub(lambda m, page=page: m[1] + renderer.render(m[2], page) + m[3], text)
     for path in report_files(root):
         texts[path.with_suffix(".md")] = read_report(path).to_markdown()
+    for path in sorted((root / FOLDER).rglob(REGISTRATION)):
+        texts[path.with_name("report.md")] = study_report(path.parent).to_markdown()
     for group in {group_of(path) for path in report_files(root)}:
         if len(list(group.glob("seed-*/report.json"))) > 1:
             texts[group / "seeds.md"] = renderer.results(
                 group.relative_to(root / FOLDER).as_posix()
             ).summary.to_markdown()
     return texts, renderer.figures
+
+
+def study_report(folder: Path) -> StudyReport:
+    """Return the report of a study from the results of its arms."""
+    versions = read_versions(folder)
+    study = parse_study(versions[-1].text)
+    names = [part.name for part in study.parts() if part.is_arm]
+    parts = read_parts(study, {name: folder / "/seed-".join(name.rsplit("-seed-", 1)) for name in names})
+    return build_study_report(study, versions, parts, folder)
 
 
 def unmarked(root: Path) -> Iterator[str]:

@@ -26,10 +26,16 @@ def collect(
 ) -> None:
     """Copy report, configuration, environment, times and training metrics of finished runs to a results folder.
 
-    Runs are evaluations, training runs with one, forks, or estimations of hint values. Existing files are replaced.
+    The folder of a study stands for all its arms. Runs are evaluations, training runs with one, forks, or estimations
+    of hint values. Existing files are replaced.
     """
+    from jobs.export.result_folder import REGISTRATION, collect_study
     from jobs.export.result_folder import collect as collect_runs
 
-    for folder in collect_runs([find_run(run, workspace) for run in runs], target):
+    if len(runs) == 1 and (Path(runs[0]) / REGISTRATION).is_file():
+        folders = collect_study(Path(runs[0]), target)
+    else:
+        folders = collect_runs([find_run(run, workspace) for run in runs], target)
+    for folder in folders:
         out().print(str(folder), markup=False)
     err().print("Update the pages that show these results with `make results`.", markup=False)

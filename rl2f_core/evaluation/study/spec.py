@@ -121,7 +121,7 @@ class Study:
         return [*parts.values()]
 
     def _part(self, name: str, data: JsonObject, warm_up: str | None = None) -> Part:
-        return Part(name, {**data, "name": f"{self.name}-{name}"[:100]}, warm_up)
+        return Part(name, {**data, "name": f"{self.name}-{name}"}, warm_up)
 
 
 def check_unchanged(part: Part, config: BaseRun, stored: str) -> None:

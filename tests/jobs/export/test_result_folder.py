@@ -10,10 +10,11 @@ import pytest
 import yaml
 from export_builders import CONFIG, write_run
 
-from jobs.export.result_folder import collect
+from jobs.export.result_folder import collect, collect_study
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.errors import DataError, RunError
 from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.evaluation.study.report import read_part
 from rl2f_core.run.events import JsonlSink, MetricEvent, StatusEvent
 
 REPORT = EvaluationReport(environment="secret_code", turns=3, tasks=4, samples=1, rows=())
@@ -83,6 +84,21 @@ def test_several_runs_are_stored_by_seed(tmp_path: Path) -> None:
     assert json.loads((out / "seed-1" / "report.json").read_text())["seed"] == 1
     with pytest.raises(DataError, match="same seed"):
         collect([*runs, finished(tmp_path / "again", 1)], out)
+
+
+def test_the_arms_of_a_study_are_stored_by_arm_and_seed(tmp_path: Path) -> None:
+    study, out = tmp_path / "study", tmp_path / "out"
+    for name, seed in (("warm-up-1-seed-0", 0), ("rl2f-seed-0", 0), ("rl2f-seed-1", 1), ("blank-seed-0", 0)):
+        finished(study / name, seed)
+    (study / "blank-seed-0" / "heartbeat.json").write_text('{"status": "running"}')
+    (study / "registration.json").write_text("[]")
+    assert collect_study(study, out) == [out / "rl2f" / "seed-0", out / "rl2f" / "seed-1"]
+    assert sorted(path.name for path in out.iterdir()) == ["registration.json", "rl2f"]
+    stored, run = read_part(out / "rl2f" / "seed-1"), read_part(study / "rl2f-seed-1")
+    assert stored is not None and run is not None and stored.report == run.report
+    assert [row["reward"] for row in stored.training["rl"]] == [0.1235, 2.0]
+    assert [row["step"] for row in stored.training["rl"]] == [row["step"] for row in run.training["rl"]] == [1, 2]
+    assert read_part(tmp_path) is None
 
 
 def test_an_unfinished_run_or_one_without_a_report_is_no_result(tmp_path: Path) -> None:
