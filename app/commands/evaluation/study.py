@@ -9,7 +9,7 @@ import typer
 
 from app.common.console import err, out
 from app.common.terminal_progress import TerminalProgress
-from rl2f_core.errors import RL2FError, rl2f_command
+from rl2f_core.errors import ConfigError, RL2FError, rl2f_command
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink
 from rl2f_core.run.execute import execute
@@ -34,11 +34,14 @@ def study(
     """
     from rl2f_core.evaluation.study.spec import load_study
 
+    if stop and workspace is None:
+        raise ConfigError("--stop needs --workspace.", fix="Stop a study in this folder with Ctrl-C.")
     loaded = load_study(file)
     if workspace is None:
         folder = folder or Path("runs") / loaded.name
         _execute_parts(loaded, folder)
-        folders = {part.name: folder / part.name for part in loaded.parts()}
+        if not _report(loaded, folder, {part.name: folder / part.name for part in loaded.parts()}):
+            raise typer.Exit(2)
     else:
         from app.commands.options import opened_context
         from jobs import studies
@@ -48,8 +51,7 @@ def study(
             for name, run in runs.items():
                 err().print(f"{name}: run {run.id}, {run.status}", markup=False)
             folder = studies.folder_of(context.workspace, loaded.name)
-            folders = {name: context.workspace.folder(run.folder) for name, run in runs.items()}
-    _report(loaded, folder, folders)
+            _report(loaded, folder, {name: context.workspace.folder(run.folder) for name, run in runs.items()})
 
 
 def _execute_parts(loaded: Study, folder: Path) -> None:
@@ -83,15 +85,15 @@ def _execute_parts(loaded: Study, folder: Path) -> None:
             raise typer.Exit(130)
 
 
-def _report(loaded: Study, folder: Path, folders: dict[str, Path]) -> None:
-    """Write and print the report of the finished parts. Exit code 2 if some are missing."""
+def _report(loaded: Study, folder: Path, folders: dict[str, Path]) -> bool:
+    """Write and print the report of the finished parts; return whether none is missing."""
     from rl2f_core.evaluation.study.registration import read_versions
     from rl2f_core.evaluation.study.report import build_study_report, read_parts, write_study_report
 
     parts = read_parts(loaded, folders)
     report = build_study_report(loaded, read_versions(folder), parts, folder)
-    write_study_report(loaded, report, parts, folder)
-    out().print(report.to_markdown(), markup=False, soft_wrap=True)
-    err().print(f"Report: {folder / 'report.md'}, {folder / 'report.html'}", markup=False)
-    if report.missing:
-        raise typer.Exit(2)
+    if report.arms:
+        write_study_report(loaded, report, parts, folder)
+        out().print(report.to_markdown(), markup=False, soft_wrap=True)
+        err().print(f"Report: {folder / 'report.md'}, {folder / 'report.html'}", markup=False)
+    return not report.missing

@@ -68,3 +68,13 @@ def test_a_killed_study_repeats_nothing_and_shows_a_changed_hypothesis(tmp_path:
     text = finish(start(folder, changed))
     assert "after 4 finished parts: hypothesis 'The reward in training differs' changed (smallest_effect 0.05" in text
     assert all((folder / name / "events.jsonl").read_bytes() == events for name, events in finished.items())
+
+
+def test_a_study_is_queued_in_a_workspace_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from app.commands.evaluation.study import study
+
+    study(Path("tiny"), workspace=tmp_path / "w")
+    first = capsys.readouterr()
+    assert "rl2f-seed-0: run 2, queued" in first.err and first.out == ""
+    study(Path("tiny"), workspace=tmp_path / "w", stop=True)
+    assert "rl2f-seed-0: run 2, stopped" in capsys.readouterr().err

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.calibration import PROBLEMS, SEEDS, STATISTICS, Cell, failures, max_type_i, simulate
+from tests.benchmarks.calibration import (
+    PROBLEMS,
+    SEEDS,
+    STATISTICS,
+    Cell,
+    StudyCell,
+    failures,
+    max_type_i,
+    simulate,
+    study_failures,
+)
 
 RESULTS = Path(__file__).parents[4] / "data" / "results" / "calibration"
 
@@ -38,3 +48,17 @@ def test_a_cell_with_low_coverage_or_high_type_i_error_fails() -> None:
     low = Cell("mean", 12, 3, 0.929, 0.9, 0.4, None, 10_000)
     high = Cell("difference", 12, 3, 0.96, 0.9, 0.4, 0.0545, 10_000)
     assert failures([good, low, high]) == [low, high]
+
+
+def test_the_recorded_studies_have_the_power_that_they_state() -> None:
+    data = json.loads((RESULTS / "calibration.json").read_text("utf-8"))
+    cells = [StudyCell(**cell) for cell in data["studies"]]
+    assert {(cell.problems, cell.seeds) for cell in cells} == {(n, seeds) for n in PROBLEMS[1:] for seeds in SEEDS[1:]}
+    assert study_failures(cells) == []
+
+
+def test_a_study_that_finds_less_than_it_states_or_too_much_without_an_effect_fails() -> None:
+    good = StudyCell(32, 3, 0.3, 0.75, 0.7, 0.05, 6000)
+    weak = StudyCell(32, 3, 0.3, 0.749, 0.7, 0.05, 6000)
+    false = StudyCell(32, 3, 0.3, 0.8, 0.7, 0.057, 6000)  # 0.05 + 2 · √(.05 · .95 / 6,000) = .0556
+    assert study_failures([good, weak, false]) == [weak, false]
