@@ -37,10 +37,12 @@ def ended(page: Any) -> None:
 
 
 def stop(page: Any) -> None:
-    """Stop a response; on a slow machine it may have ended before, then stop another one."""
+    """Stop a response; on a slow machine it may have ended before, then stop one of a new chat, which is empty."""
     button = page.locator("#chat-stop")
     for _ in range(3):
         if button.count() == 0:
+            page.click("#chat-new")
+            page.wait_for_selector("h1:has-text('New chat')")
             send(page, "Again.")
             button.wait_for(timeout=SLOW)
         with contextlib.suppress(TimeoutError):  # it went while it was clicked
