@@ -106,9 +106,11 @@ class Draft:
         return {key: value for key, value in flatten(self.data).items() if before.get(key, self) != value}
 
     def leave_task(self, name: str, warnings: Sequence[str] = ()) -> None:
-        """Drop what belongs to the task of the preset: name, comments, teacher and limits of tokens."""
+        """Drop what belongs to the task of the preset: name, comments, its teacher and limits of tokens."""
+        keeps_teacher = self.start is not None and any(key.split(".")[0] == "teacher" for key in self.changes())
         self.data = {**self.data, "name": name}
-        self.data.pop("teacher", None)
+        if not keeps_teacher:
+            self.data.pop("teacher", None)
         rollout = self.data.get("rollout")
         if isinstance(rollout, dict):
             self.data["rollout"] = {key: value for key, value in rollout.items() if key not in TASK_LIMITS}

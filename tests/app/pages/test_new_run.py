@@ -198,6 +198,13 @@ def test_another_task_drops_name_comments_teacher_and_token_limits_of_the_preset
     assert not {"max_new_tokens", "max_seq_len"} & set(draft.data["rollout"])
 
 
+def test_another_task_keeps_a_teacher_that_differs_from_the_one_of_the_preset(draft: Draft) -> None:
+    draft.start = checked(draft)
+    draft.data = {**draft.data, "teacher": {"type": "contentless"}}
+    draft.choose_type(("environment",), draft.node_at(("environment",)), "guess_number")
+    assert draft.data["teacher"] == {"type": "contentless"}
+
+
 def checked(draft: Draft) -> FormState:
     """Return the valid state of a draft."""
     config = run_form.parse_config(draft.data)
