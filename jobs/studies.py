@@ -22,7 +22,7 @@ def folder_of(workspace: Workspace, name: str) -> Path:
 
 def runs_of(queue: Queue, name: str) -> dict[str, Run]:
     """Return the runs of a study by part."""
-    tagged = runs.page(queue.db, RunFilter(tag=f"study:{name}", sort="created"), limit=500).rows
+    tagged = runs.matching(queue.db, RunFilter(tag=f"study:{name}", sort="created"))
     return {run.name.removeprefix(f"{name}-"): run for run in tagged}
 
 

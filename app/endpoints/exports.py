@@ -210,22 +210,22 @@ class ExportEndpoints(Endpoints):
     def list_exports(self) -> ExportList:
         """List finished exports, those that wait or run, and the newest ones that failed."""
         listed = catalog.listed(self._context.workspace)
-        done = self._jobs(("succeeded",), 200)
+        done = self._jobs(("succeeded",))
         run_of, parent_of = {row.folder: row.id for row in done}, {row.folder: row.parent for row in done}
         return ExportList(
             finished=[
                 _finished(manifest, run_of.get(manifest["folder"])) for manifest in listed if "model" not in manifest
             ],
             models=[_model(item, parent_of.get(item["folder"])) for item in listed if "model" in item],
-            active=[from_row(ExportJob, row, run=row.id) for row in self._jobs(ACTIVE, 50)],
-            failed=[from_row(ExportJob, row, run=row.id) for row in self._jobs(FAILED, MAX_FAILED)],
+            active=[from_row(ExportJob, row, run=row.id) for row in self._jobs(ACTIVE)],
+            failed=[from_row(ExportJob, row, run=row.id) for row in self._jobs(FAILED)[:MAX_FAILED]],
         )
 
-    def _jobs(self, status: Sequence[RunStatus], limit: int) -> list[Run]:
-        """Return the newest exports of datasets and of models with a status."""
+    def _jobs(self, status: Sequence[RunStatus]) -> list[Run]:
+        """Return the exports of datasets and of models with a status, newest first."""
         filters = [RunFilter(kind=kind, status=status) for kind in KINDS]
-        rows = [row for condition in filters for row in queries.page(self._context.db, condition, limit=limit).rows]
-        return sorted(rows, key=lambda row: -(row.id or 0))[:limit]
+        rows = [row for filter in filters for row in queries.matching(self._context.db, filter)]
+        return sorted(rows, key=lambda row: -(row.id or 0))
 
     @endpoint("read")
     def export_choices(self, runs: RunsOrOldIds | None = None) -> ExportChoices:

@@ -41,7 +41,6 @@ ACTIONS: dict[RunStatus, tuple[RunAction, ...]] = {
 }
 """Actions that a run of each status permits."""
 MAX_LOG_MESSAGES = 100
-MAX_HISTOGRAM_DIALOGUES = 10_000
 _NOT_IN_RUN_NAMES = re.compile(r"[^A-Za-z0-9 ._-]")
 Smoothing = Annotated[float, Field(ge=0, le=0.99)]
 """Weight β of the moving average."""
@@ -331,7 +330,7 @@ class RunEndpoints(RunDataEndpoints):
         db = self._context.db
         check_known("stage", stage, [row.name for row in runs.stages(db, run)])
         filter = DialogueFilter(run=runs.get(db, run).id, phase="train", stage=stage, step_from=step, step_to=step)
-        rows = dialogues.page(db, filter, limit=MAX_HISTOGRAM_DIALOGUES).rows
+        rows = dialogues.matching(db, filter)
         counted = [(row.reward, row.event_id) for row in rows if row.stop_reason != outcomes.FAILED]
         known = [(reward, event) for reward, event in counted if reward is not None]
         return RewardHistogram(total=len(known), bins=_histogram(known, bins))

@@ -42,6 +42,10 @@ class Key:
     column: ColumnElement[Any]
     descending: bool = False
 
+    def order(self, forward: bool = True) -> ColumnElement[Any]:
+        """Return the order of a list with this key, reversed if not `forward`."""
+        return self.column.desc() if self.descending == forward else self.column.asc()
+
 
 @dataclass(frozen=True)
 class _Cursor:
@@ -88,13 +92,12 @@ def page_of(
 
     Raises `DataError` if the cursor does not belong to such a list.
     """
-    limit = max(1, min(int(limit), 500))
     at = _parse(cursor, keys) if cursor else None
     forward = at is None or at.forward
     if at is not None:
         query = query.where(after_key(keys, at.values, forward))
     keyed = query.add_columns(*(key.column for key in keys))
-    keyed = keyed.order_by(*(k.column.desc() if k.descending == forward else k.column.asc() for k in keys))
+    keyed = keyed.order_by(*(key.order(forward) for key in keys))
     rows = list(session.execute(keyed.limit(limit + 1)))
     more, rows = len(rows) > limit, rows[:limit]
     if not rows:

@@ -6,6 +6,7 @@ import pytest
 from jobs_helpers import statuses
 
 from jobs import studies
+from jobs.db.models import Run, Tag
 from jobs.db.queries import runs
 from jobs.db.queries.runs import RunFilter
 from jobs.queue.queue import Queue
@@ -29,6 +30,17 @@ def test_a_study_is_queued_once_with_its_warm_ups_first(queue: Queue) -> None:
     assert version.finished_parts == 0 and version.text == TEXT
     assert [run.id for run in studies.launch(queue, study).values()] == [run.id for run in parts.values()]
     assert len(runs.queued(queue.db)) == 6 and queue.dispatch() == [parts["warm-up-1-seed-0"].id]
+
+
+def test_a_study_in_a_workspace_with_more_than_500_of_its_runs_is_queued_once(queue: Queue) -> None:
+    with queue.db.write() as session:
+        for i in range(500):
+            run = Run(name=f"tiny-earlier-{i}", folder=f"earlier-{i}", kind="train", config="", seed=0, status="succeeded")
+            runs.add_in_session(session, run)
+            session.add(Tag(run_id=run.id, tag="study:tiny"))
+    study = load_study("tiny")
+    ids = {run.id for run in studies.launch(queue, study).values()}
+    assert {run.id for run in studies.launch(queue, study).values()} == ids and len(runs.queued(queue.db)) == 6
 
 
 def test_arms_of_a_study_are_folded_by_seed(queue: Queue) -> None:

@@ -139,6 +139,13 @@ def page(
         return page_of(session, query, _keys(filter, newest_first), cursor, limit, _count(session, filter))
 
 
+def matching(db: Database, filter: DialogueFilter) -> list[DialogueRow]:
+    """Return all dialogues of a filter in its order."""
+    with db.read() as session:
+        query = _filtered(session, filter, select(DialogueRow))
+        return list(session.scalars(query.order_by(*(key.order() for key in _keys(filter)))))
+
+
 def _keys(filter: DialogueFilter, back: bool = False) -> list[Key]:
     if filter.order == "played":
         return [Key(_dialogue.id, back)]
@@ -173,8 +180,7 @@ def page_containing(db: Database, filter: DialogueFilter, event: str, limit: int
         skipped = session.scalars(earlier).one() // limit * limit
         cursor = None
         if skipped:
-            order = [k.column.desc() if k.descending else k.column.asc() for k in keys]
-            last = session.execute(values.order_by(*order).offset(skipped - 1).limit(1)).one()
+            last = session.execute(values.order_by(*(key.order() for key in keys)).offset(skipped - 1).limit(1)).one()
             cursor = cursor_after(skipped, last)
         query = _filtered(session, filter, select(DialogueRow))
         return page_of(session, query, keys, cursor, limit, _count(session, filter))

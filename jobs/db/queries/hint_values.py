@@ -90,8 +90,8 @@ def of_dialogues(session: Session, run: Run, events: Sequence[str]) -> dict[str,
     return rows
 
 
-def forks(db: Database, source: Run, limit: int = 200) -> list[Run]:
+def forks(db: Database, source: Run) -> list[Run]:
     """Return the fork runs that continue dialogues of a run, newest first."""
     refers = col(Run.config).contains(f"source: {source.folder}\n", autoescape=True)
     query = select(Run).where(col(Run.kind) == "fork", or_(refers, col(Run.parent) == source.id))
-    return db.fetch_all(query.order_by(col(Run.id).desc()).limit(limit))
+    return db.fetch_all(query.order_by(col(Run.id).desc()))

@@ -15,7 +15,7 @@ from jobs.db.engine import Database
 from jobs.db.models import Run, RunValue
 from jobs.db.paging import LIMIT, Key, Page, page_of
 from jobs.db.queries.run_values import key_column, value_keys, value_of
-from jobs.db.queries.runs import RunFilter, matches
+from jobs.db.queries.runs import RunFilter, conditions
 from rl2f_core.types import FrozenModel
 
 _run, _value = table_of(Run).c, table_of(RunValue).c
@@ -78,12 +78,12 @@ def page(
     key = key_column(by)
     ordered, descending = _order(filter)
     groups = select(key.label("key"), func.max(_run.id).label("newest"), ordered.label("value"))
-    listed = groups.where(*matches(filter)).group_by(key).subquery()
+    listed = groups.where(*conditions(filter)).group_by(key).subquery()
     order = [*_keys(listed.c.value, descending), Key(listed.c.newest, descending)]
     with db.read() as session:
         total = session.scalars(select(func.count()).select_from(listed)).one()
         found = page_of(session, select(listed.c.key), order, cursor, limit, total)
-        of_page = [*matches(filter), key.in_(found.rows)]
+        of_page = [*conditions(filter), key.in_(found.rows)]
         members: dict[str, list[Run]] = defaultdict(list)
         of_groups = select(key, Run).options(defer(Run.config)).where(*of_page)  # type: ignore[arg-type]
         for name, run in session.execute(of_groups.order_by(_run.id.desc())):

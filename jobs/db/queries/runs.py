@@ -73,13 +73,18 @@ class RunFilter(FrozenModel):
 
 def page(db: Database, filter: RunFilter = RunFilter(), cursor: str | None = None, limit: int = LIMIT) -> Page[Run]:
     """Return one page of runs."""
-    where = matches(filter)
+    where = conditions(filter)
     with db.read() as session:
         total = session.scalars(select(func.count()).select_from(Run).where(*where)).one()
         return page_of(session, select(Run).where(*where), _keys(filter), cursor, limit, total)
 
 
-def matches(filter: RunFilter) -> list[ColumnElement[bool]]:
+def matching(db: Database, filter: RunFilter) -> list[Run]:
+    """Return all runs of a filter in its order."""
+    return db.fetch_all(select(Run).where(*conditions(filter)).order_by(*(key.order() for key in _keys(filter))))
+
+
+def conditions(filter: RunFilter) -> list[ColumnElement[bool]]:
     equal = {"kind": filter.kind, "environment": filter.environment, "method": filter.method}
     where = [_run[name] == value for name, value in equal.items() if value]
     if filter.status:

@@ -18,6 +18,7 @@ from app.common.log_tail import MAX_BYTES, read_tail
 from app.endpoints.endpoint import ArgumentError
 from app.endpoints.run import ACTIONS, RunEndpoints
 from app.endpoints.runs import RunListEndpoints
+from jobs.db.dialogue_models import DialogueRow
 from jobs.db.errors import NotFoundError, UnknownRunError
 from jobs.db.models import ACTIVE, ENDED, Run
 from jobs.db.queries import dialogues, notes, runs
@@ -190,6 +191,14 @@ def test_many_distinct_rewards_are_binned_by_equal_widths(single: RunEndpoints, 
             session.add(row)
     found = single.run_histogram(1, "rl", 3, bins=2)
     assert [(b["low"], b["high"], len(b["dialogues"])) for b in found["bins"]] == [(0.0, 3.5, 4), (3.5, 7.0, 4)]
+
+
+def test_bins_of_a_step_count_more_than_500_dialogues(single: RunEndpoints, context: Context, run: Run) -> None:
+    first = dialogues.page(context.db, dialogues.DialogueFilter(run=1, phase="train", stage="rl", step_from=3)).rows[0]
+    with context.db.write() as session:
+        for i in range(500):
+            session.add(DialogueRow(**{**first.model_dump(exclude={"id"}), "run_id": 1, "event_id": f"copy-{i}"}))
+    assert single.run_histogram(1, "rl", 3)["total"] == GROUPS * SIZE + 500
 
 
 def test_a_step_without_dialogues_has_no_bins(single: RunEndpoints, run: Run) -> None:
