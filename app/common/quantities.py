@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from rl2f_core.common.text.decimals import decimal
 from rl2f_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,18 +44,6 @@ def number(value: float | None, digits: int = 3) -> str:
     if size < 10 and not float(value).is_integer():
         return decimal(value, digits)
     return f"{value:,.1f}".replace("-", "−") if 10 <= size < 100 and size % 1 else f"{value:,.0f}".replace("-", "−")
-
-
-def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
-    """Return a number with a fixed number of decimals, such as `.31`, `−.31` or `+1.20` (signed); `–` for None.
-
-    Reports use the same form: no zero before the point, and U+2212 as the minus sign.
-    """
-    if value is None or not math.isfinite(value):
-        return "–"
-    text = f"{abs(value):.{digits}f}"
-    sign = "" if not float(text) else "−" if value < 0 else "+" if signed else ""
-    return f"{sign}{text.removeprefix('0') if digits else text}"
 
 
 def duration(seconds: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rl2f_core.common.stats.intervals import LEVEL, Interval
+from rl2f_core.common.text.decimals import decimal
 
 MIN_PROBLEMS = 10
 TOO_FEW = "too few to tell"
@@ -43,11 +44,7 @@ def missing_text(problems: int, requested: int, split: str, setting: str = "eval
 
 def number(x: float | None, signed: bool = False) -> str:
     """Format as `.31`, `−.02`, `1.00`, or `+.31` if signed; `–` for None."""
-    if x is None:
-        return "–"
-    text = f"{abs(x):.2f}"
-    sign = "" if text == "0.00" else "−" if x < 0 else "+" if signed else ""
-    return sign + (text[1:] if text.startswith("0.") else text)
+    return decimal(x, signed=signed)
 
 
 def interval_text(interval: Interval | None, signed: bool = False) -> str:

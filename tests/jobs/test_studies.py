@@ -35,7 +35,7 @@ def test_a_study_is_queued_once_with_its_warm_ups_first(queue: Queue) -> None:
 def test_a_study_in_a_workspace_with_more_than_500_of_its_runs_is_queued_once(queue: Queue) -> None:
     with queue.db.write() as session:
         for i in range(500):
-            run = Run(name=f"tiny-earlier-{i}", folder=f"earlier-{i}", kind="train", config="", seed=0, status="succeeded")
+            run = Run(name=f"tiny-{i}", folder=f"run-{i}", kind="train", config="", seed=0, status="succeeded")
             runs.add_in_session(session, run)
             session.add(Tag(run_id=run.id, tag="study:tiny"))
     study = load_study("tiny")

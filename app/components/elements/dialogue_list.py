@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.components.elements.transcript import fixed, inline, leak_flag, signed, signs
+from app.components.elements.transcript import inline, leak_flag, signed, signs
 from app.components.nodes import Element, Node, action, el, table
 from jobs.db.dialogue_models import DialogueSummary
+from rl2f_core.common.text.decimals import decimal
 
 VALUE_HELP = "largest value of its hints: p(solve | hint) − p(solve | contentless)"
 COLUMNS = {
@@ -46,9 +47,9 @@ def _table_row(row: DialogueSummary) -> Element:
                 "button.dl-open", inline(row.task, 60), data_action="open", data_run=row.run_id, data_event=row.event_id
             ),
         ),
-        *(el("td.rl-num", text) for text in (str(row.seed), str(row.length), solved, fixed(row.reward))),
+        *(el("td.rl-num", text) for text in (str(row.seed), str(row.length), solved, decimal(row.reward))),
         el("td", leak_flag(row.leak_state) or el("span.rl-muted", "none" if row.leak_state else "unchecked")),
-        el("td.rl-num", fixed(row.bits_used)),
+        el("td.rl-num", decimal(row.bits_used)),
         el("td.rl-num", f"{row.tokens:,}" if row.tokens else el("span.rl-muted", "–", title="not stored")),
         data_key=row_key(row.run_id, row.event_id),
     )
@@ -78,7 +79,7 @@ def _row(row: DialogueSummary, with_run: bool) -> Element:
         leak_flag(row.leak_state),
         el("span.dl-labeled", f"●{labels if labels > 1 else ''}", title=f"{labels} labeled hints") if labels else None,
         None if value is None else el("span.rl-num.rl-teacher", f"w {signed(value)}", title=VALUE_HELP),
-        el("span.rl-num", f"r {fixed(row.reward)}", title="reward"),
+        el("span.rl-num", f"r {decimal(row.reward)}", title="reward"),
         el("span.rl-num.dl-adv", "" if advantage is None else f"A {signed(advantage)}", title="advantage"),
     ]
     sub: list[Node] = [

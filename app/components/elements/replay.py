@@ -13,7 +13,6 @@ from app.components.elements.transcript import (
     chip,
     fact,
     finding_lines,
-    fixed,
     foldable,
     hint_marks,
     hint_origin,
@@ -39,6 +38,7 @@ from app.endpoints.dialogues import DialogueWithSiblings, PrivilegedData, Siblin
 from app.endpoints.transcript import DialogueDetail, HintDetail, Reprompt, TurnDetail
 from jobs.db.dialogue_models import DialogueSummary
 from jobs.db.models import NoteSummary
+from rl2f_core.common.text.decimals import decimal
 
 STOP_REASONS = {
     "solved": "solved",
@@ -128,7 +128,7 @@ def _heading(dialogue: DialogueWithSiblings) -> Element:
         ),
         el(
             "div.rl-row",
-            fact("reward", fixed(dialogue.reward), "return: sum of the turns' rewards"),
+            fact("reward", decimal(dialogue.reward), "return: sum of the turns' rewards"),
             fact("advantage", signed(dialogue.advantage), "mean over the turns that have one"),
             fact("ended", STOP_REASONS.get(dialogue.stop_reason, dialogue.stop_reason)),
             fact("seed", str(dialogue.seed)),
@@ -239,7 +239,7 @@ def _turn_line(dialogue: DialogueDetail, turn: TurnDetail, previous: TurnDetail 
         verdict(turn),
         moved,
         el("span.rl-grow"),
-        fact("r", fixed(turn.total_reward), f"reward = {_terms_text(turn)}"),
+        fact("r", decimal(turn.total_reward), f"reward = {_terms_text(turn)}"),
         fact("A", signed(turn.advantage), "advantage"),
         None
         if turn.correct or turn.done
@@ -266,8 +266,8 @@ def _terms_text(turn: TurnDetail) -> str:
 def _terms(turn: TurnDetail) -> Element:
     shown: list[Node] = []
     for term in turn.rewards:
-        weight = None if term.weight == 1 else el("span.rl-muted", f" × {fixed(term.weight, 1)}")
-        shown.append(el("span.dv-term", inline(term.name, 30), f" {fixed(term.score)}", weight))
+        weight = None if term.weight == 1 else el("span.rl-muted", f" × {decimal(term.weight, 1)}")
+        shown.append(el("span.dv-term", inline(term.name, 30), f" {decimal(term.score)}", weight))
     return el("span.dv-terms", shown, title="terms of the reward: score × weight")
 
 
@@ -406,7 +406,7 @@ def group_view(dialogues: Sequence[DialogueDetail], selected: str) -> Element:
             el("h2.rl-title", f"Group of {len(dialogues)}"),
             el("span.rl-muted", inline(first.task, 80)),
             el("span.rl-grow"),
-            fact("mean reward", fixed(sum(rewards) / len(rewards) if rewards else None)),
+            fact("mean reward", decimal(sum(rewards) / len(rewards) if rewards else None)),
             fact("correct", f"{correct} of {verified}"),
             copy_link(),
             action("Back to the dialogue (v)", "group", style="rl-small dv-group"),
@@ -437,7 +437,7 @@ def _group_head(dialogue: DialogueSummary, current: bool) -> Element:
             signs(dialogue.outcomes),
             leak_flag(dialogue.leak_state),
         ),
-        el("span.rl-row.rl-num", fact("reward", fixed(dialogue.reward)), fact("A", signed(dialogue.advantage))),
+        el("span.rl-row.rl-num", fact("reward", decimal(dialogue.reward)), fact("A", signed(dialogue.advantage))),
         aria_current="true" if current else None,
         data_show=dialogue.event_id if current else None,
         data_action="open",
@@ -460,7 +460,7 @@ def _group_cell(dialogue: DialogueDetail, index: int) -> Element:
             sign(turn.outcome),
             answer,
             el("span.rl-grow"),
-            fact("r", fixed(turn.total_reward)),
+            fact("r", decimal(turn.total_reward)),
             fact("A", signed(turn.advantage)),
         ),
         text_block(turn.attempt, "student", f"attempt {index + 1} of {column}"),

@@ -10,12 +10,12 @@ from itertools import pairwise
 from typing import Literal
 
 from app.common.diff import Segment
-from app.common.quantities import decimal
 from app.components.nodes import Element, Node, el
 from app.endpoints.dialogues import TurnTokens
 from app.endpoints.transcript import DetectorFinding, DialogueDetail, Findings, HintDetail, TurnDetail
 from jobs.db.dialogue_models import LEAKED, HintValueSummary
 from jobs.db.models import LabelSummary
+from rl2f_core.common.text.decimals import decimal
 from rl2f_core.types import ActionChoice
 
 Source = Literal["student", "teacher", "task"]
@@ -175,11 +175,6 @@ def signed(value: float | None, digits: int = 2) -> str:
     return decimal(value, digits, signed=True)
 
 
-def fixed(value: float | None, digits: int = 2) -> str:
-    """Return e.g. `.31`, `−.31` or `–` if the value is None."""
-    return decimal(value, digits)
-
-
 def fact(name: str, value: str, title: str | None = None) -> Element:
     """Return a named number."""
     named = el("span.rl-muted", f"{name} ")
@@ -261,8 +256,8 @@ def _finding(found: DetectorFinding) -> Element:
 
 
 def _probability(found: DetectorFinding) -> Element:
-    title = f"flagged from {fixed(found.leak_threshold)}"
-    return el("span", f" · probability {fixed(found.leak_probability)}", title=title)
+    title = f"flagged from {decimal(found.leak_threshold)}"
+    return el("span", f" · probability {decimal(found.leak_probability)}", title=title)
 
 
 def hint_origin(hint: HintDetail) -> list[Node]:
@@ -299,7 +294,7 @@ def hint_value_chip(values: Sequence[HintValueSummary], url: str) -> Element | N
     lines = ["p(solve | this hint) − p(solve | contentless), 95 % CI"]
     for value in values:
         turns = "" if value.turns is None else f", {value.turns} attempts after it"
-        arms = ", ".join(f"{arm} {fixed(rate)}" for arm, rate in value.arms.items())
+        arms = ", ".join(f"{arm} {decimal(rate)}" for arm, rate in value.arms.items())
         run = f"{value.checkpoint}, {value.n} samples{turns} (run {value.run_id})"
         lines.append(f"{run}: {_interval(value)}; solve rates: {arms}")
     text = f"hint value {_interval(values[0])}"
@@ -316,12 +311,12 @@ def information_chips(hint: HintDetail, used: float | None) -> list[Node]:
     bits, left = hint.hint_bits, hint.bits_left
     if bits is None or left is None:
         return []
-    lines = ["log2(answers before / after the hint) that agree with everything shown", f"{fixed(left)} bits left"]
+    lines = ["log2(answers before / after the hint) that agree with everything shown", f"{decimal(left)} bits left"]
     if used is not None:
-        lines.append(f"the next attempt uses {fixed(used)} bits: it agrees with that part of the hint")
+        lines.append(f"the next attempt uses {decimal(used)} bits: it agrees with that part of the hint")
     mark = chip("determines the answer", title="a single answer is left; the hint need not state it")
     return [
-        chip(f"{fixed(bits)} bits", title="\n".join(lines), class_="rl-num dv-bits"),
+        chip(f"{decimal(bits)} bits", title="\n".join(lines), class_="rl-num dv-bits"),
         mark if hint.determines_answer else None,
     ]
 
@@ -375,7 +370,7 @@ def _action_bars(actions: Sequence[ActionChoice], chosen: str | None) -> Element
         value, mark = action.probability, "rl-student" if action.action == chosen else "rl-muted"
         bar = el("span") if value is None else el("span.rl-bar", el("i", style=f"width: {100 * value:.1f}%"))
         name = el("span.rl-mono", f"{action.label}. ", inline(action.action, 80), class_=mark)
-        rows += [name, bar, el("span.rl-num", "" if value is None else fixed(value))]
+        rows += [name, bar, el("span.rl-num", "" if value is None else decimal(value))]
     return el("div.rl-turns", rows, role="group", aria_label="action probabilities") if rows else None
 
 

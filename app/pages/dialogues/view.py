@@ -7,11 +7,12 @@ import time
 from app.common.urls import page_url
 from app.components.browser.keys import Key
 from app.components.elements.replay import LABEL_KEYS, group_view, replay
-from app.components.elements.transcript import LABEL_TEXTS, fixed
+from app.components.elements.transcript import LABEL_TEXTS
 from app.components.nodes import Element, Node, action, el, empty, page_button
 from app.endpoints.dialogues import DialogueFacets
 from app.endpoints.run import RewardHistogram
 from app.pages.dialogues.browse import PageState
+from rl2f_core.common.text.decimals import decimal
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -178,7 +179,7 @@ def histogram_chart(found: RewardHistogram, stage: str, step: int) -> JsonObject
     """Return the chart of a step's rewards; the data of a bar is its range of rewards."""
     bins = found.bins
     points = [{"low": item.low, "high": item.high, "stage": stage, "step": step} for item in bins]
-    names = [fixed(item.low) if item.low == item.high else f"{fixed(item.low)} to {fixed(item.high)}" for item in bins]
+    names = [" to ".join(map(decimal, dict.fromkeys((item.low, item.high)))) for item in bins]
     bar: JsonObject = {
         "type": "bar",
         "x": names,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from app.common.quantities import duration, plural
 from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
-from app.components.elements.transcript import fixed, inline, separated, sign, signed, signs
+from app.components.elements.transcript import inline, separated, sign, signed, signs
 from app.components.nodes import Element, Node, action, badge, el, empty, progress, table
 from app.endpoints.dialogues import DialogueWithSiblings
 from app.endpoints.fork import ForkResult
@@ -16,6 +16,7 @@ from app.pages.fork.view import arm_name, turn_view
 from jobs.db.dialogue_models import DialogueSummary
 from jobs.db.models import ACTIVE
 from jobs.db.paging import Page
+from rl2f_core.common.text.decimals import decimal
 from rl2f_core.types import JsonObject
 
 COLORS = {
@@ -46,12 +47,11 @@ def _background(arm: str) -> str:
 
 
 def interval_text(cell: Interval | None, plus: bool = False) -> str:
-    """Return e.g. `0.31 [0.20, 0.42]`."""
+    """Return e.g. `.31 [.20, .42]`."""
     if cell is None or cell["value"] is None:
         return "–"
-    text = signed if plus else fixed
-    limits = "" if cell["low"] is None else f" [{text(cell['low'])}, {text(cell['high'])}]"
-    return text(cell["value"]) + limits
+    value, low, high = (decimal(end, signed=plus) for end in (cell["value"], cell["low"], cell["high"]))
+    return value if cell["low"] is None else f"{value} [{low}, {high}]"
 
 
 def _interval(cell: Interval | None, plus: bool = False) -> list[Node]:
@@ -169,7 +169,7 @@ def _plot(rows: Sequence[JsonObject]) -> Element:
         if value is not None:
             point = el("i", style=f"left: {100 * value:.1f}%; {color}")
         lines += [el("span", arm_name(row["arm"])), el("div.fk-line", bar, point)]
-    ticks = el("div.fk-ticks", [el("span", fixed(tick), style=f"left: {100 * tick}%") for tick in TICKS])
+    ticks = el("div.fk-ticks", [el("span", decimal(tick), style=f"left: {100 * tick}%") for tick in TICKS])
     return el("div.fk-plot", lines, el("span"), ticks, role="img", aria_label=f"solve rate: {words}")
 
 

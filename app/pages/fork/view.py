@@ -9,7 +9,6 @@ from app.common.urls import page_url
 from app.components.elements.replay import verdict
 from app.components.elements.transcript import (
     finding_lines,
-    fixed,
     inline,
     observation_block,
     reflection_block,
@@ -20,6 +19,7 @@ from app.components.elements.transcript import (
 from app.components.nodes import Element, Node, action, badge, el, empty, time_ago
 from app.endpoints.fork import CheckpointChoice, EarlierFork, ForkPreview, HintScreening
 from app.endpoints.transcript import DialogueDetail, HintDetail, TurnDetail
+from rl2f_core.common.text.decimals import decimal
 
 NAMES = {"original": "original hint"}
 DESCRIPTIONS = {
@@ -78,7 +78,7 @@ def turn_view(turn: TurnDetail, *, hint_only: bool = False) -> list[Node]:
     """Return an attempt, its observation and its hint, or only the hint."""
     number, hint, parts = turn.index + 1, turn.hint, list[Node]()
     if not hint_only:
-        reward = el("span.rl-num.rl-muted", f"r {fixed(turn.total_reward)}")
+        reward = el("span.rl-num.rl-muted", f"r {decimal(turn.total_reward)}")
         head = el("div.rl-row.rl-small", el("b.rl-student", f"Student, turn {number}"), verdict(turn), reward)
         reflection = reflection_block(turn)
         parts += [reflection] if reflection else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.common.quantities import decimal, ends, fraction, plural
+from app.common.quantities import ends, fraction, plural
 from app.common.urls import page_url
 from app.components.elements.help_tip import help_tip
 from app.components.elements.transcript import LABEL_TEXTS, inline
@@ -14,6 +14,7 @@ from app.pages.labels.desk import LabelForm
 from jobs.labels.detector_report import GROUP_BY, DetectorReport, GroupBy, MetricsRow
 from jobs.labels.estimation import Estimates
 from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.common.text.decimals import decimal
 
 NAME_FIELD = "#label-annotator :is(input, textarea)"
 """The field of the annotator's name, which buttons focus while it is empty."""

@@ -7,7 +7,6 @@ from typing import Any
 from app.components.elements.transcript import (
     FOLD_CHARS,
     Mark,
-    fixed,
     inline,
     signed,
     signs,
@@ -16,6 +15,7 @@ from app.components.elements.transcript import (
     word_diff,
 )
 from app.endpoints.dialogues import TurnTokens
+from rl2f_core.common.text.decimals import decimal
 
 
 def texts(node: Any) -> str:
@@ -66,7 +66,7 @@ def test_a_long_text_is_folded_but_whole() -> None:
 
 def test_numbers_have_a_sign_unless_they_are_zero() -> None:
     assert [signed(0.306), signed(-0.3), signed(0.001), signed(None)] == ["+.31", "−.30", ".00", "–"]
-    assert fixed(-1.5, 1) == "−1.5"
+    assert decimal(-1.5, 1) == "−1.5"
 
 
 def test_outcomes_are_words_for_screen_readers() -> None:
