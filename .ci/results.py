@@ -43,13 +43,12 @@ from rl2f_core.evaluation.figure_files import chart_digest, to_png  # noqa: E402
 from rl2f_core.evaluation.formatting import interval_text, markdown_rows, number, verdict_text  # noqa: E402
 from rl2f_core.evaluation.report import EvaluationReport  # noqa: E402
 from rl2f_core.evaluation.study.registration import FILE as REGISTRATION  # noqa: E402
-from rl2f_core.evaluation.study.registration import read_versions  # noqa: E402
-from rl2f_core.evaluation.study.report import StudyReport, build_study_report, read_parts  # noqa: E402
-from rl2f_core.evaluation.study.spec import parse_study  # noqa: E402
+from rl2f_core.evaluation.study.report import stored_study_report  # noqa: E402
 
 FOLDER = Path("data/results")
 OTHER_PAGES = ("README.md", "data/configs/README.md", "tests/benchmarks/README.md")
 """Pages outside `data/results` with measured numbers."""
+CODE = re.compile(r"\{[{%#].*?[}%#]\}", re.DOTALL)
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MEASURED = re.compile(r"(?<![\w.,/:@])[+−-]?\.\d\d+")
 """A number such as .47 or +.31, as reports write it."""
@@ -148,14 +147,10 @@ class Results:
     def difference(self, stage: str, against: str, quantity: str = "cum_acc") -> Interval:
         """Return a quantity of one checkpoint minus that of another one."""
         a, b = self.checkpoint(stage), self.checkpoint(against)
-        found = {
-            sign: interval
-            for sign, pair in ((1, (a, b)), (-1, (b, a)))
-            if (interval := self._difference(*pair, quantity)) is not None
-        }
-        if 1 in found:
-            return found[1]
-        return negative(found[-1]) if found else self._missing(f"difference of {quantity}, {a} − {b}")
+        if (found := self._difference(a, b, quantity)) is not None:
+            return found
+        reverse = self._difference(b, a, quantity) or self._missing(f"difference of {quantity}, {a} − {b}")
+        return negative(reverse)
 
     def above_zero(self, stage: str, condition: str = "hints") -> int:
         """Return in how many seeds the own interval of the effect is above 0."""
@@ -170,12 +165,8 @@ class Results:
 
     def tokens(self, stage: str) -> list[int]:
         """Return the tokens that were sampled up to a checkpoint, by seed; empty if the notes have none."""
-        counts = [sampled_tokens(report, self.checkpoint(stage)) for report in self.reports.values()]
-        return [count for count in counts if count is not None]
-
-    def token_gap(self, stage: str, other: str) -> float:
-        """Return the largest relative difference between the sampled tokens of two stages in one seed."""
-        return max(abs(a - b) / min(a, b) for a, b in zip(self.tokens(stage), self.tokens(other), strict=True))
+        name = self.checkpoint(stage)
+        return [count for r in self.reports.values() if (count := sampled_tokens(r, name)) is not None]
 
     def differences(self, against: str, quantity: str) -> dict[str, Interval]:
         """Return the difference of every trained checkpoint to one of them."""
@@ -195,9 +186,8 @@ class Results:
         header += [*(["hints − contentless"] if effects else []), *metrics, "sampled tokens"]
         rows = [self._table_row(name, conditions, effects, metrics, by_seed) for name in self.first.checkpoints]
         for name, cells in self._reference_rows(conditions):
-            rows.append(
-                [name, cells.get("first", ""), *([""] if by_seed else []), *(cells.get(c, "") for c in conditions)]
-            )
+            seeds = [""] if by_seed else []
+            rows.append([name, cells.get("first", ""), *seeds, *(cells.get(c, "") for c in conditions)])
         return table(header, [row + [""] * (len(header) - len(row)) for row in rows])
 
     def _table_row(
@@ -214,11 +204,8 @@ class Results:
         report = self.first
         if report.references and conditions:
             once, last = report.references[0].without_hints, report.references[-1]
-            best = {
-                "hints": last.with_hints,
-                "contentless": last.without_hints,
-                "resample": 1 - (1 - once) ** last.turn,
-            }
+            resampled = 1 - (1 - once) ** last.turn
+            best = {"hints": last.with_hints, "contentless": last.without_hints, "resample": resampled}
             yield "optimal policy", {"first": number(once)} | {c: number(v) for c, v in best.items()}
             if last.copying is not None:
                 yield "copy-only policy", {"first": number(once), "hints": number(last.copying)}
@@ -246,9 +233,7 @@ class Results:
         if self.seeds > 1:
             key = (f"{checkpoint} − {against}", f"difference of {quantity}")
             return next((row.mean for row in self.summary.rows if (row.checkpoint, row.quantity) == key), None)
-        key = (checkpoint, against, quantity)
-        pairs = ((d, (d.checkpoint, d.against, d.quantity)) for d in self.first.differences)
-        return next((d.difference for d, found in pairs if found == key), None)
+        return self.first.difference(checkpoint, against, quantity)
 
     def _rows(self, condition: str, quantity: str) -> list[SeedRow]:
         rows = [row for row in self.summary.rows if (row.condition, row.quantity) == (condition, quantity)]
@@ -272,19 +257,14 @@ class Renderer:
         self.used: list[Path] = []
         self.figures: dict[Path, Chart] = {}
         loader = jinja2.FileSystemLoader(root / FOLDER / "templates")
-        self.jinja = jinja2.Environment(
-            loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
-        self.jinja.globals |= {
-            "results": self.results, "values": self.values, "data": self.data, "exists": self.exists,
-            "family": self.family, "files": self.files, "folders": self.folders, "provenance": self.provenance,
-            "table": table,
-        }  # fmt: skip
+        options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+        self.jinja = jinja2.Environment(loader=loader, **options)
+        names = ("results", "values", "data", "exists", "family", "files", "folders", "provenance")
+        self.jinja.globals |= {name: getattr(self, name) for name in names} | {"table": table}
         self.jinja.filters |= {
             "ci": short_interval, "effect": partial(short_interval, signed=True),
             "number": number, "verdict": verdict, "data": self.data,
-            "spread": spread, "median": median, "share": share,
-            "minutes": minutes,
+            "spread": spread, "median": median, "share": share, "minutes": minutes,
         }  # fmt: skip
 
     def render(self, name: str, page: Path) -> str:
@@ -305,9 +285,8 @@ class Renderer:
 
     def values(self, name: str) -> CounterfactualReport:
         """Return the report of a fork or of hint values."""
-        return CounterfactualReport.model_validate_json(
-            self._reads(self.root / FOLDER / name / "report.json").read_bytes()
-        )
+        path = self._reads(self.root / FOLDER / name / "report.json")
+        return CounterfactualReport.model_validate_json(path.read_bytes())
 
     def data(self, name: str) -> Any:
         """Return the content of a JSON file of `data/results`."""
@@ -446,22 +425,13 @@ def generate(root: Path) -> tuple[dict[Path, str], dict[Path, Chart]]:
     for path in report_files(root):
         texts[path.with_suffix(".md")] = read_report(path).to_markdown()
     for path in sorted((root / FOLDER).rglob(REGISTRATION)):
-        texts[path.with_name("report.md")] = study_report(path.parent).to_markdown()
+        parts = {f"{folder.parent.name}-{folder.name}": folder for folder in path.parent.glob("*/seed-*")}
+        texts[path.with_name("report.md")] = stored_study_report(path.parent, parts).to_markdown()
     for group in {group_of(path) for path in report_files(root)}:
         if len(list(group.glob("seed-*/report.json"))) > 1:
-            texts[group / "seeds.md"] = renderer.results(
-                group.relative_to(root / FOLDER).as_posix()
-            ).summary.to_markdown()
+            name = group.relative_to(root / FOLDER).as_posix()
+            texts[group / "seeds.md"] = renderer.results(name).summary.to_markdown()
     return texts, renderer.figures
-
-
-def study_report(folder: Path) -> StudyReport:
-    """Return the report of a study from the results of its arms."""
-    versions = read_versions(folder)
-    study = parse_study(versions[-1].text)
-    names = [part.name for part in study.parts() if part.is_arm]
-    parts = read_parts(study, {name: folder / "/seed-".join(name.rsplit("-seed-", 1)) for name in names})
-    return build_study_report(study, versions, parts, folder)
 
 
 def unmarked(root: Path) -> Iterator[str]:
@@ -470,9 +440,7 @@ def unmarked(root: Path) -> Iterator[str]:
         text = BLOCK.sub(lambda m: "\n" * m[0].count("\n"), page.read_text(encoding="utf-8"))
         yield from _numbers(page.relative_to(root), text, "is outside of <!-- results: NAME --> … <!-- end -->")
     for template in sorted((root / FOLDER / "templates").glob("*.md")):
-        text = re.sub(
-            r"\{[{%#].*?[}%#]\}", lambda m: "\n" * m[0].count("\n"), template.read_text("utf-8"), flags=re.DOTALL
-        )
+        text = CODE.sub(lambda m: "\n" * m[0].count("\n"), template.read_text("utf-8"))
         yield from _numbers(template.relative_to(root), text, "does not come from data")
 
 

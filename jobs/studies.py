@@ -10,9 +10,9 @@ from jobs.db.queries.runs import RunFilter
 from jobs.queue.queue import RESUMABLE, Queue
 from jobs.workspace import Workspace
 from rl2f_core.errors import UnknownNameError
-from rl2f_core.evaluation.study.registration import FILE, read_versions, register
-from rl2f_core.evaluation.study.report import StudyReport, build_study_report, read_parts
-from rl2f_core.evaluation.study.spec import Study, check_unchanged, parse_study
+from rl2f_core.evaluation.study.registration import FILE, register
+from rl2f_core.evaluation.study.report import StudyReport, stored_study_report
+from rl2f_core.evaluation.study.spec import Study, check_unchanged
 
 
 def folder_of(workspace: Workspace, name: str) -> Path:
@@ -58,8 +58,5 @@ def report(queue: Queue, name: str) -> StudyReport:
     known = sorted(path.parent.name for path in folder_of(queue.workspace, "").glob(f"*/{FILE}"))
     if name not in known:
         raise UnknownNameError("Unknown study.", value=name, known=known)
-    folder = folder_of(queue.workspace, name)
-    versions = read_versions(folder)
-    study = parse_study(versions[-1].text)
     folders = {part: queue.workspace.folder(run.folder) for part, run in runs_of(queue, name).items()}
-    return build_study_report(study, versions, read_parts(study, folders), folder)
+    return stored_study_report(folder_of(queue.workspace, name), folders)

@@ -8,7 +8,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
+
+MAX_NEAREST = 3
+"""Names that an error about an unknown one of many names lists."""
 
 
 class RL2FError(Exception):
@@ -60,6 +64,12 @@ def shorten_repr(value: object, limit: int = 200) -> str:
         return shorten(repr(value), limit)
     except ValueError:
         return f"a number of {value.bit_length():,} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+
+
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known names most similar to a name, at most `MAX_NEAREST`; the first ones if none is similar."""
+    names = list(known)
+    return get_close_matches(name, names, n=MAX_NEAREST, cutoff=0.5) or names[:MAX_NEAREST]
 
 
 class ConfigError(RL2FError, ValueError):

@@ -19,9 +19,9 @@ from jobs.workspace import Workspace
 from rl2f_core import registry
 from rl2f_core.config import presets as core
 from rl2f_core.config.loading import dump_yaml, parse_config
-from rl2f_core.config.presets import Preset, nearest_names
+from rl2f_core.config.presets import Preset
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError
+from rl2f_core.errors import ConfigError, nearest_names
 from rl2f_core.models.store.store import built_in
 from rl2f_core.types import FrozenModel, JsonObject
 

@@ -12,7 +12,7 @@ from app.plots.evaluation import Outcomes, cell, difference, effect_difference, 
 from app.plots.metric_info import metric_info
 from app.plots.run_charts import Chart
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
-from jobs.db.queries.run_values import NOT_IN_GROUP_KEY, flatten
+from jobs.db.queries.run_values import flatten, group_key
 from rl2f_core.common.stats.intervals import Interval, correct_families, t_interval
 from rl2f_core.evaluation.across_seeds import SeedSummary
 from rl2f_core.evaluation.formatting import number, verdict_text
@@ -127,8 +127,7 @@ def seed_groups(members: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
     """Group runs whose configurations differ only in seed and name."""
     groups: dict[str, list[ComparedRun]] = {}
     for member in members:
-        same = {key: value for key, value in member.config.items() if key not in NOT_IN_GROUP_KEY}
-        groups.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(member)
+        groups.setdefault(group_key(member.config), []).append(member)
     result: list[list[ComparedRun]] = []
     for group in groups.values():
         by_seed: dict[str, ComparedRun] = {}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -14,10 +12,7 @@ from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import parse_yaml, to_yaml
 from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError
-
-MAX_NEAREST = 3
-"""Names that the error about an unknown preset lists."""
+from rl2f_core.errors import ConfigError, nearest_names
 
 
 @dataclass(frozen=True)
@@ -55,12 +50,6 @@ def preset(name: str) -> Preset:
         text = f"Choose another one, e.g. {nearest[0]}; the page New run lists all {len(known)}." if nearest else None
         raise ConfigError("There is no such preset.", value=name, known=nearest, fix=text)
     return known[name]
-
-
-def nearest_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known names most similar to a name, for an error; the first ones if none is similar."""
-    names = list(known)
-    return get_close_matches(name, names, n=MAX_NEAREST, cutoff=0.5) or names[:MAX_NEAREST]
 
 
 @lru_cache(maxsize=128)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from statistics import fmean
 
 import numpy as np
 
@@ -203,11 +204,12 @@ def compare_arms(
     seeds = [seed for seed in arm if seed in against]
     if not seeds:
         raise DataError("The arms have no seed in common.", value=[*arm], known=against)
-    reports = [join_runs([_prefixed(arm[seed], "+"), _prefixed(against[seed], "−")]) for seed in seeds]
+    sides = ((arm, checkpoints[0], "+"), (against, checkpoints[1], "−"))
+    reports = [join_runs([_alone(reports_of[seed], name, sign) for reports_of, name, sign in sides]) for seed in seeds]
     effect, turns = metric == "hint_effect", reports[0].turns
     name = f"cum_acc/{turns}" if effect or metric == "cum_acc" else metric
     conditions = [condition, "contentless"] if effect else [condition]
-    rates = [(f"{sign}{checkpoint}", c) for sign, checkpoint in zip("+−", checkpoints, strict=True) for c in conditions]
+    rates = [(sign, c) for sign in "+−" for c in conditions]
     stacked = [_stacked(reports, rate, name) for rate in rates]
     sums, counts = np.array([s for s, _, _ in stacked]), np.array([c for _, c, _ in stacked])
     values = [_signed_sum(report, rates, name) for report in reports]
@@ -216,18 +218,17 @@ def compare_arms(
         detectable = detectable_effect(*paired_rates(sums, counts, _SIGNS[len(rates)]), tests=tests)
     else:
         difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
-    tokens = [
-        [count for seed in seeds if (count := sampled_tokens(reports_of[seed], checkpoint))]
-        for reports_of, checkpoint in zip((arm, against), checkpoints, strict=True)
-    ]
-    ours, theirs = (math.fsum(counts) / len(counts) if counts else None for counts in tokens)
+    ours, theirs = (mean_tokens([reports_of[seed] for seed in seeds], name) for reports_of, name, _ in sides)
     return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=(ours, theirs))
 
 
-def _prefixed(report: EvaluationReport, prefix: str) -> EvaluationReport:
-    """Return a report with a prefix before the names of its checkpoints, to join it with that of another arm."""
-    rows = tuple(row.model_copy(update={"checkpoint": f"{prefix}{row.checkpoint}"}) for row in report.rows)
-    return report.model_copy(update={"rows": rows, "effects": (), "differences": ()})
+def _alone(report: EvaluationReport, checkpoint: str, name: str) -> EvaluationReport:
+    """Return the results of one checkpoint alone, under another name, to join them with those of another report."""
+    rows, effects = (
+        tuple(item.model_copy(update={"checkpoint": name}) for item in items if item.checkpoint == checkpoint)
+        for items in (report.rows, report.effects)
+    )
+    return report.model_copy(update={"rows": rows, "effects": effects, "differences": ()})
 
 
 def sampled_tokens(report: EvaluationReport, checkpoint: str) -> int | None:
@@ -236,6 +237,12 @@ def sampled_tokens(report: EvaluationReport, checkpoint: str) -> int | None:
     pattern = re.compile(rf"Stage {re.escape(name)}: ([\d,]+) sampled student tokens in {step} steps")
     found = next((match for note in report.notes if (match := pattern.match(note))), None)
     return int(found[1].replace(",", "")) if found else None
+
+
+def mean_tokens(reports: Iterable[EvaluationReport], checkpoint: str) -> float | None:
+    """Return the mean of `sampled_tokens` over the reports that have it; None without any."""
+    counts = [count for report in reports if (count := sampled_tokens(report, checkpoint))]
+    return fmean(counts) if counts else None
 
 
 def _signed_sum(report: EvaluationReport, rates: Sequence[_Key], name: str) -> float | None:
@@ -302,18 +309,11 @@ def compare_groups(groups: Mapping[str, Mapping[int, EvaluationReport]]) -> Seed
             fix="Start the missing seeds, and evaluate them.",
         )
     return merge_seeds(
-        {str(seed): join_runs([_last_checkpoint(r[seed], name) for name, r in groups.items()]) for seed in seeds}
+        {
+            str(seed): join_runs([_alone(r[seed], r[seed].checkpoints[-1], name) for name, r in groups.items()])
+            for seed in seeds
+        }
     )
-
-
-def _last_checkpoint(report: EvaluationReport, name: str) -> EvaluationReport:
-    """Return the results of the last checkpoint alone, under another name."""
-    last = report.checkpoints[-1]
-    rows, effects = (
-        tuple(item.model_copy(update={"checkpoint": name}) for item in items if item.checkpoint == last)
-        for items in (report.rows, report.effects)
-    )
-    return report.model_copy(update={"rows": rows, "effects": effects, "differences": ()})
 
 
 _Key = tuple[str, str]
@@ -355,11 +355,7 @@ def _pair_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[Seed
     names = list(dict.fromkeys(checkpoint for checkpoint, _ in _keys(reports)))
     for earlier, later in combinations(names, 2):
         for quantity, conditions in (("cum_acc", ["hints"]), ("hint_effect", ["hints", "contentless"])):
-            differences = [
-                next((d.difference for d in report.differences
-                      if (d.quantity, d.checkpoint, d.against) == (quantity, later, earlier)), None)
-                for report in reports
-            ]  # fmt: skip
+            differences = [report.difference(later, earlier, quantity) for report in reports]
             rates = [(checkpoint, condition) for checkpoint in (later, earlier) for condition in conditions]
             key = (f"{later} − {earlier}", "", f"difference of {quantity}")
             yield from _difference_row(key, differences, reports, rates, turns)

@@ -52,8 +52,7 @@ def _compared(report: EvaluationReport, hinted: list[str], effect: Interval) -> 
         f"The same checkpoint with contentless feedback on the same {effect.n} problems: {without} solved, and "
         f"{with_hints} with hints."
     )
-    pairs = {(d.quantity, d.checkpoint, d.against): d.difference for d in report.differences}
-    change = pairs.get(("hint_effect", checkpoint, hinted[0]))
+    change = report.difference(checkpoint, hinted[0], "hint_effect")
     if change is None:
         return text
     verdict = verdict_text(change, "training raised it", "training lowered it")

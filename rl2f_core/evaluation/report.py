@@ -152,6 +152,11 @@ class EvaluationReport(FrozenModel):
         matches = (e.difference for e in self.effects if (e.checkpoint, e.condition) == (checkpoint, condition))
         return next(matches, None)
 
+    def difference(self, checkpoint: str, against: str, quantity: str) -> Interval | None:
+        """Return one difference between checkpoints, or None."""
+        key = (checkpoint, against, quantity)
+        return next((d.difference for d in self.differences if (d.checkpoint, d.against, d.quantity) == key), None)
+
     def benchmark_scores(self) -> dict[str, dict[str, Interval]]:
         """Return the solve rate within all turns by checkpoint and sub-environment; empty without parts.
 
@@ -479,10 +484,8 @@ def limits(report: EvaluationReport) -> list[str]:
     for row in report.rows:
         failed = row.metrics["stop/failed"]
         if failed.value:
-            lines.append(
-                f"{row.checkpoint} under {row.condition}: {number(failed.value)} of the dialogues failed and are "
-                "left out."
-            )
+            share, where = number(failed.value), f"{row.checkpoint} under {row.condition}"
+            lines.append(f"{where}: {share} of the dialogues failed and are left out.")
     if "no_oracle" in report.conditions:
         lines.append(
             "Under no_oracle a correct answer does not end the dialogue and the last answer counts, so the solve rate "

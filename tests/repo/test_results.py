@@ -14,6 +14,8 @@ import pytest
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.dialogue.metrics.dialogues import Metrics
 from rl2f_core.evaluation.report import CheckpointResult, Effect, EvaluationReport, Reference
+from rl2f_core.evaluation.study.registration import register
+from rl2f_core.evaluation.study.spec import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
 LEGACY = {
@@ -82,6 +84,17 @@ def replace(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
+
+
+def test_the_report_of_a_study_comes_from_the_folders_of_its_arms(site: Path, generator: ModuleType) -> None:
+    study, folder = load_study("tiny"), site / "data" / "results" / "tiny"
+    register(study, folder, 0)
+    (folder / "rl2f" / "seed-1").mkdir(parents=True)
+    (folder / "rl2f" / "seed-1" / "report.json").write_text(report(0.47, seed=1).model_dump_json())
+    (folder / "rl2f" / "seed-1" / "training.json").write_text("{}")
+    assert generator.run(site, check=False) == []
+    missing = "rl2f-seed-0, contentless-seed-0, contentless-seed-1"
+    assert f"Parts without a result: {missing}." in (folder / "report.md").read_text()
 
 
 @pytest.mark.slow

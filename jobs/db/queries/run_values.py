@@ -75,7 +75,12 @@ def index_config(connection: Connection, run_id: int, config: str) -> str:
     if not isinstance(data, dict):
         return ""
     put(connection, run_id, flatten(data), is_setting=True)
-    same = {key: value for key, value in data.items() if key not in NOT_IN_GROUP_KEY}
+    return group_key(data)
+
+
+def group_key(config: JsonObject) -> str:
+    """Return a key of all settings except `NOT_IN_GROUP_KEY`."""
+    same = {key: value for key, value in config.items() if key not in NOT_IN_GROUP_KEY}
     return hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.stats.intervals import LEVEL, Interval, correct_family, difference_over_seeds
-from rl2f_core.evaluation.across_seeds import Comparison, SeedRow, compare_arms, merge_seeds
+from rl2f_core.evaluation.across_seeds import Comparison, SeedRow, compare_arms, mean_tokens, merge_seeds
 from rl2f_core.evaluation.chart_data import Chart
 from rl2f_core.evaluation.evaluate import NEWEST_STEPS, dialogues_path, training_rows
 from rl2f_core.evaluation.figure_files import html_page, to_png
@@ -28,8 +28,8 @@ from rl2f_core.evaluation.formatting import (
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.evaluation.report_file import read_report
-from rl2f_core.evaluation.study.registration import Version, changes, when
-from rl2f_core.evaluation.study.spec import ALIASES, TRAINING, Hypothesis, Study
+from rl2f_core.evaluation.study.registration import Version, changes, read_versions, when
+from rl2f_core.evaluation.study.spec import ALIASES, TRAINING, Hypothesis, Study, parse_study
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject
 
@@ -156,6 +156,13 @@ def build_study_report(
     )  # fmt: skip
 
 
+def stored_study_report(folder: Path, parts: Mapping[str, Path]) -> StudyReport:
+    """Return the report of a registered study from its folder and the folders of its parts by name."""
+    versions = read_versions(folder)
+    study = parse_study(versions[-1].text)
+    return build_study_report(study, versions, read_parts(study, parts), folder)
+
+
 def finished_arms(study: Study, parts: Mapping[str, FinishedPart | None]) -> dict[str, dict[str, FinishedPart]]:
     """Return the finished parts by arm and seed."""
     seeds = study.settings.seeds
@@ -179,7 +186,7 @@ def _compare(study: Study, hypothesis: Hypothesis, arms: Mapping[str, Mapping[st
     pairs = [[_newest(arms[a][seed], c, name) for a, c in ((arm, checkpoint), (other, against))] for seed in seeds]
     values = [None if a is None or b is None else a - b for a, b in pairs]
     difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
-    budget = compare_arms(ours, theirs, (checkpoint, against)).tokens
+    budget = (mean_tokens(ours.values(), checkpoint), mean_tokens(theirs.values(), against))
     return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=budget)
 
 

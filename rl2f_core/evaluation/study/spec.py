@@ -6,7 +6,6 @@ Each arm and seed is a part: an ordinary training run. Parts of a seed with equa
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections import Counter
@@ -25,7 +24,7 @@ from rl2f_core.config.loading import find_config, parse_config, parse_yaml, vali
 from rl2f_core.config.matrix import STUDY_KEYS, cells, is_matrix
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.dialogue.metrics.dialogues import tally_metrics
-from rl2f_core.errors import ConfigError
+from rl2f_core.errors import ConfigError, nearest_names
 from rl2f_core.learning.training.start_from import settings_of_first_stages
 from rl2f_core.types import JsonObject
 
@@ -184,8 +183,8 @@ def _check(study: Study, hypothesis: Hypothesis) -> None:
         metrics = tally_metrics((), config.evaluation.max_turns or config.rollout.max_turns).values
         quantities = [*ALIASES, "cum_acc", "hint_effect", *metrics, *(f"{TRAINING}{name}" for name in metrics)]
         if hypothesis.quantity not in quantities:
-            near = difflib.get_close_matches(hypothesis.quantity, quantities, 5, 0)
-            raise ConfigError(f"{where} has an unknown quantity.", value=hypothesis.quantity, fix=f"Nearest: {near}")
+            nearest = nearest_names(hypothesis.quantity, quantities)
+            raise ConfigError(f"{where} has an unknown quantity.", value=hypothesis.quantity, fix=f"Nearest: {nearest}")
     first, second = (study.arms[study.side(compared)[0]] for compared in hypothesis.compare)
     if (first.environment, first.evaluation, first.rollout) != (second.environment, second.evaluation, second.rollout):
         raise ConfigError(f"{where} compares arms with other tasks, evaluation or rollout.", value=hypothesis.compare,
