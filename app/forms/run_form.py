@@ -179,6 +179,7 @@ def preset_config(preset: Preset) -> BaseRun:
     return preset.config()
 
 
+@lru_cache(maxsize=256)
 def runs_on_cpu(preset: Preset) -> bool:
     """Return whether a preset trains a built-in model, which needs no GPU."""
     model = getattr(preset_config(preset), "model", None)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from stub_routes import QUEUE
 from typer.testing import CliRunner
 
 from app.cli import app as cli
+from app.commands.server.serve import listen, run_server
 from app.common.context import Context
 from app.common.example_runs import add_examples
 from app.common.urls import page_url
@@ -230,6 +234,21 @@ def call(workspace: Path, url: str, endpoint: str) -> Any:
     db.close()
     answer = httpx.post(f"{url}/gradio_api/run/{endpoint}", json={"data": []}, headers=headers, timeout=120)
     return answer.json()["data"][0]
+
+
+def test_what_pages_need_is_loaded_in_a_thread_once_the_server_answers() -> None:
+    answers, stop = [], partial(os.kill, os.getpid(), signal.SIGINT)
+    watchdog = threading.Timer(60, stop)
+    with listen("127.0.0.1", 0) as listener:
+
+        def load() -> None:
+            answers.append(httpx.get(f"http://127.0.0.1:{listener.getsockname()[1]}/").status_code)
+            stop()
+
+        watchdog.start()
+        run_server(Starlette(), listener, ["open"], load)
+        watchdog.cancel()
+    assert answers == [404]
 
 
 @pytest.mark.slow

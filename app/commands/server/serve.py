@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 SHUTDOWN_SECONDS = 2
 """Time after which open connections are closed when the server ends."""
-PRELOAD_SECONDS = 5
-"""Time after which the server loads what the first pages would wait for."""
 
 
 McpTools = Annotated[
@@ -105,13 +103,9 @@ def serve(
             f"Its data is in {context.workspace.root}",
             f"Start a run: {url}/new?preset=first_look  (Ctrl-C stops the server)",
         )
-        preload = threading.Timer(PRELOAD_SECONDS, _preload)
-        preload.daemon = True
-        preload.start()
         toolsets = [name for text in mcp_tools.split(",") if (name := text.strip())] or ["default"]
-        run_server(
-            create_app(context, host, port, password, allow_host or (), mcp=toolsets if mcp else ()), listener, messages
-        )
+        app = create_app(context, host, port, password, allow_host or (), mcp=toolsets if mcp else ())
+        run_server(app, listener, messages, _preload)
     err().print("The server has stopped. Active runs continue.", markup=False)
 
 
@@ -194,8 +188,10 @@ def display_name(host: str) -> str:
     return f"[{name}]" if ":" in name else name
 
 
-def run_server(app: ASGIApp, listener: socket.socket, messages: Sequence[str]) -> None:
-    """Serve until Ctrl-C or SIGTERM; print the messages when the server is ready."""
+def run_server(
+    app: ASGIApp, listener: socket.socket, messages: Sequence[str], preload: Callable[[], None] | None = None
+) -> None:
+    """Serve until Ctrl-C or SIGTERM; once the server is ready, print the messages and call `preload` in a thread."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -203,6 +199,8 @@ def run_server(app: ASGIApp, listener: socket.socket, messages: Sequence[str]) -
             await super().startup(sockets)
             if self.started:
                 err().print("\n".join(messages), markup=False, soft_wrap=True)
+                if preload is not None:
+                    threading.Thread(target=preload, daemon=True).start()
 
     config = uvicorn.Config(
         app,
@@ -218,12 +216,12 @@ def run_server(app: ASGIApp, listener: socket.socket, messages: Sequence[str]) -
 
 
 def _preload() -> None:
-    """Import the library of the intervals, and parse the presets."""
+    """Load what the first pages would wait for: the library of the intervals, and the presets."""
     importlib.import_module("scipy.special")
     from app.forms import run_form
 
     for preset in run_form.presets():
-        run_form.preset_config(preset)
+        run_form.runs_on_cpu(preset)
 
 
 def _close(context: Context) -> None:

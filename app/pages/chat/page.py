@@ -11,6 +11,7 @@ import gradio as gr
 from app.components.browser.keys import Key
 from app.components.view import View
 from app.endpoints.studio import Studio
+from app.forms import run_form
 from app.pages._events import EACH, FAST, LATEST, Updates, handler
 from app.pages._frame import page_frame
 from app.pages.chat import settings as choices
@@ -64,7 +65,7 @@ class _Page:
         self.chat = studio.chat
         writable = not (studio.context.read_only or studio.context.db.read_only)
         self.limits = self.chat.chat_limits()
-        self.presets = [preset.name for preset in studio.launch.list_presets()]
+        self.presets = [preset.name for preset in run_form.presets()]
         self.address = page_frame(studio, TITLE, KEYS)
         self.tab = gr.State(ChatTab(is_writable=writable))
         self.timer = gr.Timer(REFRESH_SECONDS, active=False)

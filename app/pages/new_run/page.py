@@ -15,7 +15,7 @@ from app.components.charts import Charts
 from app.components.form import Form
 from app.components.nodes import Node
 from app.components.view import View
-from app.endpoints.launch import ConfigSource, FormState, PresetInfo
+from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
 from app.forms.estimate import Estimate, Pace, estimate
@@ -52,7 +52,6 @@ class _Page:
     def __init__(self, studio: Studio) -> None:
         self.studio, self.launch = studio, studio.launch
         self.writable = not studio.context.read_only
-        self.presets: list[PresetInfo] = []  # read when the page opens, with durations on this machine
         kinds = self.launch.run_form().kinds
         self.specs: dict[str, JsonObject] = {kind: dict(self.launch.run_form(kind)) for kind in kinds}
         first = Draft()  # the page shows the default at once; the event `address.input` opens a draft of its own
@@ -63,7 +62,7 @@ class _Page:
         self.drafts = Stored("rl2f.drafts")
         with gr.Row(elem_classes="nr-head", equal_height=True):
             self._build_head()
-        self.source = View(show.about(self.presets, DEFAULT_PRESET, None))
+        self.source = View()
         self.notice = View()
         self.own_data = OwnDataCard()
         with gr.Row(elem_classes="nr-columns", equal_height=False) as self.body:
@@ -225,9 +224,8 @@ class _Page:
         if isinstance(was, str) and was not in (text, start.yaml):
             self._set_checked(draft, self.launch.form_of_yaml(was), was)
             back = show.restored(found.get("time") or time())
-        self.presets = self.launch.list_presets()
-        chosen = None if number else name
-        variants = show.variant_choices(self.presets, chosen)
+        presets, chosen = self.launch.list_presets(), None if number else name
+        variants = show.variant_choices(presets, chosen)
         listed = [(show.clone_label(run), str(run.id)) for run in self.studio.runs.list_runs(limit=CLONES).rows]
         if number and number not in [value for _, value in listed]:
             listed.insert(0, (f"#{number}", number))
@@ -236,11 +234,11 @@ class _Page:
         return {
             self.draft: draft,
             self.address: query,
-            self.preset: gr.update(choices=show.preset_choices(self.presets, chosen), value=chosen),
+            self.preset: gr.update(choices=show.preset_choices(presets, chosen), value=chosen),
             self.variant: gr.update(choices=variants, value=chosen if variants else None, visible=bool(variants)),
             self.clone: gr.update(choices=listed, value=number),
             self.kind: draft.checked.kind,
-            self.source: show.about(self.presets, chosen, draft.parent),
+            self.source: show.about(presets, chosen, draft.parent),
             self.notice: back,
             self.body: gr.update(visible=True),
             self.timer: gr.update(active=draft.preflight is not None),
