@@ -1,4 +1,4 @@
-"""Dialogues: filtered lists, one dialogue, its group, its tokens, its gold answer, and notes."""
+"""Dialogues: filtered lists, one dialogue, its group, its tokens, and its gold answer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from app.endpoints.transcript import (
     record_opened,
     token_texts,
 )
-from app.endpoints.types import MAX_LISTED_RUNS, Cursor, NoteId, RunId
+from app.endpoints.types import MAX_LISTED_RUNS, Cursor, RunId
 from jobs.db.dialogue_models import DialogueRow, DialogueSummary
 from jobs.db.errors import NotFoundError
-from jobs.db.models import NoteSummary, RunRef
+from jobs.db.models import RunRef
 from jobs.db.paging import LIMIT, Page, cursor_after
-from jobs.db.queries import dialogues, notes, runs
+from jobs.db.queries import dialogues, runs
 from jobs.db.queries.dialogues import DialogueFilter, DialogueView
 from jobs.labels import label_queries
 from jobs.labels.annotation_queue import HintKey
@@ -359,24 +359,6 @@ class DialogueEndpoints(Endpoints):
             for i, token in enumerate(ids)
         ]
         return TurnTokens(model=owner.model, tokens=tokens)
-
-    # -- notes -------------------------------------------------------------------------------------------------------
-    @endpoint("label")
-    def add_dialogue_note(
-        self,
-        run: RunId,
-        event_id: EventId,
-        text: Annotated[str, Field(max_length=notes.MAX_CHARS)],
-        turn: TurnIndex | None = None,
-        author: Annotated[str, Field(max_length=60)] = "",
-    ) -> NoteSummary:
-        """Add a note to a dialogue, or to one of its turns."""
-        return notes.add(self._context.db, run, text, author, event_id, turn)
-
-    @endpoint("label")
-    def delete_dialogue_note(self, note: NoteId) -> None:
-        """Delete a note."""
-        notes.delete(self._context.db, note)
 
 
 def _turn(view: DialogueView, turn: int) -> Turn:

@@ -16,7 +16,7 @@ from app.forms import preflight, run_form, yaml_text
 from app.forms.allowlist import Option, list_options
 from app.forms.estimate import Estimate, Pace, estimate, pace
 from app.forms.preflight import PreflightState
-from app.forms.run_form import ConfigCheck, ConfigCommand, FormState
+from app.forms.run_form import ConfigCheck, FormState
 from app.forms.schedule import next_times
 from app.forms.yaml_text import MAX_CHARACTERS, for_browser
 from jobs import studies
@@ -189,11 +189,6 @@ class LaunchEndpoints(Endpoints):
     def check_config(self, source: Flat[ConfigSource] = ConfigSource()) -> ConfigCheck:
         """Validate a configuration, and return its invalid fields or its YAML with all defaults."""
         return self._check(source)
-
-    @endpoint("read")
-    def command_of_config(self, source: Flat[ConfigSource] = ConfigSource()) -> ConfigCommand:
-        """Return the command that starts a configuration on the command line, and the file that it reads."""
-        return self._valid(source)[1]
 
     @endpoint("read")
     def estimate_run(self, source: Flat[ConfigSource] = ConfigSource()) -> Estimate | None:

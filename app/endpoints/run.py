@@ -12,6 +12,7 @@ from pydantic import Field
 from app.common.context import Context
 from app.common.known_values import check_checkpoint, check_known
 from app.common.log_tail import MAX_BYTES, LogTail, read_tail
+from app.endpoints.dialogues import EventId, TurnIndex
 from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import Checkpoint, NoteId, QueuedRun, RunOrOldId, ShortText, from_row
 from app.plots import evaluation as evaluation_plots
@@ -257,14 +258,23 @@ class RunEndpoints(RunDataEndpoints):
         return [note for note in notes.of_run(self._context.db, run) if note.event_id is None]
 
     @endpoint("label")
-    def add_note(self, run: RunOrOldId, text: NoteText, author: ShortText = "") -> NoteSummary:
-        """Add a note to a run.
+    def add_note(
+        self,
+        run: RunOrOldId,
+        text: NoteText,
+        author: ShortText = "",
+        event_id: EventId | None = None,
+        turn: TurnIndex | None = None,
+    ) -> NoteSummary:
+        """Add a note to a run, to one of its dialogues, or to a turn of the dialogue.
 
         Args:
             text: The note.
             author: Name of the author.
+            event_id: Id of the dialogue; None for a note on the run.
+            turn: 0-based turn; None for a note on the whole dialogue.
         """
-        return notes.add(self._context.db, run, text, author)
+        return notes.add(self._context.db, run, text, author, event_id, turn)
 
     @endpoint("label")
     def delete_note(self, run: RunOrOldId, note_id: NoteId) -> None:

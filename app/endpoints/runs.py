@@ -31,8 +31,6 @@ TEXT_SUFFIXES = (".jsonl", ".json")
 """Files that a program can import."""
 MAX_QUEUED = 50
 """Number of queued runs that are listed."""
-MAX_LOG_ENTRIES = 300
-"""Number of entries of the scheduler's log that are searched for problems."""
 MAX_PROBLEMS = 30
 MAX_NOTE_CHARS = 300
 """Characters of the newest note in a row."""
@@ -309,8 +307,7 @@ class RunListEndpoints(Endpoints):
     @endpoint("read")
     def job_problems(self) -> list[JobLog]:
         """List the newest scheduler jobs that failed or missed their time."""
-        entries = job_log.recent(self._context.db, MAX_LOG_ENTRIES)
-        return [entry for entry in entries if entry.outcome in ("missed", "failed")][:MAX_PROBLEMS]
+        return job_log.recent(self._context.db, MAX_PROBLEMS, outcomes=("missed", "failed"))
 
     def _check_names(self, *names: str) -> None:
         """Raise `UnknownNameError` if a name is no setting or metric of any run."""

@@ -64,10 +64,10 @@ class ConfigCheck(FrozenModel):
         return None if self.config is None else dump_yaml(self.config)
 
 
-class ConfigCommand(FrozenModel):
-    """The command that starts a configuration on the command line."""
+class FormState(ConfigCheck):
+    """Values of the form and the same configuration as YAML, and the command that starts it on the command line."""
 
-    data: JsonObject | None = Field(exclude=True)
+    data: JsonObject | None
     """Values with all defaults; None if the text is not the YAML of a mapping."""
     yaml: str
     """The data as YAML, with the comments and order of the original text; an unreadable text itself."""
@@ -84,13 +84,6 @@ class ConfigCommand(FrozenModel):
     def command(self) -> str:
         """The command that starts the configuration on the command line."""
         return f"rl2f train {self.file}"
-
-
-class FormState(ConfigCheck, ConfigCommand):
-    """Values of the form and the same configuration as YAML."""
-
-    data: JsonObject | None
-    """Values with all defaults; None if the text is not the YAML of a mapping."""
 
 
 def spec(kind: str) -> JsonObject:

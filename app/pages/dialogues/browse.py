@@ -243,8 +243,8 @@ class DialogueBrowser:
                 return self._label(place, str(data["label"]), span, note)
             case "undo":
                 return self._undo(place)
-            case "delete-note":
-                self._dialogues.delete_dialogue_note(int(data["note"]))
+            case "delete-note" if place.current:
+                self._studio.run.delete_note(place.current[0], int(data["note"]))
                 return self.reload(place)
             case "refresh":
                 return self.refresh(place)
@@ -341,5 +341,6 @@ class DialogueBrowser:
         """Add a note to the current dialogue or one of its turns."""
         if place.current is None or not text.strip():
             return place
-        self._dialogues.add_dialogue_note(*place.current, text, turn, place.annotator)
+        run, event = place.current
+        self._studio.run.add_note(run, text, place.annotator, event, turn)
         return self.reload(place)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import delete
 from sqlmodel import col, select
 
@@ -17,11 +19,13 @@ def add(db: Database, job: str, outcome: str, detail: str, time: float) -> JobLo
     return entry
 
 
-def recent(db: Database, limit: int = 100, job: str = "") -> list[JobLog]:
-    """Return the newest entries first, of one job if given."""
+def recent(db: Database, limit: int = 100, job: str = "", outcomes: Collection[str] = ()) -> list[JobLog]:
+    """Return the newest entries first, of one job and with one of the outcomes if given."""
     query = select(JobLog).order_by(col(JobLog.id).desc()).limit(limit)
     if job:
         query = query.where(JobLog.job == job)
+    if outcomes:
+        query = query.where(col(JobLog.outcome).in_(outcomes))
     return db.fetch_all(query)
 
 

@@ -1,4 +1,4 @@
-"""Endpoints of dialogues: lists, deep links, steps, privileged data, tokens, notes, and invalid arguments."""
+"""Endpoints of dialogues: lists, deep links, steps, privileged data, tokens, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -294,36 +294,6 @@ def test_tokens_have_no_text_with_an_invalid_tokenizer_file(
     assert [t["text"] for t in tokens] == [None] * 4
 
 
-# -- notes -----------------------------------------------------------------------------------------------------------
-def test_notes_on_a_dialogue_or_a_turn_are_stored_and_deleted(endpoints: Any, run: int) -> None:
-    added = endpoints.add_dialogue_note(run, LEAKS, "look <b>here</b>", author="anna")
-    endpoints.add_dialogue_note(run, LEAKS, "and here", 1)
-    found = endpoints.get_dialogue(run, LEAKS)["notes"]
-    assert [(n["turn"], n["text"], n["author"]) for n in found] == [
-        (None, "look <b>here</b>", "anna"), (1, "and here", "")
-    ]  # fmt: skip
-    endpoints.delete_dialogue_note(added["id"])
-    with pytest.raises(NotFoundError, match="no such note"):
-        endpoints.delete_dialogue_note(added["id"])
-    assert len(endpoints.get_dialogue(run, LEAKS)["notes"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"text": " "}, DataError),
-        ({"turn": 2}, DataError),
-        ({"event_id": "none"}, NotFoundError),
-        ({"run": 99}, NotFoundError),
-        ({"more": 1}, ArgumentError),
-        ({"text": "x" * 20_001}, ArgumentError),
-    ],
-)
-def test_an_invalid_note_is_refused(endpoints: Any, run: int, change: dict[str, Any], error: type[RL2FError]) -> None:
-    with pytest.raises(error):
-        endpoints.add_dialogue_note(**{"run": run, "event_id": LEAKS, "text": "x", **change})
-
-
 # -- invalid arguments -----------------------------------------------------------------------------------------------
 Call = Callable[[Any], object]
 
@@ -366,7 +336,5 @@ def test_any_text_can_be_searched(read_only: Any, search: str) -> None:
     assert read_only.list_dialogues({"run": 1, "search": search})["total"] is not None
 
 
-def test_notes_need_the_scope_label_and_all_else_only_read(endpoints: Any) -> None:
-    scopes = {name: scope for name, scope, _ in endpoints_of(endpoints.group)}
-    assert {name for name, scope in scopes.items() if scope != "read"} == {"add_dialogue_note", "delete_dialogue_note"}
-    assert scopes["add_dialogue_note"] == scopes["delete_dialogue_note"] == "label"
+def test_all_endpoints_of_dialogues_need_only_the_scope_read(endpoints: Any) -> None:
+    assert {scope for _, scope, _ in endpoints_of(endpoints.group)} == {"read"}

@@ -259,12 +259,10 @@ def test_hostile_values_are_returned_as_data(launch: LaunchEndpoints) -> None:
 
 
 def test_the_command_line_equivalent_reads_the_saved_yaml(launch: LaunchEndpoints, tmp_path: Path) -> None:
-    found = launch.command_of_config(preset="quickstart", overrides={"name": "my run", "seed": 5})
+    found = launch.yaml_of_form(data_of(name="my run", seed=5))
     assert found["file"] == "my-run.yaml" and found["command"] == "rl2f train my-run.yaml"
     (tmp_path / found["file"]).write_text(found["yaml"])
     assert load_config(tmp_path / found["file"]).seed == 5
-    with pytest.raises(ConfigError, match="seed"):
-        launch.command_of_config(preset="quickstart", overrides={"seed": -1})
 
 
 # -- the allow-list ----------------------------------------------------------------------------------------------------
@@ -273,7 +271,7 @@ STARTS: list[Act] = [
     lambda launch, text: launch.launch_run(text),
     lambda launch, text: launch.preflight_config(text),
     lambda launch, text: launch.schedule_run("cron", "0 2 * * *", text),
-    lambda launch, text: launch.command_of_config(text),
+    lambda launch, text: launch.estimate_run(text),
 ]
 """Everything that takes a configuration and requires it to be valid."""
 

@@ -23,7 +23,7 @@ from jobs.db.errors import NotFoundError, UnknownRunError
 from jobs.db.models import ACTIVE, ENDED, Run
 from jobs.db.queries import dialogues, notes, runs
 from jobs.ingest.ingester import ingest
-from rl2f_core.errors import DataError, RunError
+from rl2f_core.errors import DataError, RL2FError, RunError
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent
 from rl2f_core.types import Task
 
@@ -280,6 +280,39 @@ def test_notes_of_other_runs_cannot_be_deleted(single: RunEndpoints, context: Co
     with pytest.raises(DataError, match="between 1 and"):
         single.add_note(1, " ")
     assert single.list_notes(1) == []
+
+
+def test_notes_on_a_dialogue_or_a_turn_are_stored_and_deleted(single: RunEndpoints, context: Context, run: Run) -> None:
+    event = dialogues.page(context.db, dialogues.DialogueFilter(run=1)).rows[0].event_id
+    added = single.add_note(1, "look <b>here</b>", author="anna", event_id=event)
+    single.add_note(1, "and here", event_id=event, turn=0)
+    view = dialogues.get(context.db, 1, event)
+    assert [(note.turn, note.text, note.author) for note in view.notes] == [
+        (None, "look <b>here</b>", "anna"), (0, "and here", "")
+    ]  # fmt: skip
+    single.delete_note(1, added["id"])
+    with pytest.raises(NotFoundError, match="no such note"):
+        single.delete_note(1, added["id"])
+    assert len(dialogues.get(context.db, 1, event).notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"text": " "}, DataError),
+        ({"turn": 99}, DataError),
+        ({"event_id": "none"}, NotFoundError),
+        ({"run": 99}, NotFoundError),
+        ({"more": 1}, ArgumentError),
+        ({"text": "x" * 20_001}, ArgumentError),
+    ],
+)
+def test_an_invalid_note_on_a_dialogue_is_refused(
+    single: RunEndpoints, context: Context, run: Run, change: dict[str, Any], error: type[RL2FError]
+) -> None:
+    event = dialogues.page(context.db, dialogues.DialogueFilter(run=1)).rows[0].event_id
+    with pytest.raises(error):
+        single.add_note(**{"run": 1, "event_id": event, "text": "x", **change})
 
 
 def test_notes_on_dialogues_are_counted_apart(single: RunEndpoints, context: Context, run: Run) -> None:

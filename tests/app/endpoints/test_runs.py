@@ -15,7 +15,7 @@ from app.endpoints.runs import RunListEndpoints
 from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, StoreReadOnlyError, UnknownRunError
-from jobs.db.models import ENDED, Run
+from jobs.db.models import ENDED, JobLog, Run
 from jobs.db.queries import job_log, notes, runs, scheduled_runs
 from jobs.queue.queue import Queue
 from rl2f_core.errors import DataError, RunError
@@ -181,6 +181,8 @@ def test_schedules_are_disabled_and_deleted(context: Context, listing: RunListEn
 def test_missed_and_failed_jobs_are_listed_newest_first(context: Context, listing: RunListEndpoints) -> None:
     for outcome in ("ran", "missed", "failed", "skipped"):
         job_log.add(context.db, "dispatch", outcome, f"it {outcome}", time.time())
+    with context.db.write() as session:
+        session.add_all(JobLog(time=0.0, job="dispatch", outcome="ran") for _ in range(300))
     assert [problem["outcome"] for problem in listing.job_problems()] == ["failed", "missed"]
 
 

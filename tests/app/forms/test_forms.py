@@ -449,11 +449,13 @@ def test_presets_start_with_the_default_and_say_what_they_are_for() -> None:
 
 
 def test_file_and_command_are_made_of_the_name_and_of_nothing_else() -> None:
-    def named(name: str | None) -> run_form.ConfigCommand:
-        return run_form.ConfigCommand(data={"name": name}, yaml="")
+    def named(name: str | None) -> run_form.FormState:
+        return run_form.FormState(kind="train", data={"name": name}, yaml="")
 
     assert named("my run/../x; rm -rf").command == "rl2f train my-run-..-x-rm-rf.yaml"
-    assert named("..").file == named(None).file == run_form.ConfigCommand(data=None, yaml="").file == "run.yaml"
+    assert (
+        named("..").file == named(None).file == run_form.FormState(kind="train", data=None, yaml="").file == "run.yaml"
+    )
     assert named("quickstart").file == "quickstart.yaml"
 
 
