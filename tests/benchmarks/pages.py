@@ -25,7 +25,7 @@ from . import page_workspace, studio_server
 from .page_driver import CLOCK, STEPS, Facts, Kind, PageDriver, StepError
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, ViewportSize
+    from playwright.sync_api import ConsoleMessage, Page, ViewportSize
 
 LIMITS: dict[Kind, float] = {
     "load": 800.0, "change": 400.0, "action": 100.0, "list": 200.0, "groups": 500.0, "next": 100.0, "type": 250.0,
@@ -218,7 +218,13 @@ def browser(url: str, workspace: Path, facts: Facts) -> Iterator[Bench]:
 
 
 def _listen(tab: Page, messages: list[str]) -> None:
-    tab.on("console", lambda message: messages.append(message.text) if message.type == "error" else None)
+    from tests.browser.conftest import LEFT_PAGE
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error" and not LEFT_PAGE.fullmatch(f"{message.text} ({message.location.get('url', '')})"):
+            messages.append(message.text)
+
+    tab.on("console", note)
     tab.on("pageerror", lambda error: messages.append(f"exception: {error}"))
 
 

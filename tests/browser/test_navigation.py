@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -50,23 +51,50 @@ def test_pages_change_in_one_document_and_history_deep_links_and_reload_work(ser
     assert page.url == run
 
 
-def test_a_page_change_during_a_page_change_ends_on_the_last_page(visit: Any) -> None:
+def _wait_for(page: Any, name: str) -> None:
+    page.wait_for_function("name => document.title.startsWith(name) && document.querySelector('.rl-skip')", arg=name)
+
+
+def test_a_page_change_while_the_next_page_mounts_ends_on_the_last_page(visit: Any) -> None:
     page = visit("/compare")
     for name in ("Exports", "Chat"):
         _go(page, name)
-        page.wait_for_function(
-            "name => document.title.startsWith(name) && document.querySelector('.rl-skip')", arg=name
-        )
+        _wait_for(page, name)
+    slow = """() => { const real = fetch; window.fetch = async (...args) => {
+      const answer = await real(...args);
+      if (String(args[0]?.url ?? args[0]).includes('/info')) await new Promise((done) => setTimeout(done, 500));
+      return answer;
+    }; }"""
     twice = """(move) => { history[move](); const id = setInterval(() => {
       if (gradio_config.current_page !== 'exports') return;
       clearInterval(id);
       history[move]();
     }); }"""
+    page.route(
+        lambda url: url.endswith(("/compare", "/chat")),
+        lambda route: (time.sleep(1), route.continue_()),  # the page that mounts goes on until then
+    )
     for move, name in (("back", "Compare"), ("forward", "Chat")):
+        page.evaluate(slow)
         page.evaluate(twice, move)
         expect(page.locator(".nav-holder a.active")).to_have_text(name)
         page.locator(".rl-frame-tools").wait_for()
         assert page.title() == f"{name} · RL2F Studio"
+
+
+def test_a_page_change_during_an_event_shows_no_error(visit: Any) -> None:
+    page = visit("/new")
+    page.evaluate("""() => { window.errors = []; (function look() {
+      const shown = document.querySelector(".toast-body")?.innerText;
+      if (shown) window.errors.push(shown);
+      requestAnimationFrame(look);
+    })(); }""")
+    page.get_by_label("Preset").first.click()
+    page.locator("[role=option]").nth(3).click()
+    _go(page, "Compare")
+    _wait_for(page, "Compare")
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.errors") == []
 
 
 def test_a_restarted_server_sends_the_whole_page(visit: Any) -> None:

@@ -22,15 +22,20 @@ async function show(url, pushes) {
     return;
   }
   opens = true;
+  window.rlPage.abort(); // our modules remove their listeners from the document
+  delete window.rlPage;
+  const app = document.querySelector("gradio-app");
+  const { parentNode, nextSibling } = app;
+  app.remove(); // unmounts the page
+  app.replaceChildren(); // else an event that ends with its connection shows an error until the next page is mounted
   dispatchEvent(new Event("beforeunload")); // Gradio closes its connections
   await new Promise((closed) => setTimeout(closed));
   if (pushes) history.pushState(null, "", url);
-  window.rlPage.abort(); // our modules remove their listeners from the document
-  delete window.rlPage;
   for (const node of document.querySelectorAll("body > dialog, body > .rl-skip")) node.remove();
-  window.gradio_config = { ...config, head: "" }; // the document has it
-  const app = document.querySelector("gradio-app");
-  app.after(app); // unmounts the page and mounts the next one
+  const own = config.page[config.current_page];
+  // The document has the head. Gradio takes the layout of the path, which Back may change while it mounts: then of "".
+  window.gradio_config = { ...config, head: "", page: { "": own, [config.current_page]: own } };
+  parentNode.insertBefore(app, nextSibling); // mounts the next page
   scrollTo(0, 0);
 }
 
