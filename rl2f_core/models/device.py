@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import math
@@ -171,6 +172,18 @@ def trim_memory(free_fraction: float = 0.5) -> bool:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (AttributeError, OSError, TypeError):  # another C library
         return False
+
+
+def limit_arenas() -> None:
+    """Let the threads of this process share two arenas of glibc, which return freed memory to the system.
+
+    With an arena for each thread, a server that answered thousands of requests holds some 100 MB more. To be called
+    before threads start.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-8, 2)  # M_ARENA_MAX
+        libc.mallopt(-1, 128 * 1024)  # M_TRIM_THRESHOLD, which grows to 64 MB otherwise
 
 
 def describe_devices() -> list[JsonObject]:

@@ -114,8 +114,8 @@ def soak(tmp_path_factory: pytest.TempPathFactory, speaker: Path) -> Iterator[tu
     settings.put(db, "examples.added", "yes")
     server = StudioProcess(workspace, folder / "home")
     server.start()
-    for seed in range(RUNS):
-        Queue(db, workspace).add(dump_yaml(config_of(model, seed=seed, steps=STEPS)), name=f"soak {seed}")
+    for _ in range(RUNS):
+        add_run(server, db)
     try:
         yield server, db
     finally:
@@ -127,6 +127,11 @@ def soak(tmp_path_factory: pytest.TempPathFactory, speaker: Path) -> Iterator[tu
 
 def all_runs(db: Database) -> list[Run]:
     return runs.page(db, limit=100).rows
+
+
+def add_run(server: StudioProcess, db: Database) -> None:
+    seed, model = len(all_runs(db)), server.home / "models" / "speaker"
+    Queue(db, server.workspace).add(dump_yaml(config_of(model, seed=seed, steps=STEPS)), name=f"soak {seed}")
 
 
 def steps_done(server: StudioProcess, db: Database) -> int:
@@ -189,8 +194,10 @@ def resumed(server: StudioProcess, db: Database, token: str, target: int) -> boo
 
 
 def working_processes(server: StudioProcess, db: Database, token: str) -> list[int]:
-    """Resume the interrupted runs; return the process ids of those that execute."""
+    """Resume the interrupted runs, and add one if a fast machine finished all; return the ids of their processes."""
     resume_interrupted(server, db, token)
+    if finished(db):
+        add_run(server, db)
     return [run.pid for run in all_runs(db) if run.status == "running" and run.pid]
 
 

@@ -77,7 +77,9 @@ def serve(
 ) -> None:
     """Serve the studio: launch, watch, replay, label, chat, compare. Ctrl-C stops the server; runs continue."""
     from app.web.security import check_binding
+    from rl2f_core.models.device import limit_arenas
 
+    limit_arenas()
     password = read_secret(password_env, "password", "rl2f serve --password-env")
     check_binding(host, password)
     listener = listen(host, port)

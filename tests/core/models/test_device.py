@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -72,3 +74,27 @@ def test_fragmented_free_memory_is_returned_if_little_is_available() -> None:
     freed, skipped, untrimmed, trimmed, after = done.stdout.split()
     assert (skipped, trimmed) == ("False", "True")
     assert float(freed) > 250 and float(untrimmed) > 250 > 60 > float(after)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas of glibc")
+def test_threads_share_two_arenas_once_limited() -> None:
+    code = """
+        import ctypes, sys, threading
+        from rl2f_core.models.device import limit_arenas
+        if sys.argv[1] == "limited":
+            limit_arenas()
+        libc, all_started = ctypes.CDLL(None), threading.Barrier(9)
+        threads = [threading.Thread(target=lambda: (bytearray(1000), all_started.wait())) for _ in range(8)]
+        [thread.start() for thread in threads]
+        all_started.wait()
+        libc.fdopen.restype = ctypes.c_void_p
+        out = libc.fdopen(1, b"w")
+        libc.malloc_info(0, ctypes.c_void_p(out))
+        libc.fflush(ctypes.c_void_p(out))
+    """
+
+    def arenas(how: str) -> int:
+        command = [sys.executable, "-c", textwrap.dedent(code), how]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.count("<heap nr=")
+
+    assert arenas("limited") <= 2 < arenas("as it is")
