@@ -231,7 +231,7 @@ class DialogueEndpoints(Endpoints):
     def dialogue_facets(self, run: RunId | None = None) -> DialogueFacets:
         """Return the filter values of the dialogues of one run or of all, and the newest runs."""
         db = self._context.db
-        listed = runs.page(db, limit=MAX_LISTED_RUNS).rows
+        listed = runs.newest(db, MAX_LISTED_RUNS)
         return DialogueFacets(**dialogues.facets(db, run), runs=listed, version=runs.version(db, run))
 
     @endpoint("read")
@@ -263,7 +263,7 @@ class DialogueEndpoints(Endpoints):
         else after one, else any.
         """
         db = self._context.db
-        listed = runs.page(db, limit=MAX_LISTED_RUNS).rows
+        listed = runs.newest(db, MAX_LISTED_RUNS)
         examples = [row for row in listed if row.origin == "example"]
         for group in (examples, *([row] for row in listed[:MAX_WELCOME_RUNS])):
             filters = [self.default_dialogue_filter(row.id or 0) for row in group]

@@ -235,7 +235,7 @@ class ExportEndpoints(Endpoints):
             runs: Runs whose stages, checkpoints and conditions are listed.
         """
         db = self._context.db
-        listed = [row for row in queries.page(db, limit=MAX_LISTED_RUNS).rows if row.kind not in KINDS]
+        listed = queries.newest(db, MAX_LISTED_RUNS, without=KINDS)
         chosen = [queries.get(db, number) for number in runs or []]
         facets = [dialogues.facets(db, row.id) for row in chosen]
         names = ("phases", "stages", "checkpoints", "conditions")

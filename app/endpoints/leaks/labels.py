@@ -240,7 +240,7 @@ class LabelEndpoints(Endpoints):
         """List the runs, environments and annotators that a queue can be filtered by."""
         db = self._context.db
         return LabelChoices(
-            runs=runs.page(db, limit=MAX_LISTED_RUNS).rows,
+            runs=runs.newest(db, MAX_LISTED_RUNS),
             environments=runs.facets(db)["environments"],
             annotators=label_queries.annotators(db),
         )

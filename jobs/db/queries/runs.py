@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypeVar
 
 import yaml
@@ -82,6 +82,12 @@ def page(db: Database, filter: RunFilter = RunFilter(), cursor: str | None = Non
 def matching(db: Database, filter: RunFilter) -> list[Run]:
     """Return all runs of a filter in its order."""
     return db.fetch_all(select(Run).where(*conditions(filter)).order_by(*(key.order() for key in _keys(filter))))
+
+
+def newest(db: Database, limit: int, *, without: Collection[str] = ()) -> list[Run]:
+    """Return the newest runs, without those of some kinds."""
+    query = select(Run).where(_run.kind.not_in(without)).order_by(_run.created.desc(), _run.id.desc())
+    return db.fetch_all(query.limit(limit))
 
 
 def conditions(filter: RunFilter) -> list[ColumnElement[bool]]:

@@ -15,9 +15,11 @@ from starlette.testclient import TestClient
 from app.common.context import Context
 from app.endpoints.exports import ExportEndpoints
 from app.endpoints.run import RunEndpoints
+from app.forms.allowlist import list_runs
 from app.pages.exports.view import export_list
 from app.pages.run.view import child_table
 from jobs.db.errors import NotFoundError
+from jobs.db.models import Run
 from jobs.db.queries import runs
 from jobs.export.datasets.exporter import export
 from jobs.export.datasets.settings import ExportSettings
@@ -77,6 +79,16 @@ def test_the_choices_are_those_of_the_runs(exports: ExportEndpoints, number: int
     choices = exports.export_choices([number])
     assert [(run["id"], run["name"], run["kind"]) for run in choices["runs"]] == [(number, "leaky", "train")]
     assert choices["annotators"] == ["ann"] and choices["phases"] == ["train"] and choices["steps"] == 2
+
+
+def test_a_run_before_many_exports_is_still_offered(exports: ExportEndpoints, context: Context, number: int) -> None:
+    with context.db.write() as session:
+        session.add_all(
+            Run(name="sets", folder=f"{i}-sets", kind="export", config="", seed=0, status="succeeded", created=2e9)
+            for i in range(200)
+        )
+    assert [run["id"] for run in exports.export_choices()["runs"]] == [number]
+    assert [option.value for option in list_runs(context.db)] == ["leaky"]
 
 
 def test_the_count_is_that_of_the_export(exports: ExportEndpoints, number: int) -> None:
