@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from page_nodes import elements, text
 
 from app.components.elements.evaluation_view import (
     conclusions_card,
@@ -48,18 +49,6 @@ def evaluation(**changes: Any) -> dict[str, Any]:
         "differences": [],
         **changes,
     }
-
-
-def elements(node: Any, tag: str) -> list[Any]:
-    """All elements of a tag, in document order."""
-    if not isinstance(node, list):
-        return []
-    found = [node] if node and node[0] == tag else []
-    return found + [each for child in node[2:] for each in elements(child, tag)]
-
-
-def text(node: Any) -> str:
-    return node if isinstance(node, str) else "".join(text(child) for child in node[2:]) if node else ""
 
 
 def test_an_interval_is_smaller_than_its_value_and_a_missing_value_is_a_dash() -> None:

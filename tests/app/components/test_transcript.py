@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from page_nodes import elements
+from page_nodes import text as text_of
+
 from app.components.elements.transcript import (
     FOLD_CHARS,
     Mark,
@@ -18,36 +21,22 @@ from app.endpoints.dialogues import TurnTokens
 from rl2f_core.common.text.decimals import decimal
 
 
-def texts(node: Any) -> str:
-    """Return the text of an element and its descendants."""
-    if isinstance(node, str):
-        return node
-    return "".join(texts(child) for child in node[2:])
-
-
-def find(node: Any, tag: str) -> list[Any]:
-    """Return the descendants with this tag."""
-    if isinstance(node, str):
-        return []
-    return [node] * (node[0] == tag) + [found for child in node[2:] for found in find(child, tag)]
-
-
 def test_a_text_is_shown_as_it_is() -> None:
     evil = "<script>alert(1)</script> ${x} {{y}} ![a](http://b)"
-    assert texts(text_block(evil)) == evil
-    assert not find(text_block(evil), "script")
+    assert text_of(text_block(evil)) == evil
+    assert not elements(text_block(evil), "script")
 
 
 def test_invisible_characters_have_names_and_positions_are_code_points() -> None:
-    pieces = find(text_block("😀a\u202eb\U000e0041"), "span")
-    assert [texts(piece) for piece in pieces] == ["😀a", "RLO", "b", "U+E0041"]
+    pieces = elements(text_block("😀a\u202eb\U000e0041"), "span")
+    assert [text_of(piece) for piece in pieces] == ["😀a", "RLO", "b", "U+E0041"]
     assert [piece[1]["data-o"] for piece in pieces] == [0, 2, 3, 4]
 
 
 def test_overlapping_marks_divide_the_text() -> None:
     marks = [Mark(2, 6, "found", "exact: cdef"), Mark(4, 8, "labeled", "anna: leak")]
-    found = find(text_block("abcdefghij", "teacher", "hint 1", marks), "mark")
-    assert [(texts(mark), mark[1]["class"]) for mark in found] == [
+    found = elements(text_block("abcdefghij", "teacher", "hint 1", marks), "mark")
+    assert [(text_of(mark), mark[1]["class"]) for mark in found] == [
         ("cd", "tx-mark tx-found"),
         ("ef", "tx-mark tx-found tx-labeled"),
         ("gh", "tx-mark tx-labeled"),
@@ -58,10 +47,10 @@ def test_overlapping_marks_divide_the_text() -> None:
 def test_a_long_text_is_folded_but_whole() -> None:
     text = "x" * (3 * FOLD_CHARS)
     block = text_block(text)
-    (rest,) = find(block, "details")
-    assert "open" not in rest[1] and f"Show all {len(text):,} characters" in texts(rest)
-    assert texts(block).count("x") == len(text)
-    assert not find(text_block("short"), "details")
+    (rest,) = elements(block, "details")
+    assert "open" not in rest[1] and f"Show all {len(text):,} characters" in text_of(rest)
+    assert text_of(block).count("x") == len(text)
+    assert not elements(text_block("short"), "details")
 
 
 def test_numbers_have_a_sign_unless_they_are_zero() -> None:
@@ -74,14 +63,14 @@ def test_outcomes_are_words_for_screen_readers() -> None:
 
 
 def test_a_cut_line_ends_with_an_ellipsis() -> None:
-    assert texts(inline("abcdef", 3)) == "abc…"
+    assert text_of(inline("abcdef", 3)) == "abc…"
 
 
 def test_a_diff_shows_removed_and_added_words() -> None:
     diff: Any = word_diff([("=", "I guess "), ("-", "seven"), ("+", "eight")])
-    assert [texts(each) for each in find(diff, "del")] == ["seven"]
-    assert [texts(each) for each in find(diff, "ins")] == ["eight"]
-    assert texts(word_diff([("=", "same")])) == "same text as before"
+    assert [text_of(each) for each in elements(diff, "del")] == ["seven"]
+    assert [text_of(each) for each in elements(diff, "ins")] == ["eight"]
+    assert text_of(word_diff([("=", "same")])) == "same text as before"
     assert word_diff(None) is None
 
 
@@ -91,11 +80,11 @@ def test_less_probable_tokens_are_darker() -> None:
         {"id": 6, "text": "\n", "logprob": -60.0},
         {"id": 7, "text": None, "logprob": None},
     ]
-    shown = [each for each in find(token_view(TurnTokens(model="m", tokens=tokens)), "span") if "style" in each[1]]
+    shown = [each for each in elements(token_view(TurnTokens(model="m", tokens=tokens)), "span") if "style" in each[1]]
     assert [each[1]["style"] for each in shown] == ["--tint: 38%", "--tint: 75%", "--tint: 0%"]
     assert shown[0][1]["title"] == "log p -3.0000 · p 0.0498 · id 5"
-    assert [texts(each) for each in shown] == ["a", "↵\n", "7"]
-    assert "No tokens are stored" in texts(token_view(TurnTokens(model="m", tokens=[])))
+    assert [text_of(each) for each in shown] == ["a", "↵\n", "7"]
+    assert "No tokens are stored" in text_of(token_view(TurnTokens(model="m", tokens=[])))
 
 
 def test_markdown_of_a_message_is_code_and_bold_and_its_html_stays_text() -> None:

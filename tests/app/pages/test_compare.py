@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from page_nodes import texts
+
 from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
 from app.pages.compare import view
 from app.plots.comparison import ConfigDifference
@@ -33,13 +35,6 @@ def evaluation(turns: int, *rows: tuple[str, str, float]) -> dict[str, Any]:
     columns = [{"key": "cum_acc/T", "title": "solved", "help": "Solved."}]
     made = [{"checkpoint": c, "control": condition, "cells": {"cum_acc/T": cell(v)}} for c, condition, v in rows]
     return {"turns": turns, "whole": True, "table": {"columns": columns, "rows": made, "reference_policies": []}}
-
-
-def texts(node: Any) -> list[str]:
-    """All texts of an element in order."""
-    if isinstance(node, str):
-        return [node]
-    return [text for child in node[2:] for text in texts(child)] if isinstance(node, list) else []
 
 
 def tables(node: Any) -> list[list[list[str]]]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
+from page_nodes import texts
 
 from app.endpoints.fork import CheckpointChoice, ForkResult, HintScreening
 from app.pages._query import QueryFields
@@ -56,13 +57,6 @@ def dialogue(*outcomes: bool) -> Any:
     turns = [SimpleNamespace(index=i, correct=correct, done=correct, hint=None) for i, correct in enumerate(outcomes)]
     outcome = "".join("1" if correct else "0" for correct in outcomes)
     return SimpleNamespace(run_id=3, event_id="d", turns=turns, outcomes=outcome)
-
-
-def texts(node: Any) -> list[str]:
-    """All texts of an element in order."""
-    if isinstance(node, str):
-        return [node]
-    return [text for child in node[2:] for text in texts(child)] if isinstance(node, list) else []
 
 
 def test_a_difference_is_marked_by_its_finding() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from page_nodes import elements
 
 from app.endpoints.launch import FormState, PresetInfo
 from app.forms import run_form
@@ -31,14 +31,6 @@ def draft() -> Draft:
     spec = {**run_form.spec("train"), "kind": "train"}
     data = run_form.parse_config(read(run_form.preset_yaml("quickstart")).value).model_dump(mode="json")
     return Draft(spec=spec, data=data, choices=defaultdict(list))
-
-
-def elements(node: Any) -> Iterator[list[Any]]:
-    """Yield an element and all elements inside it."""
-    if isinstance(node, list):
-        yield node
-        for child in node[2:]:
-            yield from elements(child)
 
 
 def found(form: Any, **attributes: str) -> list[list[Any]]:

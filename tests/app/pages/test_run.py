@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from page_nodes import elements, text
 from run_data import add_run
 
 from app.common.context import Context
@@ -33,18 +34,6 @@ def run(context: Context) -> Run:
 def changed(details: RunDetails, **columns: Any) -> RunDetails:
     """Return details of a run with other columns."""
     return details.model_copy(update={"run": details.run.model_copy(update=columns)})
-
-
-def elements(node: Any, tag: str) -> list[Any]:
-    """Return all elements of a tag, in document order."""
-    if not isinstance(node, list):
-        return []
-    found = [node] if node and node[0] == tag else []
-    return found + [each for child in node[2:] for each in elements(child, tag)]
-
-
-def text(node: Any) -> str:
-    return node if isinstance(node, str) else "".join(text(child) for child in node[2:]) if node else ""
 
 
 # -- address -------------------------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ from collections import Counter
 
 import pytest
 from pydantic import ValidationError
+from scripted_attempts import hint, mislead, say, wrong_dialogue
 
 from rl2f_core.common.text.integers import find_integers, parse_integer
-from rl2f_core.environments.base import Environment, wrap_answer
+from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic, product_pairs
 from rl2f_core.errors import DataError
-from rl2f_core.types import ConstantBaseline, Task, Verdict
+from rl2f_core.types import ConstantBaseline, Task
 
 
 def arithmetic(**config) -> Arithmetic:
@@ -21,30 +22,6 @@ def arithmetic(**config) -> Arithmetic:
 
 def sums(a: int, b: int) -> Task:
     return arithmetic().task_from_gold(f"{a} + {b}", str(a + b))
-
-
-def say(environment: Environment, task: Task, *attempts: str) -> list[Verdict]:
-    return [environment.verify(task, wrap_answer(attempt)) for attempt in attempts]
-
-
-def hint(environment: Environment, task: Task, *attempts: str) -> str:
-    return environment.hint(task, say(environment, task, *attempts), random.Random(0))
-
-
-def mislead(environment: Environment, task: Task, *attempts: str, seed: int = 0) -> str:
-    return environment.misleading_hint(task, say(environment, task, *attempts), random.Random(seed))
-
-
-def wrong_dialogue(environment: Environment, task: Task, rng: random.Random, length: int) -> list[Verdict]:
-    """Up to `length` wrong attempts of a student who ignores the hints."""
-    verdicts: list[Verdict] = []
-    for _ in range(length):
-        verdict = environment.verify(
-            task, environment.simulate_attempt(task, verdicts, rng, follow_hint=False, correct=False)
-        )
-        if not verdict.correct:
-            verdicts.append(verdict)
-    return verdicts
 
 
 # -- whole numbers in text -------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from itertools import combinations, product
 
 import pytest
 from pydantic import ValidationError
+from scripted_attempts import hint, mislead
 
-from rl2f_core.environments.base import Environment, wrap_answer
+from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.errors import DataError
 from rl2f_core.types import SPLITS, ConstantBaseline, Task, Verdict
@@ -21,18 +22,6 @@ def secret_code(**config) -> SecretCode:
 
 def code(answer: str, letters: str = "K, Q or Z") -> Task:
     return secret_code().task_from_gold(f"each {letters}", answer)
-
-
-def say(environment: Environment, task: Task, *attempts: str) -> list[Verdict]:
-    return [environment.verify(task, wrap_answer(attempt)) for attempt in attempts]
-
-
-def hint(environment: Environment, task: Task, *attempts: str) -> str:
-    return environment.hint(task, say(environment, task, *attempts), random.Random(0))
-
-
-def mislead(environment: Environment, task: Task, *attempts: str, seed: int = 0) -> str:
-    return environment.misleading_hint(task, say(environment, task, *attempts), random.Random(seed))
 
 
 # -- secret_code -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
+from scripted_attempts import hint, mislead, say, wrong_dialogue
 
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
@@ -52,30 +53,6 @@ def code(answer: str, letters: str = "K, Q or Z") -> Task:
 
 def number(low: int, high: int, gold: int) -> Task:
     return guess_number().task_from_gold(f"from {low} to {high}", str(gold))
-
-
-def say(environment: Environment, task: Task, *attempts: str) -> list[Verdict]:
-    return [environment.verify(task, wrap_answer(attempt)) for attempt in attempts]
-
-
-def hint(environment: Environment, task: Task, *attempts: str) -> str:
-    return environment.hint(task, say(environment, task, *attempts), random.Random(0))
-
-
-def mislead(environment: Environment, task: Task, *attempts: str, seed: int = 0) -> str:
-    return environment.misleading_hint(task, say(environment, task, *attempts), random.Random(seed))
-
-
-def wrong_dialogue(environment: Environment, task: Task, rng: random.Random, length: int) -> list[Verdict]:
-    """Up to `length` wrong attempts of a student who ignores the hints."""
-    verdicts: list[Verdict] = []
-    for _ in range(length):
-        verdict = environment.verify(
-            task, environment.simulate_attempt(task, verdicts, rng, follow_hint=False, correct=False)
-        )
-        if not verdict.correct:
-            verdicts.append(verdict)
-    return verdicts
 
 
 # -- what holds for all three ----------------------------------------------------------------------------------

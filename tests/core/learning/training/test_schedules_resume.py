@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from run_helpers import EvenLength
+from run_helpers import EvenLength, content
 
 from rl2f_core import registry
 from rl2f_core.common.file_io import sha256
@@ -44,18 +43,6 @@ def config(model: Path) -> RunConfig:
 
 def played(folder: Path) -> list[Event]:
     return [e for e in read_events(folder / "events.jsonl", strict=True) if not isinstance(e, StatusEvent)]
-
-
-def content(folder: Path) -> list[dict[str, Any]]:
-    found = []
-    for event in played(folder):
-        data = event.model_dump(exclude={"time"})
-        if isinstance(event, MetricEvent):
-            data["values"] = {k: v for k, v in event.values.items() if not k.startswith(CLOCK)}
-        if isinstance(event, LogEvent):
-            data["text"] = [line for line in event.text.splitlines() if " s a step" not in line]
-        found.append(data)
-    return found
 
 
 @pytest.mark.slow
