@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from jobs.db.models import ACTIVE, Run
-from jobs.db.queries import runs
+from jobs.db.queries import metrics, runs
 from jobs.db.queries.runs import RunFilter
 from jobs.queue.queue import RESUMABLE, Queue
 from jobs.workspace import Workspace
-from rl2f_core.errors import UnknownNameError
-from rl2f_core.evaluation.study.registration import FILE, register
-from rl2f_core.evaluation.study.report import StudyReport, stored_study_report
-from rl2f_core.evaluation.study.spec import Study, check_unchanged
+from rl2f_core.errors import RunError, UnknownNameError
+from rl2f_core.evaluation.report_file import read_report
+from rl2f_core.evaluation.study.registration import FILE, read_versions, register
+from rl2f_core.evaluation.study.report import FinishedPart, StudyReport, build_study_report
+from rl2f_core.evaluation.study.spec import Study, check_unchanged, parse_study
+from rl2f_core.types import JsonObject
+
+TAG = "study:"
+"""Prefix of the tag of a study's runs."""
 
 
 def folder_of(workspace: Workspace, name: str) -> Path:
@@ -22,16 +30,21 @@ def folder_of(workspace: Workspace, name: str) -> Path:
 
 def runs_of(queue: Queue, name: str) -> dict[str, Run]:
     """Return the runs of a study by part."""
-    tagged = runs.matching(queue.db, RunFilter(tag=f"study:{name}", sort="created"))
+    tagged = runs.matching(queue.db, RunFilter(tag=f"{TAG}{name}", sort="created"))
     return {run.name.removeprefix(f"{name}-"): run for run in tagged}
 
 
 def launch(queue: Queue, study: Study) -> dict[str, Run]:
     """Queue the parts that do not exist yet, and resume those that ended without success; return all by name.
 
-    Raises `ConfigError` if the settings of an existing part have changed.
+    Raises `ConfigError` if the settings of an existing part have changed, and `RunError` while a part is stopping, from
+    which others may start.
     """
     existing = runs_of(queue, study.name)
+    if stopping := [name for name, run in existing.items() if run.status == "stopping"]:
+        raise RunError(
+            f"{stopping[0]} of the study {study.name} is stopping.", fix="Resume the study when it has ended."
+        )
     finished = [name for name, run in existing.items() if run.status == "succeeded"]
     parts = study.parts()
     register(study, folder_of(queue.workspace, study.name), sum(p.is_arm and p.name in finished for p in parts))
@@ -39,7 +52,7 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
         config = part.config(existing[part.warm_up].folder if part.warm_up else None)
         run = existing.get(part.name)
         if run is None:
-            existing[part.name] = queue.add(config, origin="cli", tags=[f"study:{study.name}"])
+            existing[part.name] = queue.add(config, origin="cli", tags=[f"{TAG}{study.name}"])
             continue
         check_unchanged(part, config, run.config)
         if run.status in RESUMABLE:
@@ -48,15 +61,47 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
 
 
 def stop(queue: Queue, study: Study) -> dict[str, Run]:
-    """Stop all parts that are queued or running; return all by name."""
-    found = runs_of(queue, study.name)
-    return {name: queue.stop(run.id or 0) if run.status in ACTIVE[:3] else run for name, run in found.items()}
+    """Stop all parts that are queued or running, the last one first; return all by name."""
+    parts = runs_of(queue, study.name)
+    for name, run in reversed(parts.items()):
+        if run.status in ACTIVE[:3]:
+            with suppress(RunError):  # it has ended in the meantime
+                parts[name] = queue.stop(run.id or 0)
+    return parts
 
 
-def report(queue: Queue, name: str) -> StudyReport:
-    """Return the report of a study from its finished parts. Raises `UnknownNameError`."""
-    known = sorted(path.parent.name for path in folder_of(queue.workspace, "").glob(f"*/{FILE}"))
-    if name not in known:
+def names(queue: Queue) -> list[str]:
+    """Return the names of the studies that were started here, sorted."""
+    return sorted(path.parent.name for path in folder_of(queue.workspace, "").glob(f"*/{FILE}"))
+
+
+def load(queue: Queue, name: str) -> Study:
+    """Return the newest version of a study that was started here. Raises `UnknownNameError`."""
+    if name not in (known := names(queue)):
         raise UnknownNameError("Unknown study.", value=name, known=known)
-    folders = {part: queue.workspace.folder(run.folder) for part, run in runs_of(queue, name).items()}
-    return stored_study_report(folder_of(queue.workspace, name), folders)
+    return parse_study(read_versions(folder_of(queue.workspace, name))[-1].text)
+
+
+def report(queue: Queue, study: Study, parts: Mapping[str, Run], link: Callable[[int, str, str], str]) -> StudyReport:
+    """Return the report of a study from its finished parts.
+
+    Args:
+        queue: The queue.
+        study: The study.
+        parts: Its runs by part.
+        link: Returns the address of the dialogues of a run, checkpoint and condition.
+    """
+    names = [part.name for part in study.parts() if part.is_arm]
+    finished = {name: _finished(queue, parts[name]) if name in parts else None for name in names}
+    versions = read_versions(folder_of(queue.workspace, study.name))
+    return build_study_report(study, versions, finished, lambda part, *at: link(parts[part].id or 0, *at))
+
+
+def _finished(queue: Queue, run: Run) -> FinishedPart | None:
+    """Return the results of a run; its steps are in the database, and faster to read than its events."""
+    folder, training = queue.workspace.folder(run.folder), defaultdict[str, list[JsonObject]](list)
+    if (result := read_report(folder)) is None:
+        return None
+    for row in metrics.steps(queue.db, run.id or 0):
+        training[row.stage].append({"step": row.step, **row.values})
+    return FinishedPart(folder, result, training)

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from app.common.context import Context
 from app.common.known_values import check_known
+from app.common.urls import page_url
 from app.endpoints.endpoint import endpoint
 from app.endpoints.run import RunDataEndpoints, Smoothing
 from app.endpoints.types import OldName, RunId, ShortText, from_row
@@ -120,6 +121,20 @@ class EvaluationComparison(FrozenModel):
     """Why the seeds of several configurations are not compared with each other."""
 
 
+class PartState(FrozenModel):
+    """The run of a part of a study."""
+
+    run: RunId
+    status: str
+
+
+class StudyState(StudyReport):
+    """What a study has shown so far, and its runs."""
+
+    parts: dict[str, PartState]
+    """Part → its run."""
+
+
 class ResolvedConfig(NamedTuple):
     """A configuration with all defaults, by path."""
 
@@ -136,6 +151,7 @@ class CompareEndpoints(RunDataEndpoints):
     def __init__(self, context: Context, data: RunData | None = None) -> None:
         super().__init__(context, data)
         self._differences = VersionedCache[comparison.CheckpointDifference](DIFFERENCE_CACHE_SIZE)
+        self._studies = VersionedCache[StudyReport]()
         self._resolved = VersionedCache[ResolvedConfig]()
 
     @endpoint("read")
@@ -223,13 +239,23 @@ class CompareEndpoints(RunDataEndpoints):
         )
 
     @endpoint("read")
-    def study_report(self, name: ShortText) -> StudyReport:
+    def study_report(self, name: ShortText) -> StudyState:
         """Return the hypotheses of a study with what its finished runs say about them.
 
         Args:
             name: Name of the study.
         """
-        return studies.report(self._context.queue, name)
+        queue = self._context.queue
+        study, runs = studies.load(queue, name), studies.runs_of(queue, name)
+        version = (study.sha256, tuple((run.id, run.ended) for run in runs.values()))
+        found = self._studies.get(name, version, lambda _: studies.report(queue, study, runs, _dialogues_url))
+        parts = {part: PartState(run=run.id or 0, status=run.status) for part, run in runs.items()}
+        return StudyState(**dict(found), parts=parts)
+
+    @endpoint("read")
+    def list_studies(self) -> list[str]:
+        """List the names of the studies that were started in this workspace."""
+        return studies.names(self._context.queue)
 
     def _members(self, chosen: Sequence[Run], names: Sequence[str]) -> list[ComparedRun]:
         data, all_stages = self._data, any(name.startswith(ALL_STAGE_METRICS) for name in names)
@@ -371,3 +397,10 @@ def _base(checkpoints: Sequence[CheckpointOutcomes], name: str) -> CheckpointOut
 def _row(run: Run, position: int) -> ComparedRunRow:
     style = comparison.line_style(position)
     return from_row(ComparedRunRow, run, color=style.color, dash=style.dash)
+
+
+def _dialogues_url(run: int, checkpoint: str, condition: str) -> str:
+    """Return the address of the dialogues of a condition of an evaluation; without one, those of the training stage."""
+    if condition:
+        return page_url("dialogues", run=run, phase="evaluation", checkpoint=checkpoint, condition=condition)
+    return page_url("dialogues", run=run, phase="train", stage=checkpoint.rpartition("@")[0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import zoneinfo
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, NoReturn
 
 from pydantic import Field
 
@@ -14,17 +14,17 @@ from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.types import QueuedRun, RunId, ShortText
 from app.forms import preflight, run_form, yaml_text
 from app.forms.allowlist import Option, list_options
-from app.forms.estimate import Estimate, Pace, estimate, pace
+from app.forms.estimate import Estimate, Pace, estimate, estimate_study, pace
 from app.forms.preflight import PreflightState
 from app.forms.run_form import ConfigCheck, FormState
 from app.forms.schedule import next_times
 from app.forms.yaml_text import MAX_CHARACTERS, for_browser
 from jobs import studies
 from jobs.db.errors import NotFoundError
-from jobs.db.models import Run
+from jobs.db.models import Run, RunSummary
 from jobs.db.queries import runs, scheduled_runs
-from rl2f_core.config.loading import dump_yaml
 from rl2f_core.config.overrides import set_nested
+from rl2f_core.config.presets import studies as shipped_studies
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.study.spec import parse_study
@@ -66,6 +66,8 @@ class PresetInfo(FrozenModel):
     """Its model."""
     estimate: Estimate | None
     """Its size, with the duration if the model was trained here; None for other kinds than training."""
+    is_study: bool = False
+    """It is a study of several runs."""
 
 
 class RunForm(FrozenModel):
@@ -130,8 +132,26 @@ class LaunchEndpoints(Endpoints):
         ]
 
     @endpoint("read")
+    def list_study_presets(self) -> list[PresetInfo]:
+        """List the shipped studies; `get_preset` returns the file that `launch_study` starts."""
+        pace_of = functools.cache(self.pace_of)
+        return [
+            PresetInfo(
+                name=preset.name,
+                description=preset.about,
+                runs_on_cpu=all(run_form.is_for_cpu(config) for config in arms),
+                model=arms[0].model.name,
+                estimate=estimate_study(arms, len(study.settings.seeds), pace_of),
+                is_study=True,
+            )
+            for preset in shipped_studies()
+            for study in [run_form.read_study(preset.text)]
+            for arms in [[*study.arms.values()]]
+        ]
+
+    @endpoint("read")
     def get_preset(self, name: ShortText = run_form.DEFAULT_PRESET) -> str:
-        """Return the YAML of a preset with its comments.
+        """Return the YAML of a preset or a study with its comments.
 
         Args:
             name: Name of the preset.
@@ -222,11 +242,28 @@ class LaunchEndpoints(Endpoints):
         Args:
             yaml: File of a study: a configuration with `matrix`, `seeds` and `hypotheses`.
         """
-        study = parse_study(yaml)
-        for config in study.arms.values():
-            self._valid(ConfigSource(yaml=dump_yaml(config)))
-        parts = studies.launch(self._context.queue, study).values()
-        return [QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id)) for run in parts]
+        checked = self._check(ConfigSource(yaml=yaml))
+        if not checked.ok:
+            _refuse(checked)
+        return _queued(studies.launch(self._context.queue, parse_study(yaml)))
+
+    @endpoint("run")
+    def resume_study(self, name: ShortText) -> list[QueuedRun]:
+        """Queue the parts of a study again that ended without success, and those that were deleted.
+
+        Args:
+            name: Name of the study.
+        """
+        return _queued(studies.launch(self._context.queue, studies.load(self._context.queue, name)))
+
+    @endpoint("run")
+    def stop_study(self, name: ShortText) -> list[RunSummary]:
+        """Stop all parts of a study: queued ones leave the queue, running ones save their state and end after the step.
+
+        Args:
+            name: Name of the study.
+        """
+        return [*studies.stop(self._context.queue, studies.load(self._context.queue, name)).values()]
 
     @endpoint("run")
     def preflight_config(self, source: Flat[ConfigSource] = ConfigSource(), parent: RunId | None = None) -> QueuedRun:
@@ -321,13 +358,10 @@ class LaunchEndpoints(Endpoints):
     def _valid(self, source: ConfigSource) -> tuple[BaseRun, FormState]:
         """Return a configuration with its check; raises `ConfigError` naming each invalid field."""
         checked = self._check(source)
-        if checked.yaml_error is not None:
-            line = checked.yaml_error.line
-            raise ConfigError(checked.yaml_error.message, value=f"line {line}" if line else None, fix="Fix the YAML.")
+        if checked.study is not None:
+            raise ConfigError("The YAML is that of a study.", value=checked.study.name, fix="Call `launch_study`.")
         if checked.config is None:
-            fields = "; ".join(f"{e.field or 'configuration'}: {e.message}" for e in checked.errors)
-            what = f"The configuration has {len(checked.errors)} error(s)."
-            raise ConfigError(what, value=fields, fix="Correct these fields.")
+            _refuse(checked)
         return checked.config, checked
 
     def _add(self, config: BaseRun, parent: int | None) -> QueuedRun:
@@ -340,3 +374,17 @@ class LaunchEndpoints(Endpoints):
         if row.kind != "preflight":
             raise NotFoundError("This run is not a preflight.", value=run, fix="Start one with `preflight_config`.")
         return row
+
+
+def _refuse(checked: FormState) -> NoReturn:
+    """Raise `ConfigError` naming what is wrong with a configuration."""
+    if checked.yaml_error is not None:
+        line = checked.yaml_error.line
+        raise ConfigError(checked.yaml_error.message, value=f"line {line}" if line else None, fix="Fix the YAML.")
+    fields = "; ".join(f"{e.field or 'configuration'}: {e.message}" for e in checked.errors)
+    what = f"The configuration has {len(checked.errors)} error(s)."
+    raise ConfigError(what, value=fields, fix="Correct these fields.")
+
+
+def _queued(parts: Mapping[str, Run]) -> list[QueuedRun]:
+    return [QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id)) for run in parts.values()]

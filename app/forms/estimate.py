@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import func, select
 
@@ -92,3 +92,24 @@ def estimate(config: BaseConfig, pace_of: Callable[[str], Pace | None]) -> Estim
         return found
     seconds = found.tokens * known.seconds_per_token
     return found.model_copy(update={"seconds": seconds, "memory_gb": known.memory_gb, "like": known.run})
+
+
+def estimate_study(arms: Sequence[BaseConfig], seeds: int, pace_of: Callable[[str], Pace | None]) -> Estimate | None:
+    """Return the size of all runs of a study, with shared warm-ups counted in each; None if that of an arm is unknown.
+
+    Args:
+        arms: Configurations of the arms.
+        seeds: Number of seeds.
+        pace_of: As for `estimate`.
+    """
+    found = [size for arm in arms if (size := estimate(arm, pace_of)) is not None]
+    if not found or len(found) < len(arms):
+        return None
+    seconds = [size.seconds for size in found if size.seconds is not None]
+    return Estimate(
+        dialogues=seeds * sum(size.dialogues for size in found),
+        tokens=seeds * sum(size.tokens for size in found),
+        seconds=seeds * sum(seconds) if len(seconds) == len(found) else None,
+        memory_gb=max((size.memory_gb for size in found if size.memory_gb is not None), default=None),
+        like=found[0].like,
+    )

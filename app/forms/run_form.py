@@ -11,7 +11,7 @@ from pydantic import Field, SkipValidation, ValidationError, computed_field
 
 from app.forms import yaml_text
 from app.forms.allowlist import source_errors
-from app.forms.errors import FieldError, field_errors
+from app.forms.errors import MAX_ERRORS, FieldError, field_errors
 from app.forms.schema import complete, config_class, options, run_node
 from app.forms.yaml_text import YamlProblem, for_browser
 from jobs.db.errors import NotFoundError
@@ -19,14 +19,18 @@ from jobs.workspace import Workspace
 from rl2f_core import registry
 from rl2f_core.config import presets as core
 from rl2f_core.config.loading import dump_yaml, parse_config
-from rl2f_core.config.presets import Preset
+from rl2f_core.config.matrix import is_matrix
+from rl2f_core.config.presets import Preset, studies
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, nearest_names
+from rl2f_core.errors import ConfigError, RL2FError, nearest_names
+from rl2f_core.evaluation.study.spec import Hypothesis, parse_study
 from rl2f_core.models.store.store import built_in
 from rl2f_core.types import FrozenModel, JsonObject
 
 DEFAULT_PRESET, FIRST_PRESET = "quickstart", "first_look"
 """Preset of the form, and the one that a new user starts."""
+STUDY = "study"
+"""`kind` of the check of a study."""
 
 
 class YamlError(FrozenModel):
@@ -64,13 +68,35 @@ class ConfigCheck(FrozenModel):
         return None if self.config is None else dump_yaml(self.config)
 
 
+class StudyPlan(FrozenModel):
+    """What a valid study runs and tests."""
+
+    name: str
+    arms: SkipValidation[Mapping[str, BaseRun]] = Field(exclude=True)
+    """Configurations by arm."""
+    seeds: list[int]
+    """Seeds of each arm."""
+    warm_ups: int
+    """Runs of first stages that several arms share."""
+    hypotheses: list[Hypothesis]
+    """Comparisons of arms."""
+
+
 class FormState(ConfigCheck):
     """Values of the form and the same configuration as YAML, and the command that starts it on the command line."""
 
     data: JsonObject | None
-    """Values with all defaults; None if the text is not the YAML of a mapping."""
+    """Values with all defaults; None if the text is not the YAML of a mapping. Those of a study have no defaults."""
+    study: StudyPlan | None = None
+    """The study that the text describes, if it is valid; its `kind` is `study`."""
     yaml: str
     """The data as YAML, with the comments and order of the original text; an unreadable text itself."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ok(self) -> bool:
+        """The configuration or the study is valid."""
+        return self.config is not None or self.study is not None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -83,7 +109,7 @@ class FormState(ConfigCheck):
     @property
     def command(self) -> str:
         """The command that starts the configuration on the command line."""
-        return f"rl2f train {self.file}"
+        return f"rl2f {'study' if is_matrix(self.data) else 'train'} {self.file}"
 
 
 def spec(kind: str) -> JsonObject:
@@ -130,7 +156,28 @@ def _yaml_error(problem: YamlProblem) -> YamlError:
     return YamlError(message=problem.message, line=problem.line, column=problem.column)
 
 
+def _check_study(data: JsonObject, workspace: Workspace, text: str | None) -> FormState:
+    yaml, plan, errors = yaml_text.update(text, data), None, []
+    try:
+        study = read_study(yaml)
+        for arm, config in study.arms.items():
+            checked = _check(config.model_dump(mode="json"), workspace, None)
+            errors += [FieldError((), f"of arm {arm}: {error.field} {error.message}") for error in checked.errors]
+        warm_ups = sum(not part.is_arm for part in study.parts())
+        settings = study.settings
+        plan = StudyPlan(name=study.name, arms=study.arms, seeds=[*settings.seeds], warm_ups=warm_ups,
+                         hypotheses=[*settings.hypotheses])  # fmt: skip
+    except RL2FError as error:
+        errors = [FieldError((), str(error))]
+    except RecursionError:
+        errors = [FieldError((), "is nested too deeply")]
+    valid = None if errors else plan
+    return FormState(kind=STUDY, data=for_browser(data), yaml=yaml, errors=tuple(errors[:MAX_ERRORS]), study=valid)
+
+
 def _check(data: JsonObject, workspace: Workspace, text: str | None) -> FormState:
+    if is_matrix(data):
+        return _check_study(data, workspace, text)
     kind = data.get("kind", "train")
     if not isinstance(kind, str) or kind not in kinds():
         error = FieldError(("kind",), f"is not a run kind; known: {', '.join(kinds())}")
@@ -175,13 +222,22 @@ def preset_config(preset: Preset) -> BaseRun:
 @lru_cache(maxsize=256)
 def runs_on_cpu(preset: Preset) -> bool:
     """Return whether a preset trains a built-in model, which needs no GPU."""
-    model = getattr(preset_config(preset), "model", None)
+    return is_for_cpu(preset_config(preset))
+
+
+def is_for_cpu(config: BaseRun) -> bool:
+    """Return whether a configuration trains a built-in model."""
+    model = getattr(config, "model", None)
     return model is None or model.name in built_in()
+
+
+read_study = lru_cache(maxsize=32)(parse_study)
+"""As `parse_study`; the page checks a text several times."""
 
 
 def preset_yaml(name: str) -> str:
     """Return the YAML of a preset; raises `NotFoundError` with the known names."""
-    found = {preset.name: preset for preset in presets()}
+    found = {preset.name: preset for preset in [*presets(), *studies()]}
     if name not in found:
         nearest = nearest_names(name, found)
         fix = f"Choose another of the {len(found)} presets, e.g. {nearest[0]}." if nearest else None

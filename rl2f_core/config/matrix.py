@@ -17,6 +17,7 @@ Settings of single cells follow under `cells`, and apply last:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from itertools import product
@@ -28,6 +29,7 @@ from rl2f_core.types import JsonObject
 KEY, SINGLE = "matrix", "cells"
 STUDY_KEYS = ("seeds", "hypotheses")
 """Keys of a study (`evaluation/study/spec.py`), which belong to no cell."""
+MAX_CELLS = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
@@ -56,6 +58,8 @@ def cells(data: JsonObject) -> dict[str, JsonObject]:
                 )
             if not isinstance(changes, Mapping):
                 raise ConfigError(f"The change {name!r} on the axis {axis!r} is not a mapping.", value=changes)
+    if (count := math.prod(map(len, axes.values()))) > MAX_CELLS:
+        raise ConfigError(f"`matrix` has more than {MAX_CELLS} cells.", value=count, fix="Split it into several files.")
     shared = {key: value for key, value in data.items() if key not in (KEY, SINGLE, *STUDY_KEYS)}
     single = data.get(SINGLE, {})
     if not isinstance(single, Mapping) or not all(isinstance(changes, Mapping) for changes in single.values()):

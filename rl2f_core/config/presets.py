@@ -42,6 +42,12 @@ def presets() -> list[Preset]:
     ]
 
 
+def studies() -> list[Preset]:
+    """List the shipped studies by file name; each has the text of its file."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted((CONFIGS / "studies").glob("*.yaml"))}
+    return [Preset(path.stem, _about(text), path, text) for path, text in texts.items()]
+
+
 def preset(name: str) -> Preset:
     """Return a preset by name. Raises `ConfigError` with the nearest names."""
     known = {item.name: item for item in presets()}
@@ -55,11 +61,15 @@ def preset(name: str) -> Preset:
 @lru_cache(maxsize=128)
 def _of_file(path: Path, changed: int) -> tuple[Preset, ...]:
     text = path.read_text(encoding="utf-8")
-    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
-    about, data = " ".join(line.lstrip("# ").strip() for line in comment), load_yaml(text)
+    about, data = _about(text), load_yaml(text)
     if not is_matrix(data):
         return (Preset(path.stem, about, path, text),)
     return tuple(
         Preset(f"{path.stem}:{name}", about, path, f"# {about}\n{to_yaml(config)}")
         for name, config in cells(data).items()
     )
+
+
+def _about(text: str) -> str:
+    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return " ".join(line.lstrip("# ").strip() for line in comment)

@@ -167,10 +167,10 @@ class Comparison(FrozenModel):
     def tokens_text(self) -> str:
         """Return the sampled tokens, and whether they are equal up to `MAX_TOKEN_GAP`."""
         if self.token_gap is None:
-            return "sampled tokens unknown"
+            return "unknown"
         sizes = " and ".join(f"{tokens:,.0f}" for tokens in self.tokens if tokens is not None)
         equal = "equal" if abs(self.token_gap) <= MAX_TOKEN_GAP else f"NOT equal ({100 * self.token_gap:+.0f} %)"
-        return f"sampled tokens {equal}: {sizes}"
+        return f"{equal}: {sizes}"
 
 
 MAX_TOKEN_GAP = 0.05
@@ -205,7 +205,7 @@ def compare_arms(
     if not seeds:
         raise DataError("The arms have no seed in common.", value=[*arm], known=against)
     sides = ((arm, checkpoints[0], "+"), (against, checkpoints[1], "−"))
-    reports = [join_runs([_alone(reports_of[seed], name, sign) for reports_of, name, sign in sides]) for seed in seeds]
+    reports = [join_runs([alone(reports_of[seed], name, sign) for reports_of, name, sign in sides]) for seed in seeds]
     effect, turns = metric == "hint_effect", reports[0].turns
     name = f"cum_acc/{turns}" if effect or metric == "cum_acc" else metric
     conditions = [condition, "contentless"] if effect else [condition]
@@ -222,10 +222,14 @@ def compare_arms(
     return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=(ours, theirs))
 
 
-def _alone(report: EvaluationReport, checkpoint: str, name: str) -> EvaluationReport:
-    """Return the results of one checkpoint alone, under another name, to join them with those of another report."""
+def alone(report: EvaluationReport, checkpoint: str, name: str = "") -> EvaluationReport:
+    """Return the results of one checkpoint alone, by default with its name; another one joins it with other reports."""
     rows, effects = (
-        tuple(item.model_copy(update={"checkpoint": name}) for item in items if item.checkpoint == checkpoint)
+        tuple(
+            item.model_copy(update={"checkpoint": name or checkpoint})
+            for item in items
+            if item.checkpoint == checkpoint
+        )
         for items in (report.rows, report.effects)
     )
     return report.model_copy(update={"rows": rows, "effects": effects, "differences": ()})
@@ -310,7 +314,7 @@ def compare_groups(groups: Mapping[str, Mapping[int, EvaluationReport]]) -> Seed
         )
     return merge_seeds(
         {
-            str(seed): join_runs([_alone(r[seed], r[seed].checkpoints[-1], name) for name, r in groups.items()])
+            str(seed): join_runs([alone(r[seed], r[seed].checkpoints[-1], name) for name, r in groups.items()])
             for seed in seeds
         }
     )

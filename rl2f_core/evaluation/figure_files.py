@@ -195,7 +195,7 @@ def _tables(shown: Sequence[Table]) -> Iterator[str]:
 
 
 def _linked(cell: str) -> str:
-    return re.sub(r"\[(\d+)\]\(([\w./@%-]+)\)", r'<a href="\2">\1</a>', html.escape(cell))
+    return re.sub(r"\[([+−.\d]+)\]\(([\w./@%-]+)\)", r'<a href="\2">\1</a>', html.escape(cell))
 
 
 def _list(sentences: Sequence[str]) -> str:

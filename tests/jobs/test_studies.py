@@ -7,11 +7,13 @@ from jobs_helpers import statuses
 
 from jobs import studies
 from jobs.db.models import Run, Tag
+from jobs.db.queries import run_queue as store
 from jobs.db.queries import runs
 from jobs.db.queries.runs import RunFilter
 from jobs.queue.queue import Queue
+from jobs.queue.status import transition
 from rl2f_core.common.paths import CONFIGS
-from rl2f_core.errors import ConfigError
+from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.evaluation.study.registration import changes, read_versions
 from rl2f_core.evaluation.study.spec import load_study, parse_study
 
@@ -57,6 +59,24 @@ def test_a_study_is_stopped_and_resumed_as_one(queue: Queue) -> None:
     assert statuses(queue, *ids) == ["stopped"] * 6
     assert [run.id for run in studies.launch(queue, study).values()] == ids
     assert statuses(queue, *ids) == ["queued"] * 6
+
+
+def test_stopping_a_study_saves_what_runs_and_keeps_what_has_ended(queue: Queue) -> None:
+    study = load_study("tiny")
+    names = list(studies.launch(queue, study))
+    for name, states in ((names[0], ("starting", "running", "succeeded")), (names[1], ("starting", "running"))):
+        with queue.db.write() as session:
+            run = store.get_for_update(session, studies.runs_of(queue, "tiny")[name].id or 0)
+            for state in states:
+                transition(run, state)
+    stopped = studies.stop(queue, study)
+    assert [stopped[name].status for name in names] == ["succeeded", "stopping", *["stopped"] * 4]
+    with pytest.raises(RunError, match="rl2f-seed-0 of the study tiny is stopping"):
+        studies.launch(queue, study)
+    with queue.db.write() as session:
+        transition(store.get_for_update(session, stopped[names[1]].id or 0), "stopped")
+    resumed = studies.launch(queue, study)
+    assert [resumed[name].status for name in names] == ["succeeded", *["queued"] * 5]
 
 
 def test_a_changed_hypothesis_is_registered_and_a_changed_arm_is_refused(queue: Queue) -> None:

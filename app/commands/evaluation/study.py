@@ -88,10 +88,10 @@ def _execute_parts(loaded: Study, folder: Path) -> None:
 def _report(loaded: Study, folder: Path, folders: dict[str, Path]) -> bool:
     """Write and print the report of the finished parts; return whether none is missing."""
     from rl2f_core.evaluation.study.registration import read_versions
-    from rl2f_core.evaluation.study.report import build_study_report, read_parts, write_study_report
+    from rl2f_core.evaluation.study.report import build_study_report, file_links, read_parts, write_study_report
 
     parts = read_parts(loaded, folders)
-    report = build_study_report(loaded, read_versions(folder), parts, folder)
+    report = build_study_report(loaded, read_versions(folder), parts, file_links(parts, folder))
     if report.arms:
         write_study_report(loaded, report, parts, folder)
         out().print(report.to_markdown(), markup=False, soft_wrap=True)

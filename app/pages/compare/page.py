@@ -10,12 +10,14 @@ from app.common.urls import page_url
 from app.components.charts import Charts
 from app.components.nodes import el
 from app.components.view import View
+from app.endpoints.compare import MAX_RUNS
 from app.endpoints.studio import Studio
 from app.pages._events import FAST, LATEST, QUEUED, Updates, handler
 from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages.compare import view
 from jobs.db.models import ACTIVE
+from rl2f_core.evaluation.study.spec import WARM_UP
 from rl2f_core.types import JsonObject
 
 PATH = "compare"
@@ -40,8 +42,11 @@ class _Page:
         self.studio, self.compare = studio, studio.compare
         self.address = page_frame(studio, TITLE)
         gr.Markdown("# Compare")
-        self.runs = gr.Dropdown([], label="Runs", multiselect=True, elem_id="compare-runs")
+        with gr.Row(elem_classes="compare-tools"):
+            self.runs = gr.Dropdown([], label="Runs", multiselect=True, scale=4, min_width=280, elem_id="compare-runs")
+            self.study = gr.Dropdown([], label="Study", min_width=180, elem_id="compare-study", visible="hidden")
         self.chips = View(elem_id="compare-chips")
+        self.report = View(elem_id="compare-report")
         with gr.Column(visible=False) as self.content:
             self._build_charts()
             self._build_evaluations()
@@ -51,6 +56,7 @@ class _Page:
         self.fields = QueryFields(
             {
                 "runs": (self.runs, []),
+                "study": (self.study, ""),
                 "metric": (self.metrics, ["reward"]),
                 "x": (self.x, "step"),
                 "smooth": (self.smoothing, 0.6),
@@ -89,13 +95,15 @@ class _Page:
         """Connect the events."""
         address, fields, inputs = self.address, self.fields, self.fields.components
         charted = [self.no_charts, self.charts]
-        shown = [self.chips, self.content, self.config, self.timer, self.version, *charted]
+        shown = [self.chips, self.study, self.report, self.content, self.config, self.timer, self.version, *charted]
         of_runs = [self.runs, self.metrics, self.seeds, *shown]
         quantity = [self.quantities, self.quantity, self.quantity_note]
         of_evaluations = [*quantity, self.matrix, self.merged, self.paired, self.base, self.differences]
         address.input(self.open_page, address, [self.x, self.smoothing, *of_runs], **FAST)
         address.input(self.open_evaluations, address, of_evaluations, **QUEUED)
         self.runs.input(self.choose, inputs, [address, *of_runs], **LATEST)
+        self.study.input(self.choose_study, self.study, [address, *of_runs], **LATEST)
+        self.report.click(self.act_on_study, [self.version, *inputs], [*of_runs, *of_evaluations], **FAST)
         self.runs.key_up(self.search, self.runs, self.runs, **LATEST)
         self.chips.click(self.remove_missing, inputs, [address, *of_runs], **FAST)
         edits = [self.metrics.input, self.x.input, self.smoothing.input, self.seeds.input]
@@ -110,7 +118,22 @@ class _Page:
     # -- drawing ---------------------------------------------------------------------------------------------------
     def _form_of_query(self, query: dict[str, str]) -> JsonObject:
         form = self.fields.values(query)
-        return {**form, "runs": [run for run in dict.fromkeys(form["runs"]) if isinstance(run, int)]}
+        form["runs"] = [run for run in dict.fromkeys(form["runs"]) if isinstance(run, int)]
+        if form["study"] and not form["runs"] and form["study"] in self.compare.list_studies():
+            parts = self.compare.study_report(form["study"]).parts
+            arms = [part.run for name, part in parts.items() if not name.startswith(WARM_UP)]
+            form |= {"runs": arms[:MAX_RUNS], "seeds": True}
+        return form
+
+    def _draw_study(self, name: str) -> Updates:
+        """Return the choice of studies, and the report of the chosen one."""
+        names = self.compare.list_studies()
+        choices = [("–", ""), *((item, item) for item in dict.fromkeys([*names, *([name] if name else [])]))]
+        report = view.missing_study(name) if name and name not in names else None
+        if name in names:
+            report = view.study_section(self.compare.study_report(name), not self.studio.context.read_only)
+        studies = gr.update(choices=choices, value=name, visible=True if len(choices) > 1 else "hidden")
+        return {self.study: studies, self.report: report}
 
     def _draw_charts(self, form: JsonObject) -> Updates:
         """Return the message without charts, and the charts."""
@@ -132,7 +155,8 @@ class _Page:
             self.runs: gr.update(choices=[(name, number) for number, name in names.items()], value=form["runs"]),
             self.metrics: gr.update(choices=metrics, value=form["metric"]),
             self.seeds: gr.update(value=form["seeds"], visible=bool(found.has_seeds or form["seeds"])),
-            self.chips: view.run_chips(found),
+            self.chips: view.run_chips(found, of_study=bool(form["study"])),
+            **self._draw_study(form["study"]),
             self.content: gr.update(visible=bool(found.runs)),
             self.config: view.config_table(found.config, found.runs),
             self.timer: gr.Timer(active=is_active),
@@ -182,6 +206,24 @@ class _Page:
     def choose(self, *values: object) -> Updates:
         """Show the chosen runs."""
         return {self.address: self.fields.query(values), **self._draw_runs(self.fields.named(values))}
+
+    @handler
+    def choose_study(self, name: str) -> Updates:
+        """Show a study and the runs of its arms; without one, the choice of runs."""
+        query = {"study": name} if name else {}
+        return {self.address: query, **self._draw_runs(self._form_of_query(query))}
+
+    @handler
+    def act_on_study(self, event: gr.EventData, _seen: int, *values: object) -> Updates:
+        """Stop or resume all parts of the study."""
+        name = str(self.fields.named(values)["study"])
+        if event._data["action"] == "stop_study":
+            self.studio.launch.stop_study(name)
+            gr.Info(f"Stopping the parts of {name}; running ones end after their step.")
+        else:
+            self.studio.launch.resume_study(name)
+            gr.Info(f"The unfinished parts of {name} are queued.")
+        return self.refresh(-1, *values)
 
     @handler
     def redraw(self, *values: object) -> Updates:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from app.common.urls import page_url
@@ -14,15 +16,20 @@ from app.components.elements.evaluation_view import (
     whisker,
 )
 from app.components.nodes import Element, action, badge, el, empty, table
-from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
+from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison, StudyState
 from app.endpoints.runs import RunSummary
 from app.plots.comparison import MISSING
+from jobs.db.models import ACTIVE, ENDED
+from jobs.queue.queue import RESUMABLE
+from jobs.studies import TAG
 from rl2f_core.evaluation.formatting import quantity_text
 from rl2f_core.types import JsonObject
 
 DEFAULT_QUANTITY = "cum_acc/T"
 BORDERS = {"solid": "solid", "dot": "dotted"}
 """Line style of a swatch by the dash of the run's lines; `dashed` for all others."""
+DIALOGUES = re.compile(r"\[([+−.\d]+)\]\((/dialogues\?[\w./@%=&,+-]+)\)")
+"""A link of a report to dialogues on a page."""
 PAIRED = (
     "Each checkpoint minus this one, on the same tasks with the same evaluation seed; "
     "95 % intervals over problems; findings after Holm's correction over all checkpoints."
@@ -50,8 +57,8 @@ def _title(run: ComparedRunRow) -> str:
     return f"{run.id} {run.name}"
 
 
-def run_chips(comparison: RunComparison) -> Element:
-    """Return the compared runs with their colors; without runs the next step."""
+def run_chips(comparison: RunComparison, of_study: bool = False) -> Element:
+    """Return the compared runs with their colors; without runs the next step, unless a study is shown."""
     runs, missing = comparison.runs, comparison.missing
     chips = [
         el(
@@ -79,8 +86,8 @@ def run_chips(comparison: RunComparison) -> Element:
         "div.rl-stack",
         el("div.rl-picked", chips) if chips else None,
         _missing_runs(missing) if missing else None,
-        _unequal(comparison.unequal) if comparison.unequal else None,
-        None if runs else nothing,
+        _unequal(comparison.unequal) if comparison.unequal and not of_study else None,
+        None if runs or of_study else nothing,
     )
 
 
@@ -277,3 +284,45 @@ def _seed_table(merged: JsonObject) -> Element:
         table(titles, body, "rl-eval"),
         el("details", el("summary", "Conclusions"), findings_list(merged["findings"])),
     )
+
+
+# -- studies -------------------------------------------------------------------------------------------------------
+def missing_study(name: str) -> Element:
+    """Return what is shown instead of the report of a study that was not started here."""
+    return empty(f"There is no study {name} here.", "Start it on the page New run.", role="alert")
+
+
+def study_section(state: StudyState, writable: bool) -> Element:
+    """Return the hypotheses and arms of a study, the state of its parts, and buttons to stop or resume all."""
+    counts = Counter(part.status for part in state.parts.values())
+    runs = page_url("", tag=f"{TAG}{state.name}", status="any")
+    button = None
+    if counts.keys() & {*ACTIVE[:3]}:
+        button = action("Stop all", "stop_study", style="rl-small")
+    elif counts.keys() <= {*ENDED} and counts.keys() & {*RESUMABLE}:
+        button = action("Resume", "resume_study", style="rl-small")
+    head = el(
+        "div.rl-head",
+        el("h2", f"Study {state.name}"),
+        [el("span.rl-badge", f"{count} {status}", data_status=status) for status, count in counts.items()],
+        el("span.rl-grow"),
+        button if writable else None,
+        el("a.rl-button.rl-small", "Its runs", href=runs),
+    )
+    tables = [
+        el("div.rl-card.rl-stack", el("h3", title), table(header, map(_text_row, rows), "rl-eval", name=title))
+        for title, header, rows in state.tables()
+        if rows
+    ]
+    notes = el("details", el("summary", "How to read this"), findings_list(state.sentences()), data_key="study notes")
+    return el("section.rl-section", head, tables, notes, aria_label=f"study {state.name}")
+
+
+def _text_row(cells: Sequence[str]) -> Element:
+    """Return a row of texts, in which `[1](/dialogues?…)` is a link to dialogues."""
+    row = []
+    for cell in cells:
+        parts = DIALOGUES.split(cell)
+        links = [el("a", label, href=href) for label, href in zip(parts[1::3], parts[2::3], strict=True)]
+        row.append(el("td", parts[0], [node for pair in zip(links, parts[3::3], strict=True) for node in pair]))
+    return el("tr", row)

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.components.nodes import Attribute, Element, Node, el
 from app.forms.allowlist import Option
+from app.forms.run_form import STUDY
 from app.forms.schema import Path, get_item
 from app.pages.new_run.draft import (
     REST,
@@ -37,6 +38,7 @@ from app.pages.new_run.parts import (
     value_text,
     words,
 )
+from app.pages.new_run.view import study_sheet
 from rl2f_core.types import JsonObject
 
 OTHER = " other"
@@ -52,6 +54,10 @@ def draw_form(draft: Draft, *, focus: Path | None = None) -> Element:
         draft: The draft; its errors are shown beside the fields.
         focus: Field that receives the focus.
     """
+    state = draft.checked
+    if state is not None and state.kind == STUDY:
+        return el("div.rf-form", el("div.rl-card.rl-stack", study_sheet(state.study)), data_serial=draft.serial,
+                  data_draft=draft.key, data_count=draft.count)  # fmt: skip
     form = FormDrawing(draft)
     root = draft.spec["root"]
     basic, rest = ([item for item in root["fields"] if item["basic"] == first] for first in (True, False))
@@ -70,7 +76,7 @@ def draw_form(draft: Draft, *, focus: Path | None = None) -> Element:
         data_serial=draft.serial,
         data_draft=draft.key,
         data_count=draft.count,
-        data_off=draft.checked is not None and draft.checked.yaml_error is not None,
+        data_off=state is not None and state.yaml_error is not None,
         data_focus=None if focus is None else form.nearest(focus),
     )
 

@@ -9,6 +9,7 @@ from time import time
 import gradio as gr
 import yaml as pyyaml
 
+from app.common.urls import page_url
 from app.components.browser.keys import Key
 from app.components.browser.stored import Stored
 from app.components.charts import Charts
@@ -18,8 +19,8 @@ from app.components.view import View
 from app.endpoints.launch import ConfigSource, FormState
 from app.endpoints.studio import Studio
 from app.endpoints.types import validated
-from app.forms.estimate import Estimate, Pace, estimate
-from app.forms.run_form import DEFAULT_PRESET
+from app.forms.estimate import Estimate, Pace, estimate, estimate_study
+from app.forms.run_form import DEFAULT_PRESET, STUDY
 from app.forms.schema import Path
 from app.pages._events import FAST, Updates, handler, in_order, once_opened
 from app.pages._frame import page_frame
@@ -111,16 +112,17 @@ class _Page:
         """Connect the events."""
         draft, address, drafts = self.draft, self.address, self.drafts
         ordered, item = in_order(PATH), in_order(PATH, "multiple")
-        updated = [self.form, self.yaml, self.summary, self.command, drafts]
-        where = [draft, address, self.preset, self.variant, self.clone, self.kind]
+        of_kind = [self.kind, self.preflight, self.schedule, self.start]
+        updated = [self.form, self.yaml, self.summary, self.command, drafts, *of_kind]
+        where = [draft, address, self.preset, self.variant, self.clone]
         opened = [*where, self.source, self.notice, self.body, self.timer, self.result, *updated]
         address.input(self.open_page, [draft, address, drafts], opened, js=drafts.reader(), **ordered)
         self.preset.input(self.open_preset, [draft, self.preset, drafts], opened, js=drafts.reader(), **ordered)
         self.variant.input(self.open_preset, [draft, self.variant, drafts], opened, js=drafts.reader(), **ordered)
         self.clone.input(self.open_clone, [draft, self.clone, drafts], opened, js=drafts.reader(), **ordered)
-        self.notice.click(self.discard, draft, [self.notice, self.kind, *updated], **ordered)
-        self.kind.input(self.choose_kind, [draft, self.kind], [self.kind, self.preflight, *updated], **ordered)
-        self.upload.upload(self.load_file, [draft, self.upload], [self.kind, self.source, *updated], **ordered)
+        self.notice.click(self.discard, draft, [self.notice, *updated], **ordered)
+        self.kind.input(self.choose_kind, [draft, self.kind], updated, **ordered)
+        self.upload.upload(self.load_file, [draft, self.upload], [self.source, *updated], **ordered)
         self.form.input(self.edit, draft, updated, **item)
         self.form.click(self.act, draft, updated, **ordered)
         self.yaml.input(self.type_yaml, draft, updated, **item)
@@ -143,7 +145,7 @@ class _Page:
         """Take a checked configuration."""
         draft.checked, draft.text = state, text
         if state.data is not None:
-            draft.data, draft.spec = state.data, self.specs[state.kind]
+            draft.data, draft.spec = state.data, self.specs.get(state.kind, self.specs["train"])
         return state
 
     def _begin(self, draft: Draft, key: str, text: str) -> FormState:
@@ -168,6 +170,17 @@ class _Page:
             self.summary: self._summary(draft),
             self.command: show.command(state),
             self.drafts: {draft.key: None if is_new else {"yaml": draft.text, "time": time()}},
+            **self._fit_kind(state.kind),
+        }
+
+    def _fit_kind(self, kind: str) -> Updates:
+        """Return what depends on the kind of the run; a study has no single one, and only starts."""
+        is_study = kind == STUDY
+        return {
+            self.kind: gr.update(value=None if is_study else kind, visible=not is_study),
+            self.preflight: gr.update(visible=kind in TRAINING),
+            self.schedule: gr.update(visible=not is_study),
+            self.start: gr.update(value="Start study" if is_study else "Start now"),
         }
 
     def _summary(self, draft: Draft) -> list[Node]:
@@ -180,14 +193,16 @@ class _Page:
 
     def _estimate(self, draft: Draft) -> Estimate | None:
         """Return the size of the draft's run; the pace of a model is read once."""
-        config = draft.checked.config if draft.checked else None
+        state = draft.checked
 
         def pace_of(model: str) -> Pace | None:
             if model not in draft.paces:
                 draft.paces[model] = self.launch.pace_of(model)
             return draft.paces[model]
 
-        return None if config is None else estimate(config, pace_of)
+        if state is not None and state.study is not None:
+            return estimate_study([*state.study.arms.values()], len(state.study.seeds), pace_of)
+        return None if state is None or state.config is None else estimate(state.config, pace_of)
 
     def _check_form(self, draft: Draft) -> Updates:
         state = self.launch.yaml_of_form(draft.data, draft.text or None)
@@ -224,7 +239,8 @@ class _Page:
         if isinstance(was, str) and was not in (text, start.yaml):
             self._set_checked(draft, self.launch.form_of_yaml(was), was)
             back = show.restored(found.get("time") or time())
-        presets, chosen = self.launch.list_presets(), None if number else name
+        presets = [*self.launch.list_presets(), *self.launch.list_study_presets()]
+        chosen = None if number else name
         variants = show.variant_choices(presets, chosen)
         listed = [(show.clone_label(run), str(run.id)) for run in self.studio.runs.list_runs(limit=CLONES).rows]
         if number and number not in [value for _, value in listed]:
@@ -237,7 +253,6 @@ class _Page:
             self.preset: gr.update(choices=show.preset_choices(presets, chosen), value=chosen),
             self.variant: gr.update(choices=variants, value=chosen if variants else None, visible=bool(variants)),
             self.clone: gr.update(choices=listed, value=number),
-            self.kind: draft.checked.kind,
             self.source: show.about(presets, chosen, draft.parent),
             self.notice: back,
             self.body: gr.update(visible=True),
@@ -274,7 +289,7 @@ class _Page:
         """Return to the preset or the copy."""
         assert draft.start is not None
         self._set_checked(draft, draft.start, draft.start.yaml)
-        return {self.notice: None, self.kind: draft.start.kind, **self._refresh(draft)}
+        return {self.notice: None, **self._refresh(draft)}
 
     @once_opened
     def choose_kind(self, draft: Draft, name: str) -> Updates:
@@ -284,7 +299,7 @@ class _Page:
             return {self.kind: draft.checked.kind if draft.checked else gr.skip()}
         state = self.launch.yaml_of_form(draft.data, draft.text, name)
         self._set_checked(draft, state, state.yaml)
-        return {self.kind: name, self.preflight: gr.update(visible=name in TRAINING), **self._refresh(draft)}
+        return self._refresh(draft)
 
     @once_opened
     def load_file(self, draft: Draft, content: bytes) -> Updates:
@@ -295,7 +310,7 @@ class _Page:
             return gr.skip()
         state = self.launch.form_of_yaml(text)
         self._set_checked(draft, state, state.yaml if state.ok else text)
-        return {self.kind: state.kind, self.source: show.note("Loaded from a file."), **self._refresh(draft)}
+        return {self.source: show.note("Loaded from a file."), **self._refresh(draft)}
 
     # -- edits -----------------------------------------------------------------------------------------------------
     @once_opened
@@ -360,8 +375,13 @@ class _Page:
         if lost := self._lead_to_error(draft):
             return lost
         assert draft.checked is not None
-        queued = self.launch.launch_run(validated(ConfigSource, {"yaml": draft.checked.yaml}), draft.parent)
-        return {self.go: queued.url, self.drafts: {draft.key: None}}
+        state = draft.checked
+        if state.study is not None:
+            self.launch.launch_study(state.yaml)
+            url = page_url("compare", study=state.study.name)
+        else:
+            url = self.launch.launch_run(validated(ConfigSource, {"yaml": state.yaml}), draft.parent).url
+        return {self.go: url, self.drafts: {draft.key: None}}
 
     # -- preflight -------------------------------------------------------------------------------------------------
     def _show_preflight(self, draft: Draft) -> Updates:

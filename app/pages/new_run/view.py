@@ -8,13 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 
-from app.common.quantities import duration
+from app.common.quantities import duration, plural
 from app.common.urls import page_url
-from app.components.nodes import Element, Node, action, badge, el, empty, progress, time_ago
+from app.components.nodes import Element, Node, action, badge, el, empty, progress, table, time_ago
 from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
 from app.endpoints.runs import RunRow
 from app.forms.estimate import Estimate
+from app.forms.run_form import StudyPlan
 from app.pages.new_run.parts import value_text, words
+from rl2f_core.evaluation.formatting import number, quantity_text
 
 CRON_EXAMPLES = (("every hour", "0 * * * *"), ("every night", "0 2 * * *"), ("every Monday", "0 9 * * mon"))
 MAX_CHANGES = 8
@@ -47,7 +49,8 @@ def preset_choices(presets: list[PresetInfo], chosen: str | None) -> list[tuple[
 
 def _needs(preset: PresetInfo) -> list[str]:
     """Return model, dialogues, duration and hardware of a preset."""
-    known, parts = preset.estimate, [preset.model] if preset.model else []
+    known = preset.estimate
+    parts = [*(["study"] if preset.is_study else []), *([preset.model] if preset.model else [])]
     if known is not None:
         parts.append(f"{known.dialogues:,} dialogues")
         if known.seconds is not None:
@@ -121,8 +124,10 @@ def summary(
         ready = el("div", el("span.rl-right", "✓"), " ready")
         if judged is not None and judged.verdict is not None and not judged.verdict.ok:
             ready = el("div", el("span.rl-wrong", "✗"), " valid, but the preflight failed: ", judged.verdict.text)
+        if state.study is not None:
+            ready = el("div", el("span.rl-right", "✓"), " ready: ", study_size(state.study))
         notes = [el("p.rl-small.nr-warning", el("span.rl-leak", "! "), text) for text in warnings]
-        return [ready, *notes, _size(found), _changes(changed)]
+        return [ready, *notes, _size(found, state.study is not None), _changes(changed)]
     count = len(state.errors)
     items = []
     for error in state.errors:
@@ -134,13 +139,41 @@ def summary(
     return [el("div", el("span.rl-wrong", title)), el("ul.nr-errors", items)]
 
 
-def _size(found: Estimate | None) -> Element | None:
-    """Return the size of a run, with its duration and memory if a run of the model is known."""
+def study_size(plan: StudyPlan) -> str:
+    """Return the number of runs of a study."""
+    arms, seeds = len(plan.arms), len(plan.seeds)
+    warm_ups = f" and {plural(plan.warm_ups, 'shared warm-up')}" if plan.warm_ups else ""
+    return f"{plural(arms, 'arm')} × {plural(seeds, 'seed')} = {plural(arms * seeds, 'run')}{warm_ups}"
+
+
+def study_sheet(plan: StudyPlan | None) -> list[Node]:
+    """Return the arms and hypotheses of a study, which takes the place of the form."""
+    text = "A study is edited as YAML. Its runs are queued together; its hypotheses are stored before the first run."
+    if plan is None:
+        return [el("p.rl-muted", text)]
+    seeds = ", ".join(map(str, plan.seeds))
+    rows = [
+        el("tr", *(el("td", text) for text in (
+            test.name, quantity_text(test.quantity), f"{test.compare[0]} − {test.compare[1]}", test.condition,
+            test.direction, number(test.smallest_effect))))
+        for test in plan.hypotheses
+    ]  # fmt: skip
+    titles = ["hypothesis", "quantity", "compared", "condition", "expected", "smallest effect"]
+    return [
+        el("h2", f"Study {plan.name}"),
+        el("p.rl-muted", text),
+        el("p", el("b", "Arms: "), ", ".join(plan.arms), ". ", el("b", "Seeds: "), f"{seeds}."),
+        table(titles, rows, name="hypotheses") if rows else el("p.rl-muted", "Without hypotheses."),
+    ]
+
+
+def _size(found: Estimate | None, is_study: bool) -> Element | None:
+    """Return the size of a run or study, with its duration and memory if a run of the model is known."""
     if found is None:
         return None
     text = f"{found.dialogues:,} dialogues with at most {found.tokens:,} sampled tokens"
     if found.like is None:
-        text += ". No run of this model has ended here; the preflight measures it."
+        text += f". No run of this model has ended here{'' if is_study else '; the preflight measures it'}."
         return el("p.rl-muted.rl-small.nr-size", text)
     link = el("a", f"run {found.like}", href=page_url("run", run=found.like))
     memory = f", {found.memory_gb:.1f} GB of memory" if found.memory_gb else ""

@@ -17,6 +17,7 @@ from jobs.db.models import JobLog, ScheduledRun
 from jobs.db.paging import Page
 from jobs.db.queries.run_groups import RunGroup
 from jobs.queue.trash import DeletedRun
+from jobs.studies import TAG
 
 HEARTBEAT_SECONDS = 60.0
 """Seconds without a heartbeat after which a card says so."""
@@ -455,12 +456,17 @@ def _chips(run: RunRow) -> list[Node]:
     return [
         el("span.rl-chip", "example") if origin == "example" else None,
         el("span.rl-chip", "scheduled", title=origin) if origin.startswith("schedule:") else None,
-        *(
-            el("button.rl-chip.runs-tag", f"#{tag}", title=f"Show runs tagged {tag}", data_action="tag", data_tag=tag,
-               data_trigger="select")
-            for tag in run.tags
-        ),
-    ]  # fmt: skip
+        *map(_tag, run.tags),
+    ]
+
+
+def _tag(tag: str) -> Element:
+    """Return a tag that shows its runs, or the report of a study."""
+    if tag.startswith(TAG):
+        report = page_url("compare", study=tag.removeprefix(TAG))
+        return el("a.rl-chip", tag, href=report, title="Report of the study")
+    return el("button.rl-chip.runs-tag", f"#{tag}", title=f"Show runs tagged {tag}", data_action="tag", data_tag=tag,
+              data_trigger="select")  # fmt: skip
 
 
 def _menu(run: RunRow, writable: bool) -> Element:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.stats.intervals import LEVEL, Interval, correct_family, difference_over_seeds
-from rl2f_core.evaluation.across_seeds import Comparison, SeedRow, compare_arms, mean_tokens, merge_seeds
+from rl2f_core.evaluation.across_seeds import Comparison, SeedRow, alone, compare_arms, mean_tokens, merge_seeds
 from rl2f_core.evaluation.chart_data import Chart
 from rl2f_core.evaluation.evaluate import NEWEST_STEPS, dialogues_path, training_rows
 from rl2f_core.evaluation.figure_files import html_page, to_png
@@ -33,6 +33,9 @@ from rl2f_core.evaluation.study.spec import ALIASES, TRAINING, Hypothesis, Study
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject
 
+Link = Callable[[str, str, str], str]
+"""Returns the address of the dialogues of a part, checkpoint and condition, or the empty string."""
+
 
 @dataclass(frozen=True)
 class FinishedPart:
@@ -51,6 +54,8 @@ class HypothesisResult(FrozenModel):
     comparison: Comparison
     finding: str
     """confirmed, the opposite, or why neither."""
+    dialogues: tuple[dict[str, str], dict[str, str]]
+    """Addresses of the dialogues behind both sides of the number by seed; empty if there are none."""
 
 
 class ArmResult(FrozenModel):
@@ -61,7 +66,7 @@ class ArmResult(FrozenModel):
     row: SeedRow
     """Values by seed, and their mean."""
     dialogues: dict[str, str]
-    """File of the dialogues of each seed, relative to the report."""
+    """Address of the dialogues of each seed; empty if there are none."""
 
 
 class StudyReport(FrozenModel):
@@ -78,24 +83,25 @@ class StudyReport(FrozenModel):
     arms: tuple[ArmResult, ...]
 
     def tables(self) -> list[Table]:
-        """Return the hypotheses, and the arms under all conditions."""
-        header = ["hypothesis", "finding", "difference", "compared", "quantity", "p (Holm)", "smallest effect",
-                  "effects below this could not be detected", "budget"]  # fmt: skip
+        """Return the hypotheses, and the arms under all conditions; `[text](address)` is a link to dialogues."""
+        header = ["hypothesis", "finding", "difference", "p (Holm)", "smallest effect", "detectable effect",
+                  "sampled tokens", "quantity", "compared, with dialogues by seed"]  # fmt: skip
         tested = []
         for result in self.hypotheses:
             h, c = result.hypothesis, result.comparison
             under = "" if h.condition == "hints" or h.quantity.startswith(TRAINING) else f" under {h.condition}"
+            sides = [" ".join([side, *(_link(*item) for item in seeds.items() if item[1])])
+                     for side, seeds in zip(h.compare, result.dialogues, strict=True)]  # fmt: skip
             tested.append([h.name, result.finding, interval_text(c.difference, signed=True),
-                           f"{h.compare[0]} − {h.compare[1]}", f"{quantity_text(h.quantity)}{under}",
                            number(c.difference.holm_p), number(h.smallest_effect), number(c.detectable),
-                           c.tokens_text()])  # fmt: skip
+                           c.tokens_text(), f"{quantity_text(h.quantity)}{under}", " − ".join(sides)])  # fmt: skip
         rows = [
             [a.arm, a.row.checkpoint, a.row.condition, quantity_text(a.row.quantity),
-             interval_text(a.row.mean, a.row.above_zero is not None), " ".join(number(v) for v in a.row.values),
-             " ".join(f"[{seed}]({path})" for seed, path in a.dialogues.items())]
+             interval_text(a.row.mean, a.row.above_zero is not None),
+             " ".join(_link(number(v), path) for v, path in zip(a.row.values, a.dialogues.values(), strict=True))]
             for a in self.arms
         ]  # fmt: skip
-        columns = ["arm", "checkpoint", "condition", "quantity", "mean", "by seed", "dialogues by seed"]
+        columns = ["arm", "checkpoint", "condition", "quantity", "mean", "by seed"]
         return [("Hypotheses", header, tested), ("Arms under all conditions", columns, rows)]
 
     def sentences(self) -> list[str]:
@@ -107,13 +113,18 @@ class StudyReport(FrozenModel):
             *([f"Parts without a result: {', '.join(self.missing)}."] if self.missing else []),
             "Square brackets contain 95 % intervals, which treat seeds and problems as crossed; those of training "
             "quantities are over seeds alone. All hypotheses are one family in Holm's correction. From the observed "
-            "variances of seeds and problems, an effect that could be detected is found with a probability of 80 %.",
+            "variances of seeds and problems, the detectable effect is found with a probability of 80 %; smaller ones "
+            "could not be detected with these seeds and problems.",
         ]
 
     def to_markdown(self) -> str:
         """Return the report as Markdown."""
         lines = [f"# Study {self.name}", "", *(f"- {sentence}" for sentence in self.sentences())]
         return "\n\n".join(["\n".join(lines), *map(markdown_table, self.tables())]) + "\n"
+
+
+def _link(text: str, address: str) -> str:
+    return f"[{text}]({address})" if address else text
 
 
 def read_part(folder: Path) -> FinishedPart | None:
@@ -136,10 +147,21 @@ def read_parts(study: Study, folders: Mapping[str, Path]) -> dict[str, FinishedP
     return {name: read_part(folders[name]) if name in folders else None for name in names}
 
 
+def file_links(parts: Mapping[str, FinishedPart | None], out: Path) -> Link:
+    """Return the paths of files of dialogues relative to the folder of a report."""
+
+    def link(part: str, checkpoint: str, condition: str) -> str:
+        finished = parts[part]
+        path = dialogues_path(RunDir(finished.folder), checkpoint, condition) if finished else out
+        return quote(os.path.relpath(path, out), "/@") if path.is_file() else ""
+
+    return link
+
+
 def build_study_report(
-    study: Study, versions: Sequence[Version], parts: Mapping[str, FinishedPart | None], out: Path
+    study: Study, versions: Sequence[Version], parts: Mapping[str, FinishedPart | None], link: Link
 ) -> StudyReport:
-    """Return the report of a study from the results of its parts by name; `out` is the folder of its files."""
+    """Return the report of a study from the results of its parts by name, and the addresses of their dialogues."""
     arms = finished_arms(study, parts)
     hypotheses = study.settings.hypotheses
     comparisons = [_compare(study, hypothesis, arms) for hypothesis in hypotheses]
@@ -148,11 +170,15 @@ def build_study_report(
     for hypothesis, comparison, difference in zip(hypotheses, comparisons, corrected, strict=True):
         updated = comparison.model_copy(update={"difference": difference})
         finding = find(hypothesis, difference)
-        tested.append(HypothesisResult(hypothesis=hypothesis, comparison=updated, finding=finding))
+        condition = "" if hypothesis.quantity.startswith(TRAINING) else hypothesis.condition
+        sides = [(arm, arms[arm], checkpoint) for arm, checkpoint in map(study.side, hypothesis.compare)]
+        first, second = (_addresses(*side, condition, link) for side in sides)
+        result = HypothesisResult(hypothesis=hypothesis, comparison=updated, finding=finding, dialogues=(first, second))
+        tested.append(result)
     return StudyReport(
         name=study.name, registered=(when(versions[0]), versions[0].sha256), changes=tuple(changes(versions)),
         missing=tuple(name for name, part in parts.items() if part is None), hypotheses=tuple(tested),
-        arms=tuple(result for arm in arms if arms[arm] for result in _arm_results(study, arm, arms[arm], out)),
+        arms=tuple(result for arm in arms if arms[arm] for result in _arm_results(study, arm, arms[arm], link)),
     )  # fmt: skip
 
 
@@ -160,7 +186,8 @@ def stored_study_report(folder: Path, parts: Mapping[str, Path]) -> StudyReport:
     """Return the report of a registered study from its folder and the folders of its parts by name."""
     versions = read_versions(folder)
     study = parse_study(versions[-1].text)
-    return build_study_report(study, versions, read_parts(study, parts), folder)
+    finished = read_parts(study, parts)
+    return build_study_report(study, versions, finished, file_links(finished, folder))
 
 
 def finished_arms(study: Study, parts: Mapping[str, FinishedPart | None]) -> dict[str, dict[str, FinishedPart]]:
@@ -202,7 +229,7 @@ def find(hypothesis: Hypothesis, difference: Interval) -> str:
     """Return whether a difference confirms a hypothesis after Holm's correction, contradicts it, or neither."""
     smallest, p_value = hypothesis.smallest_effect, difference.holm_p
     if difference.low is None or difference.high is None:
-        return "no interval"
+        return "no result yet" if difference.value is None else "no interval"
     if not hypothesis.quantity.startswith(TRAINING) and difference.n < MIN_PROBLEMS:
         return TOO_FEW
     if difference.excludes_zero and (p_value is None or p_value <= 1 - LEVEL):
@@ -215,17 +242,20 @@ def find(hypothesis: Hypothesis, difference: Interval) -> str:
     return "not shown"
 
 
-def _arm_results(study: Study, arm: str, parts: Mapping[str, FinishedPart], out: Path) -> list[ArmResult]:
+def _arm_results(study: Study, arm: str, parts: Mapping[str, FinishedPart], link: Link) -> list[ArmResult]:
     """Return the solve rates of an arm's last checkpoint under all conditions, and its effects."""
-    summary = merge_seeds({seed: part.report for seed, part in parts.items()})
-    checkpoint, shown = study.side(arm)[1], (f"cum_acc/{summary.turns}", "hint_effect")
-    results = []
-    for row in summary.rows:
-        if row.checkpoint == checkpoint and row.quantity in shown:
-            files = {seed: dialogues_path(RunDir(p.folder), checkpoint, row.condition) for seed, p in parts.items()}
-            links = {s: quote(os.path.relpath(path, out), "/@") for s, path in files.items() if path.is_file()}
-            results.append(ArmResult(arm=arm, row=row, dialogues=links))
-    return results
+    checkpoint = study.side(arm)[1]
+    summary = merge_seeds({seed: alone(part.report, checkpoint) for seed, part in parts.items()})
+    return [
+        ArmResult(arm=arm, row=row, dialogues=_addresses(arm, parts, checkpoint, row.condition, link))
+        for row in summary.rows
+        if row.quantity in (f"cum_acc/{summary.turns}", "hint_effect")
+    ]
+
+
+def _addresses(arm: str, seeds: Iterable[str], checkpoint: str, condition: str, link: Link) -> dict[str, str]:
+    """Return the addresses of the dialogues of an arm by seed."""
+    return {seed: link(f"{arm}-seed-{seed}", checkpoint, condition) for seed in seeds}
 
 
 def curves_chart(study: Study, parts: Mapping[str, FinishedPart | None]) -> Chart:

@@ -16,7 +16,6 @@ from json_endpoints import JsonEndpoints
 from preflight_report import report
 
 from app.common.context import Context
-from app.endpoints.compare import CompareEndpoints
 from app.endpoints.endpoint import ArgumentError
 from app.endpoints.launch import LaunchEndpoints
 from app.forms import run_form
@@ -25,10 +24,9 @@ from jobs.db.errors import NotFoundError, StoreReadOnlyError
 from jobs.db.models import Checkpoint, Metric, Run
 from jobs.db.queries import runs, scheduled_runs
 from jobs.workspace import Workspace
-from rl2f_core.common.paths import CONFIGS
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.presets import preset as find_preset
-from rl2f_core.errors import ConfigError, UnknownNameError
+from rl2f_core.errors import ConfigError
 
 QUICKSTART = run_form.preset_yaml("quickstart")
 
@@ -456,27 +454,3 @@ def test_an_invalid_schedule_is_not_stored(launch: LaunchEndpoints, context: Con
         with pytest.raises(ConfigError):
             launch.schedule_run(**{**valid, **change})  # type: ignore[arg-type]
     assert scheduled_runs.all_schedules(context.db) == []
-
-
-# -- studies -------------------------------------------------------------------------------------------------------
-STUDY = (CONFIGS / "studies" / "tiny.yaml").read_text("utf-8")
-
-
-def test_a_study_is_launched_as_one_and_its_report_names_the_missing_parts(launch: Any, context: Context) -> None:
-    queued = launch.launch_study(yaml=STUDY)
-    assert [run["name"] for run in queued[:2]] == ["tiny-warm-up-1-seed-0", "tiny-rl2f-seed-0"] and len(queued) == 6
-    assert launch.launch_study(yaml=STUDY) == queued
-    compare = JsonEndpoints(CompareEndpoints(context))
-    report = compare.study_report(name="tiny")
-    assert report["missing"] == [f"{arm}-seed-{seed}" for seed in (0, 1) for arm in ("rl2f", "contentless")]
-    assert [result["finding"] for result in report["hypotheses"]] == ["no interval"] * 3
-    for name in ("", "../tiny"):
-        with pytest.raises(UnknownNameError, match="Known: tiny"):
-            compare.study_report(name=name)
-
-
-def test_an_arm_outside_the_allow_list_is_refused(launch: Any, context: Context) -> None:
-    changed = STUDY.replace("contentless: {stages.1.teacher: contentless}", "other: {model.name: /etc}")
-    with pytest.raises(ConfigError, match=r"model\.name"):
-        launch.launch_study(yaml=changed.replace("contentless]", "other]"))
-    assert runs.page(context.db).total == 0

@@ -7,9 +7,20 @@ from typing import Any
 
 from page_nodes import texts
 
-from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison
+from app.endpoints.compare import (
+    ComparedRunRow,
+    ConfigGroup,
+    EvaluationComparison,
+    PartState,
+    RunComparison,
+    StudyState,
+)
 from app.pages.compare import view
 from app.plots.comparison import ConfigDifference
+from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.evaluation.across_seeds import Comparison, SeedRow
+from rl2f_core.evaluation.study.report import ArmResult, HypothesisResult
+from rl2f_core.evaluation.study.spec import Hypothesis
 
 
 def run(number: int, name: str = "small") -> Any:
@@ -97,3 +108,30 @@ def test_missing_runs_are_named_with_a_button() -> None:
     shown = view.run_chips(found)
     assert "There are no runs 8, 9: deleted, or the link is wrong. " in texts(shown)
     assert "1 <b>x</b>" in texts(shown) and '"data-action": "remove"' in json.dumps(shown)
+
+
+def test_the_report_of_a_study_links_to_dialogues_and_stops_while_parts_are_active() -> None:
+    link = "/dialogues?run=2&phase=evaluation&checkpoint=rl2f@3&condition=hints"
+    fields = {"name": "[0](javascript:x)", "quantity": "solved", "compare": ["a", "b"], "smallest_effect": 0.1}
+    difference = Interval(value=0.6, low=0.2, high=0.9, n=20, holm_p=0.01)
+    tested = HypothesisResult(
+        hypothesis=Hypothesis.model_validate(fields),
+        comparison=Comparison(values=(0.6,), difference=difference, detectable=0.4, tokens=(100, 120)),
+        finding="confirmed",
+        dialogues=({"0": link}, {"0": ""}),
+    )
+    row = SeedRow(checkpoint="rl2f@3", condition="hints", quantity="cum_acc/2", values=(0.8,), mean=difference)
+    state = StudyState(
+        name="tiny", registered=("2030", "abc"), changes=(), missing=(), hypotheses=(tested,),
+        arms=(ArmResult(arm="a", row=row, dialogues={"0": link}),),
+        parts={"a-seed-0": PartState(run=2, status="succeeded"), "b-seed-0": PartState(run=3, status="queued")},
+    )  # fmt: skip
+    shown = view.study_section(state, True)
+    (_, hypothesis), (_, arm) = tables(shown)
+    assert hypothesis == ["[0](javascript:x)", "confirmed", "+.60 [.20, .90]", ".01", ".10", ".40",
+                          "NOT equal (-17 %): 100 and 120", "solved", "a 0 − b"]  # fmt: skip
+    assert arm[-1] == ".80" and str(shown).count(f"'href': '{link}'") == 2
+    assert "Stop all" in texts(shown) and "Resume" not in texts(shown)
+    ended = state.model_copy(update={"parts": {"a-seed-0": PartState(run=2, status="failed")}})
+    assert "Resume" in texts(view.study_section(ended, True))
+    assert not {"Stop all", "Resume"} & {*texts(view.study_section(ended, False))}

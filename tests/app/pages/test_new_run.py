@@ -23,6 +23,7 @@ from app.pages.new_run.draft import (
 )
 from app.pages.new_run.form import draw_form
 from app.pages.new_run.view import preset_choices, summary
+from jobs.workspace import Workspace
 
 
 @pytest.fixture
@@ -231,3 +232,13 @@ def test_the_size_counts_dialogues_of_steps_and_evaluations(draft: Draft) -> Non
     assert size(config).dialogues == 480 + 768 + 960
     assert size(config).tokens == 2208 * 3 * 14
     assert estimate(config, lambda model: None) == size(config)
+
+
+def test_the_form_of_a_study_is_replaced_by_its_arms_and_hypotheses(draft: Draft, workspace: Workspace) -> None:
+    draft.checked = run_form.check_yaml(run_form.preset_yaml("tiny"), workspace)
+    shown = str(draw_form(draft))
+    assert "rl2f, contentless" in shown and "The content of hints teaches" in shown
+    assert not found(draw_form(draft), aria_invalid="true") and "data-field" not in shown
+    assert "2 arms × 2 seeds = 4 runs and 2 shared warm-ups" in str(summary(draft.checked))
+    draft.checked = run_form.check_yaml(run_form.preset_yaml("tiny").replace("seeds: [0, 1]", "seeds: []"), workspace)
+    assert "1 error" in str(summary(draft.checked)) and "The content of hints" not in str(draw_form(draft))

@@ -72,6 +72,7 @@ def test_settings_of_single_cells_apply_last() -> None:
         ({"one": {"a-b": {}}}, "other characters than letters"),
         ({"one": {"p": 3}}, "is not a mapping"),
         ({"one": {"p": {"list.7.k": 1}}}, "has no valid list index"),
+        ({axis: {f"p{i}": {} for i in range(99)} for axis in "abcdef"}, "more than 200 cells. Got: 941480149401"),
     ],
 )
 def test_invalid_matrix_is_rejected(matrix: Any, words: str) -> None:

@@ -186,7 +186,7 @@ def test_the_content_effect_is_the_method_minus_its_contentless_twin_over_seeds_
     missed = nctdtr(6.377, 20 / 22 * effect.detectable / math.sqrt(0.0204205), stdtrit(6.377, 0.975))
     assert missed == pytest.approx(0.2, abs=1e-3)
     assert effect.tokens == (1040, 1000) and effect.token_gap == pytest.approx(0.04)
-    assert effect.tokens_text() == "sampled tokens equal: 1,040 and 1,000"
+    assert effect.tokens_text() == "equal: 1,040 and 1,000"
 
 
 def test_the_detectable_effect_grows_with_the_number_of_hypotheses() -> None:
@@ -197,9 +197,9 @@ def test_the_detectable_effect_grows_with_the_number_of_hypotheses() -> None:
 
 def test_unequal_tokens_are_stated() -> None:
     effect = Comparison(values=(0.1,), difference=made(0.0, 0.2), tokens=(1060, 1000))
-    assert effect.tokens_text() == "sampled tokens NOT equal (+6 %): 1,060 and 1,000"
+    assert effect.tokens_text() == "NOT equal (+6 %): 1,060 and 1,000"
     unknown = Comparison(values=(0.1,), difference=made(0.0, 0.2), tokens=(1060, None))
-    assert unknown.token_gap is None and unknown.tokens_text() == "sampled tokens unknown"
+    assert unknown.token_gap is None and unknown.tokens_text() == "unknown"
 
 
 def test_the_difference_of_hint_effects_and_of_another_condition() -> None:

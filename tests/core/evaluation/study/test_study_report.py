@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
-from report_data import built, tasks
+from study_data import evaluated
 
 from rl2f_core.common.paths import CONFIGS
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.evaluation.figure_files import html_page
-from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport
 from rl2f_core.evaluation.study.registration import changes, read_versions, register
-from rl2f_core.evaluation.study.report import FinishedPart, build_study_report, curves_chart, find
+from rl2f_core.evaluation.study.report import FinishedPart, build_study_report, curves_chart, file_links, find
 from rl2f_core.evaluation.study.spec import Hypothesis, Study, parse_study
 
 TINY = yaml.safe_load((CONFIGS / "studies" / "tiny.yaml").read_text("utf-8"))
@@ -25,17 +24,13 @@ def study(**changed: Any) -> Study:
     return parse_study(yaml.safe_dump({**TINY, "seeds": [0, 1, 2], **changed}, sort_keys=False))
 
 
-def evaluated(seed: int, solved: int) -> EvaluationReport:
-    """20 problems; of rl2f@3, the first `solved` are solved with hints, none otherwise, and none by the warm-up."""
-    none, some = tasks(*[0] * 20), tasks(*[1] * solved, *[0] * (20 - solved))
-    played = {"warmup@4": {"hints": none, "contentless": none}, "rl2f@3": {"hints": some, "contentless": none}}
-    report = built(played, seed, EvaluatedTasks(tasks=20, samples=1, level="2", seed=seed))
-    return report.model_copy(update={"notes": (f"Stage rl2f: 1,00{seed} sampled student tokens in 3 steps.",)})
-
-
 def part(folder: Path, seed: int, solved: int, rewards: Sequence[float] = (0.1, 0.2, 0.3)) -> FinishedPart:
     rows = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
     return FinishedPart(folder, evaluated(seed, solved), {"rl2f": rows})
+
+
+def no_link(part: str, checkpoint: str, condition: str) -> str:
+    return ""
 
 
 @pytest.fixture
@@ -54,7 +49,7 @@ def test_the_hypotheses_are_tested_over_seeds_and_problems(parts: dict[str, Any]
     The rewards of the last steps differ by 1, 2 and 3: mean 2, t interval over three seeds [−.48, 4.48].
     """
     planned = study()
-    report = build_study_report(planned, register(planned, tmp_path, 0), parts, tmp_path)
+    report = build_study_report(planned, register(planned, tmp_path, 0), parts, file_links(parts, tmp_path))
     first, second, third = report.hypotheses
     assert first.finding == "confirmed, at least the smallest effect"
     assert (first.comparison.difference.low, first.comparison.difference.high) == pytest.approx((0.2, 0.89), abs=0.01)
@@ -65,7 +60,7 @@ def test_the_hypotheses_are_tested_over_seeds_and_problems(parts: dict[str, Any]
     assert third.comparison.difference.low == pytest.approx(-0.484, abs=1e-3)
     text = report.to_markdown()
     assert "| The content of hints teaches | confirmed, at least the smallest effect | +.60 [.20, .89] |" in text
-    assert "| rl2f − contentless | solved |" in text and "sampled tokens equal: 1,001 and 1,001" in text
+    assert "| equal: 1,001 and 1,001 | solved | rl2f − contentless |" in text
     assert "| rl2f | rl2f@3 | hints | hint effect | +.60 [.20, .89] | .80 .40 .60 |" in text
     assert f"SHA-256 of the file: {planned.sha256}" in text
 
@@ -73,12 +68,12 @@ def test_the_hypotheses_are_tested_over_seeds_and_problems(parts: dict[str, Any]
 def test_parts_without_a_result_are_named_and_left_out(parts: dict[str, Any], tmp_path: Path) -> None:
     planned = study()
     parts |= {"contentless-seed-0": None, "contentless-seed-1": None, "contentless-seed-2": None}
-    report = build_study_report(planned, register(planned, tmp_path, 0), parts, tmp_path)
+    report = build_study_report(planned, register(planned, tmp_path, 0), parts, file_links(parts, tmp_path))
     assert report.missing == ("contentless-seed-0", "contentless-seed-1", "contentless-seed-2")
-    assert [result.finding for result in report.hypotheses][::2] == ["no interval", "no interval"]
+    assert [result.finding for result in report.hypotheses][::2] == ["no result yet", "no result yet"]
     assert "Parts without a result: contentless-seed-0" in report.to_markdown()
     assert {arm.arm for arm in report.arms} == {"rl2f"}
-    report = build_study_report(planned, read_versions(tmp_path), dict.fromkeys(parts), tmp_path)
+    report = build_study_report(planned, read_versions(tmp_path), dict.fromkeys(parts), no_link)
     assert report.arms == () and len(report.hypotheses) == 3
 
 
@@ -87,11 +82,14 @@ def test_each_number_links_to_its_dialogues(parts: dict[str, Any], tmp_path: Pat
     file.parent.mkdir(parents=True)
     file.touch()
     planned = study()
-    report = build_study_report(planned, register(planned, tmp_path / "out", 0), parts, tmp_path / "out")
-    link = "[0](../a/evaluation/dialogues/rl2f@3/hints.jsonl)"
-    assert link in report.to_markdown()
+    report = build_study_report(
+        planned, register(planned, tmp_path / "out", 0), parts, file_links(parts, tmp_path / "out")
+    )
+    path = "../a/evaluation/dialogues/rl2f@3/hints.jsonl"
+    assert f"| solved | rl2f [0]({path}) [1]({path}) [2]({path}) − contentless |" in report.to_markdown()
+    assert f"| [.80]({path}) [.40]({path}) [.60]({path}) |" in report.to_markdown()
     page = html_page("x", [], [curves_chart(planned, parts)], report.tables())
-    assert '<a href="../a/evaluation/dialogues/rl2f@3/hints.jsonl">0</a>' in page
+    assert f'<a href="{path}">0</a>' in page and f'<a href="{path}">.80</a>' in page
 
 
 def test_curves_are_means_of_the_seeds_in_bands_of_all(parts: dict[str, Any]) -> None:
