@@ -32,6 +32,9 @@ METRICS: dict[str, MetricInfo] = {
     "reward_std": MetricInfo(
         "Reward std", "standard deviation", "number", "Spread of the rewards.", "√(Σ (R − mean R)² / (n − 1))"
     ),
+    "clean_reward": MetricInfo(
+        "Clean reward", "mean per dialogue", "number", "Reward if no leak was read.", "mean of Σₜ rₜ, no leak read"
+    ),
     "gain": _fraction(
         "Multi-turn gain", "Solved after the first turn.", "fraction of dialogues", "cum_acc/T − cum_acc/1"
     ),
@@ -124,11 +127,7 @@ METRICS: dict[str, MetricInfo] = {
         "Abandoned correct answers", "Incorrect after a correct one.", "fraction of attempts", "P(incorrect | correct)"
     ),
     "attempt_tokens": MetricInfo(
-        "Attempt length",
-        "tokens per attempt",
-        "number",
-        "Sampled tokens of an attempt.",
-        "tokens of attempts / attempts",
+        "Attempt length", "tokens per attempt", "number", "Sampled tokens.", "tokens of attempts / attempts"
     ),
     "constant_baseline": _fraction(
         "Constant baseline",

@@ -16,6 +16,7 @@ Condition = Literal[
     "resample",
     "shuffled",
     "misleading",
+    "leaking",
     "reflection_shuffled",
     "reflection_dropped",
     "reflection_corrupted",
@@ -39,6 +40,7 @@ class EvaluationConfig(BaseConfig):
         ("hints", "contentless", "resample", "shuffled", "misleading"), min_length=1
     )
     """The run's teacher (hints) and controls. shuffled: hints of the dialogues under `hints` on other problems.
+    leaking: hints that state the answer, which no leak action replaces.
     no_oracle: a correct attempt does not end the dialogue, and the last attempt counts; for self_critique.
     reflection_shuffled, reflection_dropped, reflection_corrupted: the hints, with reflections of another problem's
     dialogue under `hints`, without reflections, or with arguments for wrong actions; compared with `hints`."""

@@ -245,7 +245,8 @@ class EvaluationRunner:
             return self.engine
         if condition == "no_oracle":
             return dataclasses.replace(self.engine, stop_on_correct=False)
-        return dataclasses.replace(self.engine, teacher=build_control(condition, self.engine))
+        guard = self.engine.guard.flagging() if condition == "leaking" else self.engine.guard
+        return dataclasses.replace(self.engine, teacher=build_control(condition, self.engine), guard=guard)
 
     def _requests(self, draw: int = 0) -> list[RolloutRequest]:
         """Return one request per task and sample; later draws have other seeds."""

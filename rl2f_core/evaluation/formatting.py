@@ -15,6 +15,7 @@ CONDITION_TEXTS = {
     "resample": "Independent first attempts without dialogue",
     "shuffled": "Under shuffled hints",
     "misleading": "Under misleading hints",
+    "leaking": "Under hints that state the answer",
     "no_oracle": "Without an oracle stop",
     "reflection_shuffled": "With reflections of other problems",
     "reflection_dropped": "Without reflections",

@@ -102,6 +102,10 @@ class LeakGuard:
             make_detectors(config.detectors, environment, models), config.action, config.max_resamples, environment
         )
 
+    def flagging(self) -> LeakGuard:
+        """Return a guard with the same detectors that replaces no leak."""
+        return LeakGuard(self.detectors, "flag", 0, self.environment)
+
     def screen(
         self, requests: Sequence[FeedbackRequest], feedbacks: Sequence[Feedback], teacher: str, resample: ResampleFn
     ) -> list[ScreenedHint]:

@@ -27,7 +27,7 @@ def test_a_study_is_started_stopped_and_resumed_as_one_and_its_report_is_shown(
     queue.pause()  # its parts stay queued
     page = new_page()
     page.goto(f"{server.url}/new")
-    page.get_by_label("Preset").click()
+    page.get_by_role("combobox", name="Preset", exact=True).click()
     page.get_by_role("option", name="tiny · study").click()
     expect(page.locator("#nr-summary")).to_contain_text("2 arms × 2 seeds = 4 runs", timeout=WAIT)
     expect(page.locator("#nr-form")).to_contain_text("Training on hints raises the hint effect")

@@ -31,23 +31,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rl2f_core.common.stats.intervals import Interval, mean_interval, paired_difference, wilson_clustered
-from rl2f_core.dialogue.metrics.leaks import leak_observations
+from rl2f_core.dialogue.metrics.leaks import leak_observations, reads_leak
 from rl2f_core.types import Dialogue, FinishReason, FrozenModel, StopReason, Turn
 
 REFLECTION_CONDITIONS = ("reflection_shuffled", "reflection_dropped", "reflection_corrupted")
 """Conditions that replace the reflections and keep the hints."""
 
 REFLECTION_WORDS: tuple[str, ...] = (
-    r"check(?:s|ed|ing)?",
-    r"re-?check(?:s|ed|ing)?",
-    r"verif(?:y|ies|ied|ying)",
-    r"wait",
-    r"however",
-    r"re-?evaluat(?:e|es|ed|ing)",
-    r"re-?think(?:s|ing)?",
-    r"re-?consider(?:s|ed|ing)?",
-    r"let me",
-)
+    r"check(?:s|ed|ing)?", r"re-?check(?:s|ed|ing)?", r"verif(?:y|ies|ied|ying)", r"wait", r"however",
+    r"re-?evaluat(?:e|es|ed|ing)", r"re-?think(?:s|ing)?", r"re-?consider(?:s|ed|ing)?", r"let me",
+)  # fmt: skip
 """Patterns of whole words that count as reflection, in any case."""
 _REFLECTION = re.compile(rf"\b(?:{'|'.join(REFLECTION_WORDS)})\b", re.IGNORECASE)
 OUTCOMES: dict[str, str] = {
@@ -339,11 +332,13 @@ def _attempt_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tal
 
 
 def _reward_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally | Interval]:
-    """Compute `reward`, the mean undiscounted return, and `reward_std`, its standard deviation (n − 1)."""
+    """Compute mean and standard deviation (n − 1) of the undiscounted return, and its mean if no leak was read."""
     known = [d for d in dialogues if any(turn.known_reward is not None for turn in d.turns[:turns])]
     totals = [(d.task_id, math.fsum(turn.reward for turn in d.turns[:turns]), 1) for d in known]
     deviation = stdev(total for _, total, _ in totals) if len(totals) > 1 else None
-    return {"reward": _mean(totals), "reward_std": Interval(value=deviation, n=len(totals))}
+    clean = [total for d, total in zip(known, totals, strict=True) if not any(reads_leak(t.hint) for t in d.turns)]
+    spread = Interval(value=deviation, n=len(totals))
+    return {"reward": _mean(totals), "reward_std": spread, "clean_reward": _mean(clean)}
 
 
 def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str, Tally]:

@@ -37,6 +37,11 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
     }
 
 
+def reads_leak(hint: Hint | None) -> bool:
+    """Return whether the student read a leak in a hint, planted or flagged."""
+    return hint is not None and (hint.read_leak or (hint.planted is not None and not hint.is_replaced))
+
+
 def states_answer(hint: Hint) -> bool:
     """Return whether the student read a hint with a leak of the whole answer, planted or flagged."""
     flagged = hint.read_leak and hint.leak is not None and hint.leak.leak_type is not LeakType.PARTIAL

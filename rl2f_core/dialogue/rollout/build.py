@@ -103,8 +103,11 @@ def build_control(name: str, engine: RolloutEngine) -> Teacher:
     """Build the teacher of a control.
 
     `contentless` does not reveal the verdict if a correct attempt does not end the dialogue. `shuffled` takes its hints
-    from `RolloutRequest.recorded_hints`.
+    from `RolloutRequest.recorded_hints`. `leaking` is the teacher `leaky`, which states the answer in each hint.
     """
+    if name == "leaking":
+        config = registry.get("teacher", "leaky").Config(base="contentless", rate=1, kinds=("verbatim",))
+        return build_teacher(config, engine)
     reveals = name == "contentless" and not engine.stop_on_correct
     settings: JsonObject = {"text": NO_VERDICT_HINT} if reveals else {}
     return build_teacher(registry.get("teacher", name).Config(**settings), engine)

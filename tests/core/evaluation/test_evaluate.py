@@ -159,7 +159,7 @@ def test_first_attempts_are_equal_under_all_conditions(played: Played) -> None:
     assert len(set(texts)) > 2 and any("\u2028" in text for text in texts)
 
 
-@pytest.mark.parametrize("condition", ["hints", "contentless", "shuffled", "misleading", "no_oracle"])
+@pytest.mark.parametrize("condition", ["hints", "contentless", "shuffled", "misleading", "leaking", "no_oracle"])
 @pytest.mark.parametrize("prompting", ["append", "reprompt"])
 def test_continuation_of_shared_first_attempts_equals_a_full_rollout(condition: str, prompting: str) -> None:
     config = make_config(rollout={"max_turns": 3, "max_new_tokens": 60, "temperature": 0.8, "prompting": prompting},
@@ -174,6 +174,21 @@ def test_continuation_of_shared_first_attempts_equals_a_full_rollout(condition: 
         dialogue.model_dump(exclude=timed) for dialogue in runner.evaluate({"base": None}, condition)["base"]
     ] == wanted
     assert max(len(rollout.dialogue.turns) for rollout in whole) == 3
+
+
+def test_leaking_hints_state_the_answer_although_the_run_redacts_leaks() -> None:
+    detected = {"detectors": [{"type": "mentions", "version": 1}], "action": "redact"}
+    config = make_config(leak_detection=detected, evaluation={"num_tasks": 6, "conditions": ["leaking", "contentless"]})
+    runner = EvaluationRunner(config, Recording(script=guess))
+    tasks = {task.id: task for task in runner.tasks}
+    dialogues = runner.evaluate({"base": None}, "leaking")["base"]
+    hints = [(d.task_id, turn.hint) for d in dialogues for turn in d.turns if turn.hint is not None]
+    assert len(hints) > 5
+    for task, hint in hints:
+        assert hint.planted == "verbatim" and not hint.is_replaced
+        assert runner.engine.environment.gold_answer(tasks[task]) in hint.text
+    plain = runner.evaluate({"base": None}, "contentless")["base"]
+    assert not any(turn.hint.planted for d in plain for turn in d.turns if turn.hint is not None)
 
 
 def test_checkpoints_are_batched_up_to_the_backend_batch_size() -> None:

@@ -24,7 +24,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.leaks.base import LeakQuery, run_cascade
 from rl2f_core.leaks.guard import LeakGuard, make_detectors
 from rl2f_core.leaks.synthetic.planting import KINDS, plant
-from rl2f_core.types import Dialogue, Hint, LeakReport, LeakType, StopReason, Task, Turn, Verdict
+from rl2f_core.types import Dialogue, Hint, LeakReport, LeakType, RewardTerm, StopReason, Task, Turn, Verdict
 
 DISGUISED = ("arithmetic", "guess_number", "secret_code", "knights_knaves", "binary_matrix", "shortest_path", "maze")
 FREE_LANGUAGE = {"difference_from_attempt", "exchange_of_places", "verdict_on_parts"}
@@ -324,3 +324,25 @@ def test_the_copy_rate_counts_attempts_after_hints_that_state_the_answer():
     ]
     found = compute_metrics(dialogues, 2)
     assert (found["copied_answer_rate"].value, found["copied_answer_rate"].n) == (2 / 4, 4)
+
+
+def test_the_clean_reward_leaves_out_dialogues_in_which_a_leak_was_read() -> None:
+    """Rewards 1, 2, 4, 8 and 16; the second reads a planted, the third a flagged leak: (1 + 8 + 16) / 3."""
+    leaked = LeakReport(leaked=True, leak_type=LeakType.EXACT)
+    hints = [
+        Hint(text="x", teacher="t", leak=LeakReport(leaked=False)),
+        Hint(text="x", teacher="leaky", leak=LeakReport(leaked=False), planted="roman"),
+        Hint(text="x", teacher="t", leak=leaked),
+        Hint(text="[…]", teacher="t", leak=leaked, feedback="x"),
+        None,
+    ]
+    dialogues = [
+        Dialogue(
+            id=str(i), task_id=str(i), group="g", index=0, stop_reason=StopReason.EXHAUSTED,
+            turns=(Turn(index=0, attempt="1", verdict=Verdict(correct=False, score=0, parsed="1"), hint=hint,
+                        rewards=(RewardTerm(name="x", score=2.0**i),)),),
+        )
+        for i, hint in enumerate(hints)
+    ]  # fmt: skip
+    found = compute_metrics(dialogues, 1)
+    assert (found["reward"].value, found["clean_reward"].value) == pytest.approx((31 / 5, 25 / 3))
