@@ -31,6 +31,7 @@ from jobs.scheduler.job_logger import JobLogger
 from jobs.workspace import Workspace
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.errors import RL2FError, RunError
+from rl2f_core.models.device import trim_memory
 
 MISFIRE_GRACE_SECONDS = 60.0
 """Delay after which a scheduled run counts as missed."""
@@ -113,6 +114,7 @@ class Scheduler:
         tasks = (self.queue.dispatch, self.queue.sync_workers, self.queue.reap, self.trigger_schedules)
         for task in tasks:
             self._time.add_job(task, "interval", id=task.__name__, seconds=1)
+        self._time.add_job(trim_memory, "interval", [1.0], id="trim_memory", minutes=1)
         for id, (hour, minute) in DAILY_JOBS.items():
             task = getattr(self, id)
             self._time.add_job(task, "cron", id=id, hour=hour, minute=minute, misfire_grace_time=3600)
