@@ -426,7 +426,7 @@ def generate(root: Path) -> tuple[dict[Path, str], dict[Path, Chart]]:
         texts[path.with_suffix(".md")] = read_report(path).to_markdown()
     for path in sorted((root / FOLDER).rglob(REGISTRATION)):
         parts = {f"{folder.parent.name}-{folder.name}": folder for folder in path.parent.glob("*/seed-*")}
-        texts[path.with_name("report.md")] = stored_study_report(path.parent, parts).to_markdown()
+        texts[path.with_name("report.md")] = stored_study_report(path.parent, parts)[0].to_markdown()
     for group in {group_of(path) for path in report_files(root)}:
         if len(list(group.glob("seed-*/report.json"))) > 1:
             name = group.relative_to(root / FOLDER).as_posix()

@@ -60,9 +60,9 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
     return existing
 
 
-def stop(queue: Queue, study: Study) -> dict[str, Run]:
-    """Stop all parts that are queued or running, the last one first; return all by name."""
-    parts = runs_of(queue, study.name)
+def stop(queue: Queue, name: str) -> dict[str, Run]:
+    """Stop all parts that are queued or running, the last one first; return all by name. Raises `UnknownNameError`."""
+    parts = runs_of(queue, load(queue, name).name)
     for name, run in reversed(parts.items()):
         if run.status in ACTIVE[:3]:
             with suppress(RunError):  # it has ended in the meantime

@@ -263,7 +263,7 @@ class LaunchEndpoints(Endpoints):
         Args:
             name: Name of the study.
         """
-        return [*studies.stop(self._context.queue, studies.load(self._context.queue, name)).values()]
+        return [*studies.stop(self._context.queue, name).values()]
 
     @endpoint("run")
     def preflight_config(self, source: Flat[ConfigSource] = ConfigSource(), parent: RunId | None = None) -> QueuedRun:

@@ -55,7 +55,7 @@ def test_arms_of_a_study_are_folded_by_seed(queue: Queue) -> None:
 def test_a_study_is_stopped_and_resumed_as_one(queue: Queue) -> None:
     study = load_study("tiny")
     ids = [run.id for run in studies.launch(queue, study).values()]
-    assert {run.status for run in studies.stop(queue, study).values()} == {"stopped"}
+    assert {run.status for run in studies.stop(queue, "tiny").values()} == {"stopped"}
     assert statuses(queue, *ids) == ["stopped"] * 6
     assert [run.id for run in studies.launch(queue, study).values()] == ids
     assert statuses(queue, *ids) == ["queued"] * 6
@@ -69,7 +69,7 @@ def test_stopping_a_study_saves_what_runs_and_keeps_what_has_ended(queue: Queue)
             run = store.get_for_update(session, studies.runs_of(queue, "tiny")[name].id or 0)
             for state in states:
                 transition(run, state)
-    stopped = studies.stop(queue, study)
+    stopped = studies.stop(queue, "tiny")
     assert [stopped[name].status for name in names] == ["succeeded", "stopping", *["stopped"] * 4]
     with pytest.raises(RunError, match="rl2f-seed-0 of the study tiny is stopping"):
         studies.launch(queue, study)

@@ -40,18 +40,19 @@ def study(
     if workspace is None:
         folder = folder or Path("runs") / loaded.name
         _execute_parts(loaded, folder)
-        if not _report(loaded, folder, {part.name: folder / part.name for part in loaded.parts()}):
+        if not _report(folder, {part.name: folder / part.name for part in loaded.parts()}):
             raise typer.Exit(2)
     else:
         from app.commands.options import opened_context
         from jobs import studies
 
         with opened_context(workspace) as context:
-            runs = (studies.stop if stop else studies.launch)(context.queue, loaded)
+            queue = context.queue
+            runs = studies.stop(queue, loaded.name) if stop else studies.launch(queue, loaded)
             for name, run in runs.items():
                 err().print(f"{name}: run {run.id}, {run.status}", markup=False)
             folder = studies.folder_of(context.workspace, loaded.name)
-            _report(loaded, folder, {name: context.workspace.folder(run.folder) for name, run in runs.items()})
+            _report(folder, {name: context.workspace.folder(run.folder) for name, run in runs.items()})
 
 
 def _execute_parts(loaded: Study, folder: Path) -> None:
@@ -85,15 +86,13 @@ def _execute_parts(loaded: Study, folder: Path) -> None:
             raise typer.Exit(130)
 
 
-def _report(loaded: Study, folder: Path, folders: dict[str, Path]) -> bool:
+def _report(folder: Path, folders: dict[str, Path]) -> bool:
     """Write and print the report of the finished parts; return whether none is missing."""
-    from rl2f_core.evaluation.study.registration import read_versions
-    from rl2f_core.evaluation.study.report import build_study_report, file_links, read_parts, write_study_report
+    from rl2f_core.evaluation.study.report import stored_study_report, write_study_report
 
-    parts = read_parts(loaded, folders)
-    report = build_study_report(loaded, read_versions(folder), parts, file_links(parts, folder))
+    report, chart = stored_study_report(folder, folders)
     if report.arms:
-        write_study_report(loaded, report, parts, folder)
+        write_study_report(report, chart, folder)
         out().print(report.to_markdown(), markup=False, soft_wrap=True)
         err().print(f"Report: {folder / 'report.md'}, {folder / 'report.html'}", markup=False)
     return not report.missing

@@ -141,12 +141,6 @@ def read_part(folder: Path) -> FinishedPart | None:
     return FinishedPart(folder, EvaluationReport.model_validate_json((folder / "report.json").read_bytes()), training)
 
 
-def read_parts(study: Study, folders: Mapping[str, Path]) -> dict[str, FinishedPart | None]:
-    """Return the results of the arms by part, from the folders of the parts."""
-    names = [part.name for part in study.parts() if part.is_arm]
-    return {name: read_part(folders[name]) if name in folders else None for name in names}
-
-
 def file_links(parts: Mapping[str, FinishedPart | None], out: Path) -> Link:
     """Return the paths of files of dialogues relative to the folder of a report."""
 
@@ -182,12 +176,13 @@ def build_study_report(
     )  # fmt: skip
 
 
-def stored_study_report(folder: Path, parts: Mapping[str, Path]) -> StudyReport:
-    """Return the report of a registered study from its folder and the folders of its parts by name."""
+def stored_study_report(folder: Path, folders: Mapping[str, Path]) -> tuple[StudyReport, Chart]:
+    """Return the report of a registered study and its training curves, from the folders of its parts by name."""
     versions = read_versions(folder)
     study = parse_study(versions[-1].text)
-    finished = read_parts(study, parts)
-    return build_study_report(study, versions, finished, file_links(finished, folder))
+    names = [part.name for part in study.parts() if part.is_arm]
+    parts = {name: read_part(folders[name]) if name in folders else None for name in names}
+    return build_study_report(study, versions, parts, file_links(parts, folder)), curves_chart(study, parts)
 
 
 def finished_arms(study: Study, parts: Mapping[str, FinishedPart | None]) -> dict[str, dict[str, FinishedPart]]:
@@ -279,10 +274,9 @@ def curves_chart(study: Study, parts: Mapping[str, FinishedPart | None]) -> Char
     return Chart("training", "Training by arm", tuple(plots), "mean of the seeds; bands from the lowest to the highest")
 
 
-def write_study_report(study: Study, report: StudyReport, parts: Mapping[str, FinishedPart | None], out: Path) -> None:
+def write_study_report(report: StudyReport, chart: Chart, out: Path) -> None:
     """Write report.md, report.html and training.png."""
-    chart = curves_chart(study, parts)
     write_atomically(out / "report.md", report.to_markdown())
-    page = html_page(f"Study {study.name}", report.sentences(), [chart], report.tables())
+    page = html_page(f"Study {report.name}", report.sentences(), [chart], report.tables())
     write_atomically(out / "report.html", page)
     write_atomically(out / f"{chart.name}.png", to_png(chart))

@@ -13,6 +13,7 @@ import pytest
 from run_helpers import assert_same_run, statuses
 
 from rl2f_core.common.paths import CONFIGS
+from rl2f_core.errors import UnknownNameError
 from rl2f_core.run.directory import RunDir
 
 TINY = CONFIGS / "studies" / "tiny.yaml"
@@ -78,3 +79,5 @@ def test_a_study_is_queued_in_a_workspace_and_stopped(tmp_path: Path, capsys: py
     assert "rl2f-seed-0: run 2, queued" in first.err and first.out == ""
     study(Path("tiny"), workspace=tmp_path / "w", stop=True)
     assert "rl2f-seed-0: run 2, stopped" in capsys.readouterr().err
+    with pytest.raises(UnknownNameError, match="Unknown study"):
+        study(Path("leaks"), workspace=tmp_path / "w", stop=True)
