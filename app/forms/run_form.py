@@ -23,7 +23,7 @@ from rl2f_core.config.matrix import is_matrix
 from rl2f_core.config.presets import Preset, studies
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, RL2FError, nearest_names
-from rl2f_core.evaluation.study.spec import Hypothesis, parse_study
+from rl2f_core.evaluation.study.spec import Study, parse_study
 from rl2f_core.models.store.store import built_in
 from rl2f_core.types import FrozenModel, JsonObject
 
@@ -68,26 +68,12 @@ class ConfigCheck(FrozenModel):
         return None if self.config is None else dump_yaml(self.config)
 
 
-class StudyPlan(FrozenModel):
-    """What a valid study runs and tests."""
-
-    name: str
-    arms: SkipValidation[Mapping[str, BaseRun]] = Field(exclude=True)
-    """Configurations by arm."""
-    seeds: list[int]
-    """Seeds of each arm."""
-    warm_ups: int
-    """Runs of first stages that several arms share."""
-    hypotheses: list[Hypothesis]
-    """Comparisons of arms."""
-
-
 class FormState(ConfigCheck):
     """Values of the form and the same configuration as YAML, and the command that starts it on the command line."""
 
     data: JsonObject | None
     """Values with all defaults; None if the text is not the YAML of a mapping. Those of a study have no defaults."""
-    study: StudyPlan | None = None
+    study: SkipValidation[Study | None] = Field(None, exclude=True)
     """The study that the text describes, if it is valid; its `kind` is `study`."""
     yaml: str
     """The data as YAML, with the comments and order of the original text; an unreadable text itself."""
@@ -157,22 +143,18 @@ def _yaml_error(problem: YamlProblem) -> YamlError:
 
 
 def _check_study(data: JsonObject, workspace: Workspace, text: str | None) -> FormState:
-    yaml, plan, errors = yaml_text.update(text, data), None, []
+    yaml, study, errors = yaml_text.update(text, data), None, []
     try:
         study = read_study(yaml)
         for arm, config in study.arms.items():
             checked = _check(config.model_dump(mode="json"), workspace, None)
             errors += [FieldError((), f"of arm {arm}: {error.field} {error.message}") for error in checked.errors]
-        warm_ups = sum(not part.is_arm for part in study.parts())
-        settings = study.settings
-        plan = StudyPlan(name=study.name, arms=study.arms, seeds=[*settings.seeds], warm_ups=warm_ups,
-                         hypotheses=[*settings.hypotheses])  # fmt: skip
     except RL2FError as error:
         errors = [FieldError((), str(error))]
     except RecursionError:
         errors = [FieldError((), "is nested too deeply")]
-    valid = None if errors else plan
-    return FormState(kind=STUDY, data=for_browser(data), yaml=yaml, errors=tuple(errors[:MAX_ERRORS]), study=valid)
+    found, valid = tuple(errors[:MAX_ERRORS]), None if errors else study
+    return FormState(kind=STUDY, data=for_browser(data), yaml=yaml, errors=found, study=valid)
 
 
 def _check(data: JsonObject, workspace: Workspace, text: str | None) -> FormState:

@@ -201,7 +201,7 @@ class _Page:
             return draft.paces[model]
 
         if state is not None and state.study is not None:
-            return estimate_study([*state.study.arms.values()], len(state.study.seeds), pace_of)
+            return estimate_study([*state.study.arms.values()], len(state.study.settings.seeds), pace_of)
         return None if state is None or state.config is None else estimate(state.config, pace_of)
 
     def _check_form(self, draft: Draft) -> Updates:

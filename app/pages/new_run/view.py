@@ -14,9 +14,9 @@ from app.components.nodes import Element, Node, action, badge, el, empty, progre
 from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
 from app.endpoints.runs import RunRow
 from app.forms.estimate import Estimate
-from app.forms.run_form import StudyPlan
 from app.pages.new_run.parts import value_text, words
 from rl2f_core.evaluation.formatting import number, quantity_text
+from rl2f_core.evaluation.study.spec import Study
 
 CRON_EXAMPLES = (("every hour", "0 * * * *"), ("every night", "0 2 * * *"), ("every Monday", "0 9 * * mon"))
 MAX_CHANGES = 8
@@ -139,30 +139,30 @@ def summary(
     return [el("div", el("span.rl-wrong", title)), el("ul.nr-errors", items)]
 
 
-def study_size(plan: StudyPlan) -> str:
+def study_size(study: Study) -> str:
     """Return the number of runs of a study."""
-    arms, seeds = len(plan.arms), len(plan.seeds)
-    warm_ups = f" and {plural(plan.warm_ups, 'shared warm-up')}" if plan.warm_ups else ""
-    return f"{plural(arms, 'arm')} × {plural(seeds, 'seed')} = {plural(arms * seeds, 'run')}{warm_ups}"
+    arms, seeds, parts = len(study.arms), len(study.settings.seeds), len(study.parts())
+    runs = f"{plural(arms, 'arm')} × {plural(seeds, 'seed')} = {plural(arms * seeds, 'run')}"
+    return runs if parts == arms * seeds else f"{runs} and {plural(parts - arms * seeds, 'shared warm-up')}"
 
 
-def study_sheet(plan: StudyPlan | None) -> list[Node]:
+def study_sheet(study: Study | None) -> list[Node]:
     """Return the arms and hypotheses of a study, which takes the place of the form."""
     text = "A study is edited as YAML. Its runs are queued together; its hypotheses are stored before the first run."
-    if plan is None:
+    if study is None:
         return [el("p.rl-muted", text)]
-    seeds = ", ".join(map(str, plan.seeds))
+    seeds = ", ".join(map(str, study.settings.seeds))
     rows = [
         el("tr", *(el("td", text) for text in (
             test.name, quantity_text(test.quantity), f"{test.compare[0]} − {test.compare[1]}", test.condition,
             test.direction, number(test.smallest_effect))))
-        for test in plan.hypotheses
+        for test in study.settings.hypotheses
     ]  # fmt: skip
     titles = ["hypothesis", "quantity", "compared", "condition", "expected", "smallest effect"]
     return [
-        el("h2", f"Study {plan.name}"),
+        el("h2", f"Study {study.name}"),
         el("p.rl-muted", text),
-        el("p", el("b", "Arms: "), ", ".join(plan.arms), ". ", el("b", "Seeds: "), f"{seeds}."),
+        el("p", el("b", "Arms: "), ", ".join(study.arms), ". ", el("b", "Seeds: "), f"{seeds}."),
         table(titles, rows, name="hypotheses") if rows else el("p.rl-muted", "Without hypotheses."),
     ]
 
