@@ -126,7 +126,8 @@ def until_dialogues(queue: Queue, run_id: int | None, number: int, seconds: floa
 
 def events(queue: Queue, run_id: int | None) -> list[str]:
     """The event ids of a run's dialogues, in order."""
-    return [row.event_id for row in dialogues.page(queue.db, dialogues.DialogueFilter(run=run_id), limit=500).rows]
+    filter = dialogues.DialogueFilter(run=run_id, demonstrations=True)
+    return [row.event_id for row in dialogues.page(queue.db, filter, limit=500).rows]
 
 
 def statuses(queue: Queue, *run_ids: int | None) -> list[str]:
