@@ -28,6 +28,7 @@ from rl2f_core.leaks.mentions.model import (
     cross_validated,
     fit,
     fitted,
+    minimize,
     probabilities,
     quality,
     read_weights,
@@ -186,6 +187,14 @@ def test_without_regularization_the_fit_reproduces_the_frequencies() -> None:
     assert made.weights["asserted"] == pytest.approx(math.log(9), abs=1e-3)
     assert made.intercept == pytest.approx(-math.log(3), abs=1e-3)
     assert probabilities(made, data) == pytest.approx([0.75] * 4 + [0.25] * 4, abs=1e-3)
+
+
+def test_the_minimum_of_rosenbrocks_function_is_found() -> None:
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        a, b = 1 - x[0], x[1] - x[0] ** 2
+        return float(a**2 + 100 * b**2), np.array([-2 * a - 400 * x[0] * b, 200 * b])
+
+    assert minimize(loss, np.array([-1.2, 1.0])) == pytest.approx([1, 1], abs=1e-5)
 
 
 def test_a_weight_counts_as_so_many_hints() -> None:
