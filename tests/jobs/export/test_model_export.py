@@ -277,7 +277,7 @@ def test_the_card_shows_the_checkpoint_and_its_base_under_all_controls_with_inte
 
 def test_the_card_states_what_was_not_tested() -> None:
     limits = card_of(EXAMPLE_RUNS / "quickstart").split("## What was not tested")[1].split("##")[0]
-    assert "Conditions without results: no_oracle." in limits
+    assert "Conditions without results: no_oracle, leaking." in limits
     assert "gguf-q8_0 was not evaluated" in limits and "(seed 0)" in limits and "256 tokens" in limits
     assert "shipped in bfloat16" in limits  # of the example
     assert "was not evaluated" not in card_of(EXAMPLE_RUNS / "quickstart", format="peft")
