@@ -22,6 +22,7 @@ from rl2f_core.config.evaluation import Condition
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import find_config, parse_config, parse_yaml, validate_config
 from rl2f_core.config.matrix import STUDY_KEYS, cells, is_matrix
+from rl2f_core.config.presets import studies
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.dialogue.metrics.dialogues import tally_metrics
 from rl2f_core.errors import ConfigError, nearest_names
@@ -136,7 +137,12 @@ def load_study(path: str | Path) -> Study:
     try:
         return parse_study(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"The file of the study cannot be read: {error}.", value=str(path)) from error
+        raise ConfigError(
+            f"The file of the study cannot be read: {error.strerror or error}.",
+            value=str(path),
+            known=[preset.name for preset in studies()],
+            fix="Name a file or a shipped study.",
+        ) from error
 
 
 def parse_study(text: str) -> Study:
