@@ -34,7 +34,7 @@ def test_pages_change_in_one_document_and_history_deep_links_and_reload_work(ser
     page.locator(".rl-run-head").wait_for()
     assert page.url == run
     page.go_back()
-    page.locator(".runs-table").wait_for()
+    page.locator(".runs-table").first.wait_for()
     page.go_forward()
     page.locator(".rl-run-head").wait_for()
     assert page.url == run
