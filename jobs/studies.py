@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from jobs.db.models import ACTIVE, Run
+from jobs.db.models import Run
 from jobs.db.queries import metrics, runs
 from jobs.db.queries.runs import RunFilter
-from jobs.queue.queue import RESUMABLE, Queue
+from jobs.queue.queue import RESUMABLE, STOPPABLE, Queue
 from jobs.workspace import Workspace
 from rl2f_core.errors import RunError, UnknownNameError
 from rl2f_core.evaluation.report_file import read_report
@@ -64,7 +64,7 @@ def stop(queue: Queue, name: str) -> dict[str, Run]:
     """Stop all parts that are queued or running, the last one first; return all by name. Raises `UnknownNameError`."""
     parts = runs_of(queue, load(queue, name).name)
     for name, run in reversed(parts.items()):
-        if run.status in ACTIVE[:3]:
+        if run.status in STOPPABLE:
             with suppress(RunError):  # it has ended in the meantime
                 parts[name] = queue.stop(run.id or 0)
     return parts

@@ -13,6 +13,7 @@ import itertools
 import os
 import pkgutil
 import sys
+import threading
 from collections import defaultdict
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -24,6 +25,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {}
 """Packages of each category, whose modules are all imported; `rl2f_core/__init__.py` declares them."""
 _components: defaultdict[str, dict[str, type]] = defaultdict(dict)
 _discovered: set[str] = set()
+_lock = threading.RLock()
 T = TypeVar("T", bound=type)
 
 
@@ -81,20 +83,21 @@ def names(category: str) -> list[str]:
 
 
 def discover() -> None:
-    """Import all component modules and plugins once."""
-    for package in itertools.chain(*PACKAGES.values()):
-        if package not in _discovered:
-            _discovered.add(package)
-            path = importlib.import_module(package).__path__
-            for module in pkgutil.iter_modules(path):
-                if not module.name.startswith("_"):
-                    importlib.import_module(f"{package}.{module.name}")
-    if "rl2f.plugins" not in _discovered:
-        _discovered.add("rl2f.plugins")
-        for entry in entry_points(group="rl2f.plugins"):
-            load_plugin(entry.value)
-    for name in filter(None, os.environ.get("RL2F_PLUGINS", "").split(os.pathsep)):
-        load_plugin(name)
+    """Import all component modules and plugins once; other threads wait until all are known."""
+    with _lock:
+        for package in itertools.chain(*PACKAGES.values()):
+            if package not in _discovered:
+                _discovered.add(package)
+                path = importlib.import_module(package).__path__
+                for module in pkgutil.iter_modules(path):
+                    if not module.name.startswith("_"):
+                        importlib.import_module(f"{package}.{module.name}")
+        if "rl2f.plugins" not in _discovered:
+            _discovered.add("rl2f.plugins")
+            for entry in entry_points(group="rl2f.plugins"):
+                load_plugin(entry.value)
+        for name in filter(None, os.environ.get("RL2F_PLUGINS", "").split(os.pathsep)):
+            load_plugin(name)
 
 
 def load_plugin(name: str) -> None:

@@ -225,6 +225,11 @@ def describe_properties(schema: JsonObject) -> JsonObject:
     return schema
 
 
+def queued_run(run: Run) -> QueuedRun:
+    """Return a run that was put into the queue, with the address of its page."""
+    return QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id))
+
+
 class Endpoints:
     """Endpoints of one subject.
 
@@ -237,8 +242,7 @@ class Endpoints:
 
     def _queue(self, config: BaseRun | str, parent: int | None, name: str | None = None) -> QueuedRun:
         """Put a configuration, or its YAML, into the queue."""
-        run = self._context.queue.add(config, name=name, parent=parent)
-        return QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id))
+        return queued_run(self._context.queue.add(config, name=name, parent=parent))
 
     def _folder(self, run: Run) -> RunDir:
         """Return the directory of a run, which may have disappeared."""

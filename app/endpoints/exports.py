@@ -218,14 +218,14 @@ class ExportEndpoints(Endpoints):
             ],
             models=[_model(item, parent_of.get(item["folder"])) for item in listed if "model" in item],
             active=[from_row(ExportJob, row, run=row.id) for row in self._jobs(ACTIVE)],
-            failed=[from_row(ExportJob, row, run=row.id) for row in self._jobs(FAILED)[:MAX_FAILED]],
+            failed=[from_row(ExportJob, row, run=row.id) for row in self._jobs(FAILED, MAX_FAILED)],
         )
 
-    def _jobs(self, status: Sequence[RunStatus]) -> list[Run]:
-        """Return the exports of datasets and of models with a status, newest first."""
+    def _jobs(self, status: Sequence[RunStatus], limit: int | None = None) -> list[Run]:
+        """Return the exports of datasets and of models with a status, newest first, by default all."""
         filters = [RunFilter(kind=kind, status=status) for kind in KINDS]
-        rows = [row for filter in filters for row in queries.matching(self._context.db, filter)]
-        return sorted(rows, key=lambda row: -(row.id or 0))
+        rows = [row for filter in filters for row in queries.matching(self._context.db, filter, limit)]
+        return sorted(rows, key=lambda row: -(row.id or 0))[:limit]
 
     @endpoint("read")
     def export_choices(self, runs: RunsOrOldIds | None = None) -> ExportChoices:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import zoneinfo
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal, NoReturn
 
 from pydantic import Field
 
 from app.common.urls import page_url
-from app.endpoints.endpoint import Endpoints, Flat, endpoint
+from app.endpoints.endpoint import Endpoints, Flat, endpoint, queued_run
 from app.endpoints.types import QueuedRun, RunId, ShortText
 from app.forms import preflight, run_form, yaml_text
 from app.forms.allowlist import Option, list_options
@@ -27,7 +27,7 @@ from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.presets import studies as shipped_studies
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError
-from rl2f_core.evaluation.study.spec import parse_study
+from rl2f_core.evaluation.study.spec import Study, parse_study
 from rl2f_core.run.kinds.preflight import preflight_config
 from rl2f_core.types import FrozenModel, JsonObject
 
@@ -145,7 +145,7 @@ class LaunchEndpoints(Endpoints):
                 is_study=True,
             )
             for preset in shipped_studies()
-            for study in [run_form.read_study(preset.text)]
+            for study in [parse_study(preset.text)]
             for arms in [[*study.arms.values()]]
         ]
 
@@ -245,7 +245,7 @@ class LaunchEndpoints(Endpoints):
         checked = self._check(ConfigSource(yaml=yaml))
         if not checked.ok:
             _refuse(checked)
-        return _queued(studies.launch(self._context.queue, parse_study(yaml)))
+        return self._launch(parse_study(yaml))
 
     @endpoint("run")
     def resume_study(self, name: ShortText) -> list[QueuedRun]:
@@ -254,7 +254,7 @@ class LaunchEndpoints(Endpoints):
         Args:
             name: Name of the study.
         """
-        return _queued(studies.launch(self._context.queue, studies.load(self._context.queue, name)))
+        return self._launch(studies.load(self._context.queue, name))
 
     @endpoint("run")
     def stop_study(self, name: ShortText) -> list[RunSummary]:
@@ -369,6 +369,9 @@ class LaunchEndpoints(Endpoints):
             runs.get(self._context.db, parent)
         return self._queue(config, parent)
 
+    def _launch(self, study: Study) -> list[QueuedRun]:
+        return [queued_run(run) for run in studies.launch(self._context.queue, study).values()]
+
     def _preflight(self, run: int) -> Run:
         row = runs.get(self._context.db, run)
         if row.kind != "preflight":
@@ -384,7 +387,3 @@ def _refuse(checked: FormState) -> NoReturn:
     fields = "; ".join(f"{e.field or 'configuration'}: {e.message}" for e in checked.errors)
     what = f"The configuration has {len(checked.errors)} error(s)."
     raise ConfigError(what, value=fields, fix="Correct these fields.")
-
-
-def _queued(parts: Mapping[str, Run]) -> list[QueuedRun]:
-    return [QueuedRun(run=run.id, name=run.name, url=page_url("run", run=run.id)) for run in parts.values()]

@@ -145,7 +145,7 @@ def _yaml_error(problem: YamlProblem) -> YamlError:
 def _check_study(data: JsonObject, workspace: Workspace, text: str | None) -> FormState:
     yaml, study, errors = yaml_text.update(text, data), None, []
     try:
-        study = read_study(yaml)
+        study = parse_study(yaml)
         for arm, config in study.arms.items():
             checked = _check(config.model_dump(mode="json"), workspace, None)
             errors += [FieldError((), f"of arm {arm}: {error.field} {error.message}") for error in checked.errors]
@@ -211,10 +211,6 @@ def is_for_cpu(config: BaseRun) -> bool:
     """Return whether a configuration trains a built-in model."""
     model = getattr(config, "model", None)
     return model is None or model.name in built_in()
-
-
-read_study = lru_cache(maxsize=32)(parse_study)
-"""As `parse_study`; the page checks a text several times."""
 
 
 def preset_yaml(name: str) -> str:

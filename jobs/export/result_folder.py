@@ -23,7 +23,7 @@ from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.errors import DataError, RunError, rl2f_command
 from rl2f_core.evaluation.study.registration import FILE as REGISTRATION
-from rl2f_core.evaluation.study.spec import WARM_UP
+from rl2f_core.evaluation.study.spec import is_arm
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import MetricEvent, StatusEvent, read_events
 from rl2f_core.types import JsonObject
@@ -57,7 +57,7 @@ def collect(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
 def collect_study(study: Path, out: Path) -> list[Path]:
     """Copy the results of the finished arms of a study to `out/ARM/seed-N`, and its registration."""
     parts = {run: run.name.rpartition("-seed-") for run in sorted(study.glob("*-seed-*"))}
-    arms = {run: out / arm / f"seed-{seed}" for run, (arm, _, seed) in parts.items() if not arm.startswith(WARM_UP)}
+    arms = {run: out / arm / f"seed-{seed}" for run, (arm, _, seed) in parts.items() if is_arm(arm)}
     folders = [collect([run], arms[run])[0] for run in arms if RunDir(run).last_status() == "succeeded"]
     write_atomically(out / REGISTRATION, (study / REGISTRATION).read_bytes())
     return folders

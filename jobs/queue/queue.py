@@ -33,6 +33,7 @@ from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RunError
 from rl2f_core.run.directory import RunDir
 
+STOPPABLE = ACTIVE[:3]
 RESUMABLE = tuple(status for status in ENDED if status != "succeeded")
 _log = logging.getLogger(__name__)
 

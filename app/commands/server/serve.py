@@ -18,7 +18,6 @@ import typer
 from app.commands.options import Root
 from app.common.console import err
 from jobs.model_server.limits import STUDIO_LIMITS
-from rl2f_core import registry
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -89,7 +88,6 @@ def serve(
         stack.enter_context(listener)
         port = listener.getsockname()[1]
         url = f"http://{display_name(host)}:{port}"
-        registry.discover()  # before other threads start, which would read a part of it
         context = open_workspace(workspace, url, executor)
         chat = {"idle_seconds": chat_idle_seconds, "memory_gb": chat_memory_gb, "reserve_gb": chat_reserve_gb}
         context.chat_limits = STUDIO_LIMITS.model_copy(update=chat)

@@ -17,7 +17,7 @@ from app.pages._frame import page_frame
 from app.pages._query import QueryFields
 from app.pages.compare import view
 from jobs.db.models import ACTIVE
-from rl2f_core.evaluation.study.spec import WARM_UP
+from rl2f_core.evaluation.study.spec import is_arm
 from rl2f_core.types import JsonObject
 
 PATH = "compare"
@@ -121,7 +121,7 @@ class _Page:
         form["runs"] = [run for run in dict.fromkeys(form["runs"]) if isinstance(run, int)]
         if form["study"] and not form["runs"] and form["study"] in self.compare.list_studies():
             parts = self.compare.study_report(form["study"]).parts
-            arms = [part.run for name, part in parts.items() if not name.startswith(WARM_UP)]
+            arms = [part.run for name, part in parts.items() if is_arm(name)]
             form |= {"runs": arms[:MAX_RUNS], "seeds": True}
         return form
 

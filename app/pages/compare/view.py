@@ -19,8 +19,8 @@ from app.components.nodes import Element, action, badge, el, empty, table
 from app.endpoints.compare import ComparedRunRow, ConfigGroup, EvaluationComparison, RunComparison, StudyState
 from app.endpoints.runs import RunSummary
 from app.plots.comparison import MISSING
-from jobs.db.models import ACTIVE, ENDED
-from jobs.queue.queue import RESUMABLE
+from jobs.db.models import ENDED
+from jobs.queue.queue import RESUMABLE, STOPPABLE
 from jobs.studies import TAG
 from rl2f_core.evaluation.formatting import quantity_text
 from rl2f_core.types import JsonObject
@@ -297,7 +297,7 @@ def study_section(state: StudyState, writable: bool) -> Element:
     counts = Counter(part.status for part in state.parts.values())
     runs = page_url("", tag=f"{TAG}{state.name}", status="any")
     button = None
-    if counts.keys() & {*ACTIVE[:3]}:
+    if counts.keys() & {*STOPPABLE}:
         button = action("Stop all", "stop_study", style="rl-small")
     elif counts.keys() <= {*ENDED} and counts.keys() & {*RESUMABLE}:
         button = action("Resume", "resume_study", style="rl-small")

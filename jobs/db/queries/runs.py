@@ -79,9 +79,10 @@ def page(db: Database, filter: RunFilter = RunFilter(), cursor: str | None = Non
         return page_of(session, select(Run).where(*where), _keys(filter), cursor, limit, total)
 
 
-def matching(db: Database, filter: RunFilter) -> list[Run]:
-    """Return all runs of a filter in its order."""
-    return db.fetch_all(select(Run).where(*conditions(filter)).order_by(*(key.order() for key in _keys(filter))))
+def matching(db: Database, filter: RunFilter, limit: int | None = None) -> list[Run]:
+    """Return the runs of a filter in its order, by default all."""
+    query = select(Run).where(*conditions(filter)).order_by(*(key.order() for key in _keys(filter)))
+    return db.fetch_all(query.limit(limit))
 
 
 def newest(db: Database, limit: int, *, without: Collection[str] = ()) -> list[Run]:

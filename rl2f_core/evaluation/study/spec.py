@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -61,6 +62,11 @@ class StudySettings(BaseConfig):
     """Comparisons of arms; all are one family in Holm's correction."""
 
 
+def is_arm(name: str) -> bool:
+    """Return whether a part or its arm has this name, and not a warm-up."""
+    return not name.startswith(WARM_UP)
+
+
 @dataclass(frozen=True)
 class Part:
     """One run of a study."""
@@ -75,7 +81,7 @@ class Part:
     @property
     def is_arm(self) -> bool:
         """Whether it is no warm-up."""
-        return not self.name.startswith(WARM_UP)
+        return is_arm(self.name)
 
     def config(self, warm_up: str | None) -> BaseRun:
         """Return the configuration; `warm_up` is the directory of the warm-up beside that of this run."""
@@ -145,6 +151,7 @@ def load_study(path: str | Path) -> Study:
         ) from error
 
 
+@lru_cache(maxsize=32)  # pages check and report the same text several times
 def parse_study(text: str) -> Study:
     """Parse and validate the YAML of a study. Raises `ConfigError`."""
     try:
@@ -158,7 +165,7 @@ def parse_study(text: str) -> Study:
     arms: dict[str, RunConfig] = {}
     for arm, cell in cells(data).items():
         config = parse_config(cell)
-        if not isinstance(config, RunConfig) or arm.startswith(WARM_UP):
+        if not isinstance(config, RunConfig) or not is_arm(arm):
             raise ConfigError("An arm of a study is a training run, not named warm-up-…", value=arm)
         arms[arm] = config
     study = Study(str(data.get("name", "study")), text, arms, settings)
