@@ -123,6 +123,12 @@ METRICS: dict[str, MetricInfo] = {
     "copied_answer_rate": _fraction(
         "Copied answers", "Correct after a hint that states the answer.", "fraction of attempts", "P(correct | stated)"
     ),
+    "exported_copy_rate": _fraction(
+        "Copies in an export",
+        "Completions of an export after an unnoticed leak.",
+        "fraction of correct attempts",
+        "P(answer was stated | correct, no flagged leak before)",
+    ),
     "correct_abandoned_rate": _fraction(
         "Abandoned correct answers", "Incorrect after a correct one.", "fraction of attempts", "P(incorrect | correct)"
     ),

@@ -7,16 +7,29 @@
 const MAX_CHANGES = 25; // then the browser loads a page: Gradio keeps 1 to 2 MB of each page that was left
 const isPage = (url) => url.origin === location.origin && !url.hash
   && window.gradio_config.pages.some(([path]) => url.pathname === `/${path}`);
+const layouts = new Map(); // what Gradio mounts, by path; the pointer on a link requests it, and it holds until a restart
 let wanted = null; // the last address that was asked for
 let changes = 0;
 let opens = false; // Gradio mounts a page and reads gradio_config and the path: then the browser loads the next one
 
+const get = async (path) => {
+  const answer = await fetch(path).catch(() => null);
+  return answer?.ok ? answer.text().catch(() => null) : null;
+};
+
+async function layout({ pathname }) {
+  if (!layouts.has(pathname)) layouts.set(pathname, get(`/config?page=${encodeURIComponent(pathname.slice(1))}`));
+  const text = await layouts.get(pathname);
+  if (!text) layouts.delete(pathname);
+  return text;
+}
+
 async function show(url, pushes) {
   wanted = url;
-  const answer = await fetch(`/config?page=${encodeURIComponent(url.pathname.slice(1))}`).catch(() => null);
-  const config = answer?.ok ? await answer.json().catch(() => null) : null;
+  const [text, server] = await Promise.all([layout(url), get("/gradio_api/app_id")]);
   if (wanted !== url) return;
-  if (opens || config?.app_id !== window.gradio_config.app_id || ++changes > MAX_CHANGES) {
+  const isSame = text && server && JSON.parse(server).app_id === window.gradio_config.app_id;
+  if (opens || !isSame || ++changes > MAX_CHANGES) {
     if (pushes) location.assign(url);
     else location.reload();
     return;
@@ -26,6 +39,7 @@ async function show(url, pushes) {
   delete window.rlPage;
   const app = document.querySelector("gradio-app");
   const { parentNode, nextSibling } = app;
+  const config = JSON.parse(text);
   app.remove(); // unmounts the page
   app.replaceChildren(); // else an event that ends with its connection shows an error until the next page is mounted
   dispatchEvent(new Event("beforeunload")); // Gradio closes its connections
@@ -52,6 +66,11 @@ addEventListener("click", (event) => {
   if (!isPage(url) || !["", "_self"].includes(link.target)) return;
   event.preventDefault();
   show(url, true);
+});
+addEventListener("pointerover", ({ target }) => {
+  const link = target.closest?.("a[href]");
+  const url = link && new URL(link.href);
+  if (url && isPage(url) && url.pathname !== location.pathname) layout(url);
 });
 addEventListener("popstate", () => {
   wanted = null;

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rl2f_core.types import Dialogue, Hint, LeakType
+from rl2f_core.types import Dialogue, Hint, LeakType, Turn
 
 LEAKY = "leaky"
 """Registered name of the teacher that plants leaks."""
@@ -19,6 +19,8 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
     - planted_rate: of the hints of teacher `leaky`, those planted.
     - planted_recall: of the checked planted hints, those flagged.
     - copied_answer_rate: of the attempts after a hint that states the answer, the correct ones.
+    - exported_copy_rate: of the completions of an export that knows no planted leak (correct attempts before a flagged
+      leak), those after a hint that states the answer.
     """
     pairs = [(d.task_id, before.hint, after) for d in dialogues for before, after in pairwise(d.turns[:turns])]
     hints = [(d.task_id, turn.hint) for d in dialogues for turn in d.turns[:turns] if turn.hint is not None]
@@ -34,7 +36,19 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
             for task, hint, after in pairs
             if hint is not None and states_answer(hint) and after.verdict.correct is not None
         ],
+        "exported_copy_rate": [(d.task_id, copied) for d in dialogues for copied in _completions(d.turns[:turns])],
     }
+
+
+def _completions(turns: Sequence[Turn]) -> Iterator[bool]:
+    """Yield for each correct attempt before a flagged leak whether a hint before it states the answer."""
+    stated = False
+    for turn in turns:
+        if turn.verdict.correct:
+            yield stated
+        if turn.hint is not None and turn.hint.read_leak:
+            return
+        stated |= turn.hint is not None and states_answer(turn.hint)
 
 
 def reads_leak(hint: Hint | None) -> bool:

@@ -326,6 +326,20 @@ def test_the_copy_rate_counts_attempts_after_hints_that_state_the_answer():
     assert (found["copied_answer_rate"].value, found["copied_answer_rate"].n) == (2 / 4, 4)
 
 
+def test_an_export_copies_answers_of_planted_leaks_that_no_detector_flags():
+    """Of five exported completions two follow an unnoticed leak; those after a flagged leak are not exported."""
+    missed, flagged, clean = turn_with("roman", False), turn_with("roman", True), turn_with(None, False)
+    partial = turn_with("partial", False)
+    solved = Turn(index=0, attempt="2", verdict=Verdict(correct=True, score=1, parsed="2"))
+    shapes = [[missed, clean, solved], [missed, solved], [flagged, solved], [clean, flagged, solved],
+              [clean, solved], [partial, solved], [solved], [missed, missed, missed]]  # fmt: skip
+    dialogues = [Dialogue(id=str(i), task_id=str(i), group="g", index=0, stop_reason=StopReason.EXHAUSTED,
+                          turns=tuple(turn.model_copy(update={"index": k}) for k, turn in enumerate(turns)))
+                 for i, turns in enumerate(shapes)]  # fmt: skip
+    found = compute_metrics(dialogues, 3)["exported_copy_rate"]
+    assert (found.value, found.n) == (2 / 5, 5)
+
+
 def test_the_clean_reward_leaves_out_dialogues_in_which_a_leak_was_read() -> None:
     """Rewards 1, 2, 4, 8 and 16; the second reads a planted, the third a flagged leak: (1 + 8 + 16) / 3."""
     leaked = LeakReport(leaked=True, leak_type=LeakType.EXACT)
