@@ -200,8 +200,7 @@ class ForkEndpoints(Endpoints):
             text: The hint.
         """
         from rl2f_core.dialogue.rollout.build import build_environment
-        from rl2f_core.leaks.base import LeakQuery, run_cascade
-        from rl2f_core.leaks.guard import make_detectors
+        from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
 
         config = self._config(run, event_id, turn, ["base"], [Arm(hint="empty")])
         origin = fork_point_at(dialogues.get(self._context.db, run, event_id).event, turn)

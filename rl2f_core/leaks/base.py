@@ -6,12 +6,14 @@ README.md of this folder defines what counts as a leak.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rl2f_core import registry
 from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.environments.base import Environment
+from rl2f_core.environments.capabilities import missing_part
 from rl2f_core.types import LeakReport, Task
 
 if TYPE_CHECKING:
@@ -101,3 +103,24 @@ def run_cascade(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery])
             reports[i] = report.model_copy(update=kept) if kept else report
         has_probability = has_probability or detector.gives_probability
     return reports
+
+
+def make_detectors(
+    configs: Iterable[ComponentConfig], environment: Environment, models: ModelPool | None = None
+) -> list[LeakDetector]:
+    """Build the configured detectors, in order, without those that the environment does not support."""
+    classes = [(registry.get("leak_detector", config.type), config) for config in configs]
+    return [
+        cls(config, environment, models)
+        for cls, config in classes
+        if all(isinstance(environment, capability) for capability in cls.requires)
+    ]
+
+
+def skipped_detectors(configs: Iterable[ComponentConfig], environment: ComponentConfig) -> list[str]:
+    """Return one sentence per detector that the configured environment does not support."""
+    missing = {
+        config.type: missing_part(environment, registry.get("leak_detector", config.type).requires)
+        for config in configs
+    }
+    return [f"leak detector {name}: no {part}: this detector is skipped" for name, part in missing.items() if part]

@@ -20,8 +20,7 @@ from pathlib import Path
 from rl2f_core import registry
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Demonstrator, ScriptedHints
-from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.types import Task
 

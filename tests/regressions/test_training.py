@@ -23,6 +23,7 @@ from rl2f_core.config.stage import StageConfig
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.rollout.transcript import rollout_from_text
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
@@ -30,7 +31,6 @@ from rl2f_core.environments.verifiers import server
 from rl2f_core.environments.worlds.household.environment import Household
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.learning.learner.kl import divergence
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.methods.base import StepContext

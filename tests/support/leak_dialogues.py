@@ -9,8 +9,7 @@ from typing import Any
 from rl2f_core import registry
 from rl2f_core.dialogue.teachers.base import FeedbackRequest, Teacher
 from rl2f_core.environments.base import Environment
-from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.types import Hint, LeakReport, Turn
 

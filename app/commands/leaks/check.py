@@ -113,7 +113,7 @@ class LeakChecker:
 
     def _environment_key(self, name: str, settings: JsonObject) -> str:
         """Return the key of an environment, built if necessary."""
-        from rl2f_core.leaks.guard import make_detectors
+        from rl2f_core.leaks.base import make_detectors
 
         key = json.dumps([name, settings], sort_keys=True)
         if key not in self._environments:

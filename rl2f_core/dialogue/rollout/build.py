@@ -12,10 +12,10 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.run import BaseRun
 from rl2f_core.dialogue.rollout.engine import REFLECTOR, RolloutEngine
 from rl2f_core.dialogue.rollout.enumeration import system_message
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.rollout.ray_workers import RayBackend, RayRolloutEngine, RolloutWorkerGroup
 from rl2f_core.dialogue.teachers.base import Teacher
 from rl2f_core.environments.base import NO_VERDICT_HINT, Environment
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.models.backends.auto import resolve_backend
 from rl2f_core.models.backends.base import Backend
 from rl2f_core.models.backends.model_pool import ModelPool

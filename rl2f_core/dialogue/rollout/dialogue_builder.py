@@ -21,12 +21,12 @@ from rl2f_core.dialogue.rollout.enumeration import (
     with_probabilities,
 )
 from rl2f_core.dialogue.rollout.hint_information import measure_hints
+from rl2f_core.dialogue.rollout.leak_guard import ScreenedHint
 from rl2f_core.dialogue.rollout.prompting import PromptBuilder
 from rl2f_core.dialogue.rollout.request import RolloutRequest, turn_seed
 from rl2f_core.dialogue.rollout.rewards import charge_unfinished, turn_rewards
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.errors import DataError, shorten
-from rl2f_core.leaks.guard import ScreenedHint
 from rl2f_core.types import ActionChoice, Dialogue, FinishReason, Rollout, StopReason, TokenSequence, Turn, Verdict
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.dialogue.rollout.dialogue_builder import DialogueBuilder, build_turn, stop_reason
 from rl2f_core.dialogue.rollout.enumeration import reflection_prompt, replaced_reflection
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard, ScreenedHint
 from rl2f_core.dialogue.rollout.prompting import PromptBuilder, load_reprompt_template
 from rl2f_core.dialogue.rollout.request import RolloutRequest as RolloutRequest
 from rl2f_core.dialogue.rollout.request import StudentPolicy as StudentPolicy
@@ -35,7 +36,6 @@ from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.dialogue.teachers.misleading import is_misled
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
-from rl2f_core.leaks.guard import LeakGuard, ScreenedHint
 from rl2f_core.models.backends.base import Backend, Generation, GenerationRequest, PendingGeneration, SamplingParams
 from rl2f_core.models.backends.concurrency import CooperativeLock
 from rl2f_core.models.process_group import current_group

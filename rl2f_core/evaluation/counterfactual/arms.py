@@ -32,10 +32,10 @@ from rl2f_core.config.components import TeacherConfig
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.dialogue.rollout.build import build_control, build_teacher
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.errors import ConfigError, DataError, FieldValueError
 from rl2f_core.evaluation.counterfactual.fork_points import ForkPoint
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.types import Hint, LeakReport
 
 ArmHint = Literal["original", "edited", "empty", "contentless", "shuffled", "misleading", "teacher", "redacted"]

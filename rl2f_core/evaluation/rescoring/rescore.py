@@ -34,8 +34,7 @@ from rl2f_core.evaluation.rescoring.reward_changes import (
     group_changes,
     with_leak_penalties,
 )
-from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
 from rl2f_core.learning.methods.base import Method
 from rl2f_core.types import Hint, LeakReport, RewardTerm, Task, join_reply
 

@@ -20,8 +20,7 @@ from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.environments.base import Environment
 from rl2f_core.errors import DataError
-from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
 from rl2f_core.types import FrozenModel, JsonObject, LeakReport
 
 Split = Literal["dev", "test"]

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from rl2f_core import registry
 from rl2f_core.common.stats.intervals import Interval, auc
 from rl2f_core.config.fields import ComponentConfig
-from rl2f_core.leaks.base import run_cascade
+from rl2f_core.leaks.base import make_detectors, run_cascade
 from rl2f_core.leaks.benchmark.score import LeakItem, by_environment, query_of
-from rl2f_core.leaks.guard import make_detectors
 from rl2f_core.types import LeakReport
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from rl2f_core.dialogue.rollout.dialogue_builder import DialogueBuilder, build_turn, stop_reason
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.dialogue.rollout.leak_guard import ScreenedHint
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.environments.capabilities import Demonstrator
-from rl2f_core.leaks.guard import ScreenedHint
 from rl2f_core.learning.methods.base import DemonstrationSettings
 from rl2f_core.types import DEMONSTRATION, FinishReason, Rollout, StopReason
 

@@ -18,7 +18,7 @@ from rl2f_core.config.stage import StageConfig
 from rl2f_core.dialogue.rollout.build import build_backend, build_engine, load_reflector, with_teacher
 from rl2f_core.dialogue.rollout.engine import derive_seed
 from rl2f_core.errors import ConfigError, PreflightError
-from rl2f_core.leaks.guard import skipped_detectors
+from rl2f_core.leaks.base import skipped_detectors
 from rl2f_core.learning.learner.learner import Learner
 from rl2f_core.learning.methods.base import Method, StepContext
 from rl2f_core.learning.training.checkpoints import ADAPTER, Checkpoints

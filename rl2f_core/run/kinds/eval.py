@@ -42,7 +42,7 @@ class Eval(Kind[EvalRun]):
         """Evaluate and report; False if `context.stop` ended it early."""
         from rl2f_core.dialogue.rollout.build import build_backend, build_environment
         from rl2f_core.evaluation.evaluate import evaluate_run
-        from rl2f_core.leaks.guard import skipped_detectors
+        from rl2f_core.leaks.base import skipped_detectors
 
         context.progress.message(f"Loading {config.model.name} …")
         backend = build_backend(config, context.run_dir, context.progress)

@@ -18,8 +18,7 @@ from rl2f_core.config.loading import parse_config
 from rl2f_core.environments.base import Environment, new_task, wrap_answer
 from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
 from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber
-from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
 from rl2f_core.types import LeakReport, Task
 
 # -- text ------------------------------------------------------------------------------------------------------------

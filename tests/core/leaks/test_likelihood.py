@@ -12,8 +12,7 @@ from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.errors import ConfigError
-from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import make_detectors
+from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
 from rl2f_core.leaks.likelihood import LikelihoodDetector
 from rl2f_core.models.backends.model_pool import ModelPool
 

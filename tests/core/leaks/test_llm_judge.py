@@ -13,10 +13,10 @@ from leak_helpers import Oracle, arithmetic
 from openai_server import FakeEndpoint, Say, in_turn, serving
 
 from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.errors import ConfigError
-from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
-from rl2f_core.leaks.guard import LeakGuard, make_detectors
+from rl2f_core.leaks.base import LeakDetector, LeakQuery, make_detectors, run_cascade
 from rl2f_core.leaks.judge_output import Judgement, locate_quote, read_judgement
 from rl2f_core.leaks.llm_judge import LLMJudgeDetector
 from rl2f_core.leaks.mentions.features import FEATURES

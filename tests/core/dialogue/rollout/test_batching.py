@@ -18,9 +18,9 @@ from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, StudentPolicy
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.environments.base import Environment
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.models.backends import concurrency
 from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.fake import FakeBackend

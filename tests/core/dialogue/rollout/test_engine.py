@@ -13,12 +13,12 @@ from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed, turn_seed
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.dialogue.teachers.scripted import ScriptedTeacher
 from rl2f_core.environments.base import CONTENTLESS
 from rl2f_core.environments.puzzles.numbers.guess_number import GuessNumber
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.models.backends.base import Generation, GenerationRequest, SamplingParams
 from rl2f_core.models.backends.fake import FakeBackend, Script
 from rl2f_core.models.renderer import ChatRenderer

@@ -13,11 +13,11 @@ from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
 from rl2f_core.dialogue.rollout.hint_information import measure_hints
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.rollout.transcript import rollout_from_text
 from rl2f_core.dialogue.teachers.contentless import ContentlessTeacher
 from rl2f_core.dialogue.teachers.scripted import ScriptedTeacher
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, wrap_answer
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.models.renderer import ChatRenderer
 from rl2f_core.types import Dialogue, Hint, Task, Turn

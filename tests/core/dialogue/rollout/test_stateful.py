@@ -14,6 +14,7 @@ from rl2f_core.config.loading import parse_config
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.dialogue.rollout.build import build_engine, with_teacher
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.rollout.transcript import rollout_from_text
 from rl2f_core.environments.base import CONTENTLESS, wrap_answer
 from rl2f_core.environments.mixture import Mixture
@@ -23,7 +24,6 @@ from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
 from rl2f_core.evaluation.evaluate import EvaluationRunner, skipped_conditions, supported_conditions
 from rl2f_core.evaluation.rescoring import rescore
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.learning.methods.sft import SFT
 from rl2f_core.learning.training.demonstrations import demonstrate
 from rl2f_core.models.backends.fake import FakeBackend

@@ -16,13 +16,13 @@ from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.loading import load_config, parse_config
 from rl2f_core.config.rollout import RewardConfig
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.rollout.rewards import turn_rewards
 from rl2f_core.dialogue.teachers.base import FeedbackRequest, Teacher
 from rl2f_core.dialogue.teachers.shuffled import RecordedHints
 from rl2f_core.environments.base import CONTENTLESS, Environment, wrap_answer
 from rl2f_core.errors import ConfigError
-from rl2f_core.leaks.base import LeakQuery, run_cascade
-from rl2f_core.leaks.guard import LeakGuard, make_detectors
+from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
 from rl2f_core.leaks.synthetic.planting import KINDS, plant
 from rl2f_core.types import Dialogue, Hint, LeakReport, LeakType, RewardTerm, StopReason, Task, Turn, Verdict
 

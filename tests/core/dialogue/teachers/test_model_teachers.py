@@ -21,13 +21,13 @@ from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text, teacher_costs
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
+from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.dialogue.teachers.llm import LLMTeacher, Visibility
 from rl2f_core.dialogue.teachers.message_cleanup import to_feedback, whole_sentences
 from rl2f_core.dialogue.teachers.self_critique import SelfCritiqueTeacher, critique
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment, wrap_answer
 from rl2f_core.errors import ConfigError
-from rl2f_core.leaks.guard import LeakGuard
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.models.llms.base import Completion

@@ -10,10 +10,10 @@ from leak_helpers import arithmetic
 
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.leaks import LeaksConfig
+from rl2f_core.dialogue.rollout.leak_guard import MAX_REDACTIONS, REDACTED, LeakGuard
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.environments.base import CONTENTLESS, wrap_answer
-from rl2f_core.leaks.base import LeakDetector, LeakQuery
-from rl2f_core.leaks.guard import MAX_REDACTIONS, REDACTED, LeakGuard, make_detectors
+from rl2f_core.leaks.base import LeakDetector, LeakQuery, make_detectors
 from rl2f_core.types import Hint, LeakReport, Turn, Usage
 
 

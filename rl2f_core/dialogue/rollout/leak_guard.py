@@ -13,17 +13,14 @@ requires it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from rl2f_core import registry
-from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.environments.base import Environment
-from rl2f_core.environments.capabilities import missing_part
-from rl2f_core.leaks.base import LeakDetector, LeakQuery, run_cascade
+from rl2f_core.leaks.base import LeakDetector, LeakQuery, make_detectors, run_cascade
 from rl2f_core.types import Hint, LeakReport, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -54,27 +51,6 @@ class ScreenedHint:
     def stop(self) -> StopReason | None:
         """Why the dialogue ends here; None if it continues."""
         return StopReason.DROPPED if self.drop else StopReason.FAILED if self.fail else None
-
-
-def make_detectors(
-    configs: Iterable[ComponentConfig], environment: Environment, models: ModelPool | None = None
-) -> list[LeakDetector]:
-    """Build the configured detectors, in order, without those that the environment does not support."""
-    classes = [(registry.get("leak_detector", config.type), config) for config in configs]
-    return [
-        cls(config, environment, models)
-        for cls, config in classes
-        if all(isinstance(environment, capability) for capability in cls.requires)
-    ]
-
-
-def skipped_detectors(configs: Iterable[ComponentConfig], environment: ComponentConfig) -> list[str]:
-    """Return one sentence per detector that the configured environment does not support."""
-    missing = {
-        config.type: missing_part(environment, registry.get("leak_detector", config.type).requires)
-        for config in configs
-    }
-    return [f"leak detector {name}: no {part}: this detector is skipped" for name, part in missing.items() if part]
 
 
 class LeakGuard:
