@@ -11,7 +11,7 @@ const plots = new Set();
 let loading = null;
 let drawing = Promise.resolve(); // figures are drawn one after the other, so that the first one is shown early
 
-function library(url) {
+export function library(url) {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = url;

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from app.components.component import Component
+from app.components.module import module_url, plotly_url
 
 
 class Replacement(dict[str, Any]):
@@ -28,7 +29,8 @@ class Address(Component):
     MODULE = "browser/address.js"
 
     def __init__(self, title: str, **options: Any) -> None:
-        super().__init__(visible="hidden", title=title, **options)
+        urls = {"charts": module_url("charts.js"), "library": plotly_url()}
+        super().__init__(visible="hidden", title=title, **(urls | options))
 
     def preprocess(self, payload: str | None) -> dict[str, str]:  # type: ignore[override]
         """Return the parameters of the query."""
