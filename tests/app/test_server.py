@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import signal
@@ -22,6 +23,7 @@ from stub_routes import QUEUE
 from typer.testing import CliRunner
 
 from app.cli import app as cli
+from app.commands.server.serve import listen
 from app.common.context import Context
 from app.common.example_runs import add_examples
 from app.common.urls import page_url
@@ -183,6 +185,26 @@ def test_a_taken_port_is_told_with_the_next_one() -> None:
         done = CliRunner().invoke(cli, ["serve", "--port", str(port)])
     assert done.exit_code == 2
     assert f"--port {port + 1}" in done.output
+
+
+def test_the_body_of_an_answer_does_not_wait_for_the_receipt_of_its_headers() -> None:
+    """Nagle's algorithm, which waits 40 ms, is off for accepted connections."""
+
+    async def no_delay() -> int:
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            option = (socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            accepted.set_result(writer.get_extra_info("socket").getsockopt(*option))
+            writer.close()
+
+        listener = listen("127.0.0.1", 0)
+        async with await asyncio.start_server(connected, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.close()
+            return await accepted
+
+    assert asyncio.run(no_delay())
 
 
 @pytest.mark.parametrize(

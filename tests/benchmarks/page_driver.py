@@ -170,12 +170,12 @@ class PageDriver:
         return self._result(self.tab.evaluate(f"() => bench.watch(() => {condition}, () => 0)"), condition)
 
     def change(self) -> float:
-        """Open the last loaded page from another one, by a click on a link to it that is added to the navigation."""
+        """Open the last loaded page by a click on a link to it, which is added to a page that was open for 2 s."""
         page, condition = self.loaded
         self.tab.wait_for_timeout(2 * PAUSE_MS)
         self.load_api() if page == "audit" else self.load_audit()
         self.loaded = page, condition
-        self.tab.wait_for_timeout(2 * PAUSE_MS)
+        self.tab.wait_for_timeout(8 * PAUSE_MS)
         self.tab.evaluate(
             """(address) => {
               const link = Object.assign(document.createElement("a"), { href: address, textContent: "measured" });

@@ -7,7 +7,7 @@
 const MAX_CHANGES = 25; // then the browser loads a page: Gradio keeps 1 to 2 MB of each page that was left
 const isPage = (url) => url.origin === location.origin && !url.hash
   && window.gradio_config.pages.some(([path]) => url.pathname === `/${path}`);
-const PAUSE_MS = 400; // after a page has opened, before the library of charts is loaded for the next one
+const PAUSE_MS = 1000; // after a page has opened, before what the next one needs is loaded
 const layouts = new Map(); // what Gradio mounts, by path; the pointer on a link requests it, and it holds until a restart
 let wanted = null; // the last address that was asked for
 let changes = 0;
@@ -109,7 +109,13 @@ export default function mount({ props, trigger, watch, signal }) {
     }
   });
   addEventListener("popstate", go, { signal });
-  const preload = () => signal.aborted || import(location.origin + props.charts).then((m) => m.library(props.library)).catch(() => {});
+  const preload = async () => {
+    if (signal.aborted) return;
+    import(location.origin + props.charts).then((module) => module.library(props.library)).catch(() => {});
+    for (const [path] of window.gradio_config.pages) {
+      if (!path.startsWith("_") && !signal.aborted) await layout({ pathname: `/${path}` });
+    }
+  };
   setTimeout(() => (window.requestIdleCallback ?? setTimeout)(preload), PAUSE_MS);
   setTimeout(go, 0); // props that are set while the component mounts are overwritten
 }
