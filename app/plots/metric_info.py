@@ -115,19 +115,13 @@ METRICS: dict[str, MetricInfo] = {
         "Planted leaks", "Leaks that the teacher leaky wrote.", "fraction of hints", "planted hints / hints"
     ),
     "planted_recall": _fraction(
-        "Recall on planted leaks",
-        "Planted leaks that a detector flagged.",
-        "fraction of planted hints",
-        "flagged planted hints / checked planted hints",
+        "Recall on planted leaks", "Flagged planted leaks.", "fraction of planted hints", "flagged / checked planted"
     ),
     "copied_answer_rate": _fraction(
         "Copied answers", "Correct after a hint that states the answer.", "fraction of attempts", "P(correct | stated)"
     ),
     "exported_copy_rate": _fraction(
-        "Copies in an export",
-        "Completions of an export after an unnoticed leak.",
-        "fraction of correct attempts",
-        "P(answer was stated | correct, no flagged leak before)",
+        "Copies in an export", "Exported after an unnoticed leak.", "fraction of attempts", "P(stated | exported)"
     ),
     "correct_abandoned_rate": _fraction(
         "Abandoned correct answers", "Incorrect after a correct one.", "fraction of attempts", "P(incorrect | correct)"
