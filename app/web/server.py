@@ -30,7 +30,7 @@ from app.web.theme import make_theme
 from rl2f_core.errors import RL2FError, shorten
 from rl2f_core.models.store.store import cache_dir
 
-QUEUE_POLL_SECONDS = 0.05
+QUEUE_POLL_SECONDS = 0.01
 """Poll interval of Gradio's empty queue; its default of 1 ms takes a tenth of a core in an idle server."""
 
 
@@ -112,6 +112,7 @@ def _add_pages(
         head=_stylesheet(),
     )
     blocks._queue.sleep_when_free = QUEUE_POLL_SECONDS
+    blocks._queue.progress_update_sleep_when_free = 10.0  # no page shows `gr.Progress`
     # no page shows a figure of Matplotlib, which Gradio imports with 40 MB at the first event
     gr.utils.MatplotlibBackendMananger = contextlib.nullcontext  # type: ignore[misc, assignment]
     # the queue must run events on the mounted app, not on the one that Gradio created before
