@@ -96,7 +96,7 @@ class DialogueSummary(Summary):
     task: str = ""
     """Id of the task."""
     bits_used: float | None = None
-    """Bits of hints that the next attempts respect; None if no hint has a known number of bits."""
+    """Bits of hints of which the next, different attempts respect all; None if no hint has a known number of bits."""
     tokens: int = 0
     """Sampled tokens; 0 if they are not stored."""
     time: float

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pydantic import ValidationError
@@ -107,10 +108,16 @@ def _is_readable(record: str, dialogue: Dialogue) -> bool:
         return False
 
 
+def _used_bits(before: Turn, after: Turn) -> float:
+    """Return the bits of a hint if the next attempt differs from the last one and agrees with all that the hint says."""
+    is_followed = before.hint_bits is not None and (after.bits_used or 0) >= before.hint_bits
+    return before.hint_bits or 0.0 if is_followed and after.attempt != before.attempt else 0.0
+
+
 def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:
     dialogue = event.dialogue
     advantages = [turn.advantage for turn in dialogue.turns if turn.advantage is not None]
-    used = [turn.bits_used for turn in dialogue.turns if turn.bits_used is not None]
+    used = [_used_bits(*pair) for pair in pairwise(dialogue.turns) if pair[1].bits_used is not None]
     checked = any(row["leak_checked"] for row in turns)
     return {
         **{name: getattr(dialogue, name) for name in ("group", "index", "policy", "seed", "solved_at", "reward")},

@@ -83,7 +83,7 @@ class DialogueFilter(FrozenModel):
     labeled: bool | None = None
     """Only dialogues with labeled hints, or only those without."""
     used_hints: bool = False
-    """Only dialogues in which an attempt respects information of the hint before it (`bits_used` > 0)."""
+    """Only dialogues in which an attempt changes and respects all information of the hint before it."""
     error: bool = False
     """Only dialogues that ended with an error."""
     group: Text = ""

@@ -20,7 +20,7 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.workspace import Workspace
 from rl2f_core.errors import DataError
 from rl2f_core.run.events import Event
-from rl2f_core.types import Hint, LeakReport, StopReason, Task, Verdict
+from rl2f_core.types import Hint, LeakReport, StopReason, Task, Turn, Verdict
 
 LEAKED = Hint(text="Es ist acht.", teacher="llm", leak=LeakReport(leaked=True, detector="exact", span=(7, 11)))
 UNCHECKED = Hint(text="Higher, Ångström!", teacher="llm")
@@ -213,18 +213,31 @@ def test_dialogues_are_ordered_by_the_columns_of_the_table_and_none_is_lost(own:
     db, workspace = own
     used = turn(1, right=True).model_copy(update={"bits_used": 1.5})
     unused = turn(1).model_copy(update={"bits_used": 0.0})
+    hinted = turn(0).model_copy(update={"hint_bits": 1.5})
     stored_run(
         db, workspace,
-        [dialogue(1, index=0, turns=[turn(0)]), dialogue(1, index=1, turns=[turn(0), used], seed=-(2**62)),
-         dialogue(1, index=2, turns=[turn(0), unused, turn(2)])],
+        [dialogue(1, index=0, turns=[turn(0)]), dialogue(1, index=1, turns=[hinted, used], seed=-(2**62)),
+         dialogue(1, index=2, turns=[hinted, unused, turn(2)])],
     )  # fmt: skip
     expected = {"bits": [0, 2, 1], "-bits": [1, 2, 0], "solved": [1, 0, 2], "-turns": [2, 1, 0], "seed": [1, 0, 2]}
     for name, wanted in expected.items():
         pages = walk(db, DialogueFilter(order=name), 2)
         assert [row - 1 for page in pages for row in page] == wanted, name
-    assert [row.index for row in dialogues.page(db, DialogueFilter(used_hints=True)).rows] == [1]
     (row,) = dialogues.page(db, DialogueFilter(used_hints=True)).rows
-    assert row.task and row.bits_used == 1.5 and row.tokens == 2 * len(used.token_ids)
+    assert (row.index, row.bits_used, row.tokens) == (1, 1.5, 2 * len(used.token_ids)) and row.task
+
+
+def test_a_hint_is_used_if_the_next_attempt_differs_and_respects_all_of_it(own: tuple[Database, Workspace]) -> None:
+    """A repeated attempt keeps what a hint confirms; one that respects half of the hint may do so by chance."""
+    db, workspace = own
+    first = turn(0).model_copy(update={"attempt": "A B B A", "hint_bits": 2.0})
+
+    def next_attempt(text: str, bits: float) -> Turn:
+        return turn(1).model_copy(update={"attempt": text, "bits_used": bits})
+
+    nexts = [next_attempt("A B B A", 2.0), next_attempt("A C B B", 1.0), next_attempt("A C C A", 2.0)]
+    stored_run(db, workspace, [dialogue(1, index=i, turns=[first, after]) for i, after in enumerate(nexts)])
+    assert [row.index for row in dialogues.page(db, DialogueFilter(used_hints=True)).rows] == [2]
 
 
 def test_new_dialogues_do_not_shift_the_pages_of_a_reader(own: tuple[Database, Workspace]) -> None:
