@@ -86,10 +86,22 @@ function closeMenus(keeps = () => false) {
     menu.open = false;
   }
 }
+/** Close Gradio's accordions that cover the page, but the one that contains `target`. */
+function closePanels(target) {
+  for (const head of document.querySelectorAll(".rl-panel > .label-wrap.open")) {
+    const covers = getComputedStyle(head.nextElementSibling).position === "absolute";
+    if (covers && !head.parentNode.contains(target)) head.click();
+  }
+}
 document.addEventListener("click", ({ target }) => {
   closeMenus((menu) => menu.contains(target) && !target.closest("a, button"));
+  closePanels(target);
 }, true);
-document.addEventListener("keydown", ({ key }) => { if (key === "Escape") closeMenus(); });
+document.addEventListener("keydown", ({ key }) => {
+  if (key !== "Escape") return;
+  closeMenus();
+  closePanels(null);
+});
 
 /** Ask before an action that cannot be undone. Resolves to whether the user agreed. */
 function agreed({ confirm, confirmLabel }) {

@@ -18,8 +18,8 @@ from rl2f_core.evaluation.formatting import number
 
 UNKNOWN = "unknown here"
 UNMEASURED = (
-    "Precision and recall are unknown: the detector has other settings or weights than the measured ones, and no hint "
-    "of this workspace is labeled."
+    "Precision and recall are unknown: the detector has other settings or weights than the measured ones, and no label "
+    "of this workspace decides about it."
 )
 ARMS = {"original": "hint as read", "redacted": "redacted"}
 CARD_NOTE = (
@@ -65,7 +65,7 @@ def card_summary(detector: str, card: DetectorCard | None) -> Element:
     """Return how far flags of a detector can be trusted in one line, with its table folded below."""
     parts: list[Node] = [f"{detector}: "]
     if card is None:
-        parts.append(UNKNOWN)
+        parts.append("not a detector of this version, so its precision and recall are unknown")
     else:
         *sets, labels = card.rows
         measured = next((row for row in sets if row.precision.value is not None), sets[0])

@@ -105,7 +105,10 @@ class _Page:
         self.header = View(elem_id="dl-header")
         with gr.Accordion("Filters", elem_id="dl-filters") as self.filters_box, gr.Row():
             self.filters = {name: _field(name) for name in MAIN_FILTERS}
-            with gr.Accordion("More filters", open=False, elem_id="dl-more") as self.more, gr.Row():
+            with (
+                gr.Accordion("More filters", open=False, elem_id="dl-more", elem_classes="rl-panel") as self.more,
+                gr.Row(),
+            ):
                 self.filters |= {name: _field(name) for name in MORE_FILTERS}
             self.clear = gr.Button("Clear", size="sm", min_width=60, elem_id="dl-clear")
         self.notice = View(elem_id="dl-notice")

@@ -35,6 +35,10 @@ TASK_LIMITS = ("max_new_tokens", "max_seq_len")
 UNLIMITED = 1e9
 """Bounds from here on are not shown."""
 
+NO_SOLUTIONS = "Without a column of solutions, scripted hints have no content: choose a model teacher in the form."
+WRITES_OWN_HINTS = ("llm", "self_critique", "human")
+"""Teachers whose hints need no column of solutions."""
+
 
 @dataclasses.dataclass
 class Draft:
@@ -44,7 +48,7 @@ class Draft:
     """`RunForm` of the kind."""
     choices: dict[str, list[Option]] = dataclasses.field(default_factory=dict)
     key: str = ""
-    """Preset or clone where it started, e.g. `preset:quickstart`."""
+    """Where it started: preset, clone or evaluated checkpoint, e.g. `preset:quickstart`."""
     parent: int | None = None
     start: FormState | None = None
     checked: FormState | None = None
@@ -104,6 +108,11 @@ class Draft:
         """Return the keys whose values differ from those of the preset or the cloned run, with their values."""
         before = flatten((self.start.data if self.start else None) or {})
         return {key: value for key, value in flatten(self.data).items() if before.get(key, self) != value}
+
+    def open_warnings(self) -> list[str]:
+        """Return the warnings that still hold for the chosen teacher."""
+        teacher = self.get(("teacher", "type")) or self.get(("teacher",))
+        return [text for text in self.warnings if text != NO_SOLUTIONS or teacher not in WRITES_OWN_HINTS]
 
     def leave_task(self, name: str, warnings: Sequence[str] = ()) -> None:
         """Drop what belongs to the task of the preset: name, comments, its teacher and limits of tokens."""

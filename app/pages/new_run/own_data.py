@@ -17,7 +17,7 @@ from app.endpoints.own_data import DataCheck, Meaning, OwnDataEndpoints
 from app.endpoints.studio import Studio
 from app.forms.own_data import store
 from app.pages._events import FAST, QUEUED, EventOptions, Updates, handler
-from app.pages.new_run.draft import Draft
+from app.pages.new_run.draft import NO_SOLUTIONS, Draft
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -33,7 +33,6 @@ CHECKERS = [
     ("unit tests (column tests)", "unit_tests"),
     ("judge: a model at an endpoint", "judge"),
 ]
-NO_SOLUTIONS = "Without a column of solutions, scripted hints have no content: choose a model teacher in the form."
 NO_COLUMN = ("–", "")
 IN_YAML = re.compile(r"Name it: environment\.columns: \{(\w+): [^}]*\}")
 """How an error names a column for the YAML; the card has a menu for it."""

@@ -189,7 +189,7 @@ class _Page:
         if state is None:  # the address named nothing that can be opened
             return []
         judged = None if show.is_outdated(draft.judged, state) else draft.judged
-        return show.summary(state, self._estimate(draft), draft.changes(), draft.warnings, judged)
+        return show.summary(state, self._estimate(draft), draft.changes(), draft.open_warnings(), judged)
 
     def _estimate(self, draft: Draft) -> Estimate | None:
         """Return the size of the draft's run; the pace of a model is read once."""
@@ -230,9 +230,16 @@ class _Page:
     # -- where the form starts -------------------------------------------------------------------------------------
     def _open(self, draft: Draft, query: dict[str, str], stored: JsonObject) -> Updates:
         number, name = query.get("clone"), query.get("preset") or DEFAULT_PRESET
-        text = self.launch.clone_run(int(number)) if number else self.launch.get_preset(name)
-        draft.parent = int(number) if number else None
-        start = self._begin(draft, f"clone:{number}" if number else f"preset:{name}", text)
+        run, _, checkpoint = query.get("evaluate", "").partition(":")
+        if checkpoint:
+            key, text = f"evaluate:{run}:{checkpoint}", self.studio.run.draft_evaluation(int(run), checkpoint)
+        elif number:
+            key, text = f"clone:{number}", self.launch.clone_run(int(number))
+        else:
+            key, text = f"preset:{name}", self.launch.get_preset(name)
+        parent = run if checkpoint else number
+        draft.parent = int(parent) if parent else None
+        start = self._begin(draft, key, text)
         found = stored.get(draft.key) or {}
         was = found.get("yaml")
         back = None
@@ -240,7 +247,7 @@ class _Page:
             self._set_checked(draft, self.launch.form_of_yaml(was), was)
             back = show.restored(found.get("time") or time())
         presets = [*self.launch.list_presets(), *self.launch.list_study_presets()]
-        chosen = None if number else name
+        chosen = None if parent else name
         variants = show.variant_choices(presets, chosen)
         listed = [(show.clone_label(run), str(run.id)) for run in self.studio.runs.list_runs(limit=CLONES).rows]
         if number and number not in [value for _, value in listed]:
@@ -253,7 +260,7 @@ class _Page:
             self.preset: gr.update(choices=show.preset_choices(presets, chosen), value=chosen),
             self.variant: gr.update(choices=variants, value=chosen if variants else None, visible=bool(variants)),
             self.clone: gr.update(choices=listed, value=number),
-            self.source: show.about(presets, chosen, draft.parent),
+            self.source: show.about(presets, chosen, draft.parent, checkpoint),
             self.notice: back,
             self.body: gr.update(visible=True),
             self.timer: gr.update(active=draft.preflight is not None),

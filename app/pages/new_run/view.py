@@ -69,10 +69,11 @@ def clone_label(run: RunRow) -> str:
     return f"#{run.id} {run.name} · {run.environment} · {run.status}"
 
 
-def about(presets: list[PresetInfo], preset: str | None, clone: int | None) -> Element:
-    """Return what the form started from: the description of a preset, or a link to the cloned run."""
-    if clone is not None:
-        return note("A copy of ", el("a", f"run {clone}", href=page_url("run", run=clone)), ".")
+def about(presets: list[PresetInfo], preset: str | None, parent: int | None, checkpoint: str = "") -> Element:
+    """Return what the form started from: a preset's description, or a link to the cloned or evaluated run."""
+    if parent is not None:
+        what = f"An evaluation of checkpoint {checkpoint} of " if checkpoint else "A copy of "
+        return note(what, el("a", f"run {parent}", href=page_url("run", run=parent)), ".")
     return note(*words(next((item.description for item in presets if item.name == preset), "")))
 
 

@@ -364,8 +364,6 @@ class RunPage:
                 return {self.address: "/", self.timer: gr.Timer(active=False)}
             case "open":
                 return {self.address: page_url("dialogues", run=run_id, dialogue=data["event"])}
-            case "evaluate":
-                endpoints.evaluate_checkpoint(run_id, data["checkpoint"])
             case "serve":
                 self.studio.chat.serve_checkpoint(run_id, data["checkpoint"])
             case "stop_serving":

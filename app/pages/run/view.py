@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -159,8 +160,9 @@ def _notices(details: RunDetails, active: bool) -> Iterable[Node]:
     if active and status != "queued":
         yield progress(run.done, run.total)
     if status == "stopping":
-        what = f"the current step of {run.phase}" if run.phase else "the current step"
-        text = f"Stopping: waits until {what} has ended and is saved. Abort stops immediately, without saving."
+        what = f"the current step of {run.phase} has ended and is saved"
+        what = "the model is loaded" if run.phase in ("", "starting") else what
+        text = f"Stopping: waits until {what}. Abort stops immediately, without saving."
         yield el("div.rl-alert", text)
     if status == "queued":
         start = "The queue is paused: resume it to start." if details.queue_paused else "Starts automatically."
@@ -244,12 +246,17 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
     if not memory.served:
         return None
     texts = {"models": ", ".join(memory.served), "address": memory.url or "", "API key": api_key or ""}
-    copy = {text: action("Copy", "copy", style="rl-small", text=text) for text in texts.values()}
+    body = json.dumps({"model": memory.served[0], "messages": [{"role": "user", "content": "Hello"}]})
+    request = f"{memory.url}/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+    if api_key:
+        texts["request"] = f"curl {request} -H 'Authorization: Bearer {api_key}'"
     rows = [
-        el("tr", el("th", name, scope="row"), el("td.rl-mono", text), el("td", copy[text]))
+        el("tr", el("th", name, scope="row"), el("td.rl-mono", "curl …/completions" if name == "request" else text),
+           el("td", action("Copy", "copy", style="rl-small", text=text)))
         for name, text in texts.items()
-    ]
-    use = f"{memory.requests} requests · {(memory.bytes or 0) / 1e6:,.0f} MB of memory"
+    ]  # fmt: skip
+    requests = f"{memory.requests} request{'' if memory.requests == 1 else 's'}"
+    use = f"{requests} · {(memory.bytes or 0) / 1e6:,.0f} MB of memory"
     stop = None if read_only else action("Stop serving", "stop_serving", style="rl-small")
     return el(
         "section.rl-stack",
@@ -282,9 +289,8 @@ def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -
 
 def _checkpoint_uses(run: int, row: RunCheckpoint, read_only: bool) -> list[Element]:
     """Return the actions that need the adapter of a checkpoint."""
-    title = "Queue an evaluation"
     return [
-        action("Evaluate", "evaluate", style="rl-small", title=title, disabled=read_only, checkpoint=row.name),
+        el("a.rl-button.rl-small", "Evaluate", href=page_url("new", evaluate=f"{run}:{row.name}")),
         el("a.rl-button.rl-small", "Chat", href=page_url("chat", checkpoints=f"{run}:{row.name}")),
         _export_menu(run, row, read_only),
         _serve_menu(run, row, read_only),

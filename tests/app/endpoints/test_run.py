@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import replay_data
+import yaml
 from json_endpoints import JsonEndpoints
 from run_data import BEGAN, GROUPS, SIZE, STEPS, add_run, dialogue
 
@@ -236,6 +237,9 @@ def test_an_evaluation_of_a_checkpoint_is_queued(single: RunEndpoints, context: 
     assert (queued.kind, queued.status, queued.parent) == ("eval", "queued", 1)
     assert queued.name == made["name"] == "eval small rl-6" and made["url"] == f"/run?run={queued.id}"
     assert single.get_run(1)["children"][0]["id"] == queued.id
+    adapters = {"base": None, "rl@6": str(folder)}
+    draft = yaml.safe_load(single.draft_evaluation(1, "rl@6"))
+    assert (draft["kind"], draft["name"], draft["adapters"]) == ("eval", "eval small rl-6", adapters)
     for name in ("rl@7", "../../1-small", "/etc/passwd", ""):
         with pytest.raises(NotFoundError) as caught:
             single.evaluate_checkpoint(1, name)

@@ -135,11 +135,12 @@ def test_checkpoints_have_their_actions_and_the_overview_lists_the_newest(endpoi
     assert row[1]["data-key"] == "rl@6"
     models = ["Merged model (safetensors)", "Adapter (PEFT)", "GGUF f16", "GGUF q8_0"]
     assert [text(each) for each in elements(row, "button") + elements(row, "a")] == [
-        "Evaluate", *models, "Serve in the studio", "rl2f serve-model 1@rl@6", "Copy hash", "Chat", "Dialogues of rl",
+        *models, "Serve in the studio", "rl2f serve-model 1@rl@6", "Copy hash", "Evaluate", "Chat", "Dialogues of rl",
     ]  # fmt: skip
     (serve,) = [each[1] for each in elements(row, "button") if each[1].get("data-text") == "rl2f serve-model 1@rl@6"]
     assert serve["data-action"] == "copy"
-    assert [link[1]["href"] for link in elements(row, "a")] == ["/chat?checkpoints=1:rl@6", "/exports?run=1&stage=rl"]
+    links = ["/new?evaluate=1:rl@6", "/chat?checkpoints=1:rl@6", "/exports?run=1&stage=rl"]
+    assert [link[1]["href"] for link in elements(row, "a")] == links
     asked = [each[1] for each in elements(row, "button") if each[1].get("data-action") == "export_model"]
     assert {each["data-checkpoint"] for each in asked} == {"rl@6"}
     assert [each["data-format"] for each in asked] == ["safetensors", "peft", "gguf-f16", "gguf-q8_0"]
