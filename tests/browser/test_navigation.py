@@ -129,6 +129,18 @@ def test_escape_closes_a_menu_and_returns_the_focus(visit: Any) -> None:
     expect(menu.locator("summary")).to_be_focused()
 
 
+def test_the_panel_of_filters_closes_on_escape_and_on_a_click_elsewhere(visit: Any) -> None:
+    page = visit("/dialogues?all=1")
+    panel = page.locator("#dl-more")
+    field = panel.get_by_label("task", exact=True)
+    for leave in (lambda: page.keyboard.press("Escape"), lambda: page.locator("#dl-header h1").click()):
+        panel.get_by_role("button", name="More filters").click()
+        field.click()
+        expect(field).to_be_visible()
+        leave()
+        expect(field).not_to_be_visible()
+
+
 def test_selects_and_comboboxes_look_alike(visit: Any) -> None:
     page = visit("/new?preset=quickstart")
     page.locator("#nr-form select.rl-field").first.wait_for()

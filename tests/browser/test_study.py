@@ -53,3 +53,7 @@ def test_a_study_is_started_stopped_and_resumed_as_one_and_its_report_is_shown(
     expect(row).to_contain_text("rl2f 0 1 − contentless 0 1")
     row.get_by_role("link", name="1").first.click()
     page.wait_for_url(f"**/dialogues?run={parts['rl2f-seed-1'].id}&phase=evaluation&checkpoint=rl2f@3&condition=hints")
+    page.goto(f"{server.url}/compare")
+    page.get_by_role("combobox", name="Study", exact=True).click()
+    page.get_by_role("option", name="tiny").click()
+    expect(page.locator("#compare-evaluations table").first).to_be_visible(timeout=WAIT)

@@ -15,6 +15,7 @@ from app.forms.estimate import Estimate, Pace, estimate, size
 from app.forms.preflight import PreflightState, PreflightVerdict
 from app.forms.yaml_text import read
 from app.pages.new_run.draft import (
+    NO_SOLUTIONS,
     Draft,
     bounds,
     option_of,
@@ -224,6 +225,17 @@ def test_warnings_size_and_a_failed_preflight_stand_beside_the_start(draft: Draf
     )
     shown = str(summary(checked(draft), judged=judged))
     assert "not worth starting" in shown and "ready" not in shown
+
+
+@pytest.mark.parametrize(("teacher", "warned"), [(None, True), ("scripted", True), ({"type": "leaky"}, True),
+                                                 ("llm", False), ({"type": "llm"}, False)])  # fmt: skip
+def test_the_warning_about_hints_without_solutions_goes_with_a_model_teacher(
+    draft: Draft, teacher: object, warned: bool
+) -> None:
+    draft.warnings = ["3 bad rows are left out.", NO_SOLUTIONS]
+    draft.data = {**draft.data, "teacher": teacher}
+    assert (NO_SOLUTIONS in draft.open_warnings()) == warned
+    assert "3 bad rows are left out." in draft.open_warnings()
 
 
 def test_the_size_counts_dialogues_of_steps_and_evaluations(draft: Draft) -> None:
