@@ -1,6 +1,7 @@
 /* What the browser changes in a replay without the server: the current turn, folded parts, and the font of texts. */
 const PREFERENCES = "rl2f.preferences";
 const preferences = () => JSON.parse(localStorage.getItem(PREFERENCES) ?? "{}") ?? {};
+const SETTLE_MS = 1500; // the page lays out its panes after a dialogue has opened
 const current = () => document.querySelector(".dv-turn[data-current]");
 
 /** Make a turn the current one, in the address too. */
@@ -11,7 +12,13 @@ function show(turn) {
   last?.removeAttribute("aria-current");
   turn.setAttribute("data-current", "");
   turn.setAttribute("aria-current", "true");
-  if (last || turn.dataset.turn !== "0") turn.scrollIntoView({ block: "nearest" });
+  const scroll = () => turn.scrollIntoView({ block: "nearest" });
+  if (last) scroll();
+  else if (turn.dataset.turn !== "0") {
+    const sizes = new ResizeObserver(scroll); // calls it at once, too
+    for (const box of [turn.closest(".dv"), turn.closest("#dl-pane")]) if (box) sizes.observe(box);
+    setTimeout(() => sizes.disconnect(), SETTLE_MS);
+  }
   if (last) history.replaceState(history.state, "", location.href.replace(/([?&]turn=)\d+/, `$1${turn.dataset.turn}`));
 }
 

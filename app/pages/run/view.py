@@ -32,7 +32,7 @@ MODEL_FORMATS = {
     "gguf-q8_0": "GGUF q8_0",
 }
 """Formats in the menu of a checkpoint; `rl2f models export` has more."""
-NO_FILES = "record only: its files were not kept"
+NO_FILES = "its files were not kept"
 ABORT = "Stops immediately. Progress since the last saved state is lost."
 
 
