@@ -29,6 +29,8 @@ SHOULD_BE_EQUAL = {
 """What runs have in common if their results are to be compared → pattern of its settings."""
 MISSING = "–"
 """Text for a missing configuration key."""
+SEED = re.compile(r"[\s._-]*seed[\s._-]*\d+$")
+"""The seed in the name of a run, such as `-seed-0`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def _mean_line(
     support = (0.0, 1.0) if metric_info(name).format == "share" else None
     xs = [math.fsum(run[key][0] for run in points) / len(points) for key in shared]
     means = [t_interval([run[key][1] for run in points], support) for key in shared]
-    label = f"{group[0].name} ×{len(group)}"
+    label = f"{SEED.sub('', group[0].name)} ×{len(group)}"
     return Line(label, xs, [mean.value for mean in means], style.color, low=[mean.low for mean in means],
                 high=[mean.high for mean in means], dash=style.dash,
                 at=[[group[0].id, stage, step, f"{stage} step {step}"] for stage, step in shared])  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,8 @@ def test_seeds_of_one_configuration_become_their_mean_with_a_t_interval() -> Non
     assert chart is not None
     merged, alone = [trace for trace in chart.figure["data"] if trace["meta"] == "line"]
     assert merged["y"] == pytest.approx([0.3, 0.6]) and merged["name"] == "small ×2" and alone["y"] == [0.9]
+    named = overlay([replace(m, name=f"rl2f-seed-{m.id}") for m in held[:2]], "reward", "step", 0.0, merge=True)
+    assert named is not None and "rl2f ×2" in [trace.get("name") for trace in named.figure["data"]]
     (band,) = [trace for trace in chart.figure["data"] if trace["meta"] == "band"]
     half = 12.7062 * 0.141421 / 2**0.5  # t(.975, 1) · s / √2
     assert (band["y"][-1], band["y"][0]) == pytest.approx((0.3 - half, 0.3 + half), rel=1e-4)
