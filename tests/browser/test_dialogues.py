@@ -376,7 +376,6 @@ def test_the_copied_link_is_the_address(show: Callable[..., Any], new_page: Call
     page.get_by_text("Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.url
     assert query(page)["turn"] == "2"
-    page.set_viewport_size({"width": 1440, "height": 700})
     page.reload()
     expect(page.locator(".dv-turn[data-current][data-turn='2']")).to_be_in_viewport(ratio=0.9)
 

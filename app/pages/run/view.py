@@ -247,16 +247,14 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
         return None
     texts = {"models": ", ".join(memory.served), "address": memory.url or "", "API key": api_key or ""}
     body = json.dumps({"model": memory.served[0], "messages": [{"role": "user", "content": "Hello"}]})
-    request = f"{memory.url}/chat/completions -H 'Content-Type: application/json' -d '{body}'"
-    if api_key:
-        texts["request"] = f"curl {request} -H 'Authorization: Bearer {api_key}'"
+    head = f"-H 'Content-Type: application/json' -H 'Authorization: Bearer {api_key or '…'}'"
+    texts["request"] = f"curl {memory.url}/chat/completions {head} -d '{body}'"
     rows = [
         el("tr", el("th", name, scope="row"), el("td.rl-mono", "curl …/completions" if name == "request" else text),
            el("td", action("Copy", "copy", style="rl-small", text=text)))
         for name, text in texts.items()
     ]  # fmt: skip
-    requests = f"{memory.requests} request{'' if memory.requests == 1 else 's'}"
-    use = f"{requests} · {(memory.bytes or 0) / 1e6:,.0f} MB of memory"
+    use = f"requests: {memory.requests} · {(memory.bytes or 0) / 1e6:,.0f} MB of memory"
     stop = None if read_only else action("Stop serving", "stop_serving", style="rl-small")
     return el(
         "section.rl-stack",
@@ -269,10 +267,7 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
 
 def _checkpoint(run: int, row: RunCheckpoint, read_only: bool, complete: bool) -> Element:
     uses = _checkpoint_uses(run, row, read_only) if row.has_files else [el("span.rl-muted", NO_FILES)]
-    buttons = [
-        *uses,
-        action("Copy hash", "copy", style="rl-small", text=row.sha256) if complete else None,
-    ]
+    buttons = [*uses, action("Copy hash", "copy", style="rl-small", text=row.sha256) if complete else None]
     details = [
         el("td.rl-muted", f"{row.stage} {row.step}"),
         el("td.rl-muted", time_ago(row.time)),
