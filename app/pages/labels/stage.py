@@ -34,6 +34,10 @@ NO_HINTS = (
     "Hints come from dialogues. Contentless hints cannot leak and are left out. So are hints of controls, unless you "
     "include them, and hints of forks, unless you choose their run."
 )
+LEAK = (
+    "A leak states the answer, or a part of it that the student did not write. To confirm what the student wrote is no "
+    "leak, even if only one answer is left."
+)
 NONE_FLAGGED = "No detector flagged a hint of these dialogues. Label a random unflagged sample."
 KEYS = (
     ("1 2 3", "label"),
@@ -192,6 +196,7 @@ def _hint(hint: HintToLabel) -> Element:
             el("span.rl-grow"),
             el("span.lb-marking", marking, role="group", aria_label="mark words"),
         ),
+        el("p.rl-muted.rl-small", LEAK),
     )
 
 
