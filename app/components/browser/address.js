@@ -8,7 +8,7 @@ const MAX_CHANGES = 25; // then the browser loads a page: Gradio keeps 1 to 2 MB
 const isPage = (url) => url.origin === location.origin && !url.hash
   && window.gradio_config.pages.some(([path]) => url.pathname === `/${path}`);
 const PAUSE_MS = 1000; // after a page has opened, before what the next one needs is loaded
-const layouts = new Map(); // what Gradio mounts, by path; the pointer on a link requests it, and it holds until a restart
+const layouts = new Map(); // what Gradio mounts, by path, until the server restarts
 let wanted = null; // the last address that was asked for
 let changes = 0;
 let opens = false; // Gradio mounts a page and reads gradio_config and the path: then the browser loads the next one
