@@ -174,6 +174,7 @@ def test_smollm2_as_local_and_endpoint_teacher(through: str, real_home: Path, tm
             backend = HFBackend(HFBackend.Config(), ModelConfig(name="smollm2-135m", device="cpu"))
             endpoint = stack.enter_context(serving(over(backend)))
             teacher = endpoint_teacher(endpoint, max_new_tokens=48)
+            teacher["llm"] |= {"read_timeout": 600.0, "total_timeout": 900.0}  # it replies to one request at a time
         run, said = train(tmp_path, **REAL, teacher=teacher)
     print(next(line for line in said.splitlines() if line.startswith("Teacher:")))
     hints = hints_of_the_teacher(run)

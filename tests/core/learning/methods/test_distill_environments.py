@@ -73,6 +73,4 @@ def test_every_environment_gives_verified_rows_from_its_worked_solutions_or_says
         assert environment.verify(row.task, row.attempts[0]).correct and len(row.attempts[0]) > 30
     metrics = [e.values for e in read_events(run_dir.events_path) if isinstance(e, MetricEvent)]
     assert [values.get("distill/acceptance_rate") for values in metrics] == [1.0, None]
-    assert {name for name in metrics[1] if name.startswith("tasks/")} == {
-        f"tasks/{part}" for part in environment.sub_environments
-    }
+    assert metrics[1]["tokens/demonstrated"] > 0 and "reward" not in metrics[1]  # nothing measures the student
