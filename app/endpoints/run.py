@@ -26,6 +26,7 @@ from jobs.db.queries import dialogues, metrics, notes, outcomes, runs
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.worker.status_files import LOG
 from rl2f_core.config.loading import dump_yaml
+from rl2f_core.config.run import BaseRun
 from rl2f_core.dialogue.metrics.teacher_costs import add_costs, costs_text
 from rl2f_core.errors import DataError
 from rl2f_core.types import FrozenModel, JsonObject
@@ -229,18 +230,21 @@ class RunEndpoints(RunDataEndpoints):
     @endpoint("run")
     def evaluate_checkpoint(self, run: RunOrOldId, checkpoint: Checkpoint) -> QueuedRun:
         """Queue an evaluation of one checkpoint of a run."""
-        return self._queue(self.draft_evaluation(run, checkpoint), run)
+        return self._queue(self._evaluation(run, checkpoint), run)
 
     @endpoint("read")
     def draft_evaluation(self, run: RunOrOldId, checkpoint: Checkpoint) -> str:
         """Return the YAML of an evaluation of one checkpoint; pass `run` as `parent` to `launch_run`."""
+        return dump_yaml(self._evaluation(run, checkpoint))
+
+    def _evaluation(self, run: int, checkpoint: str) -> BaseRun:
         from rl2f_core.run.kinds.eval import eval_config
 
         row = runs.get(self._context.db, run)
         check_checkpoint(self._context.db, run, checkpoint)
         config = eval_config([(self._context.workspace.folder(row.folder), checkpoint)])
         name = _NOT_IN_RUN_NAMES.sub("-", f"eval {row.name} {checkpoint}")[:100]
-        return dump_yaml(config.model_copy(update={"name": name}))
+        return config.model_copy(update={"name": name})
 
     def _checkpoints(self, run: Run) -> list[RunCheckpoint]:
         stored, rows = self._folder(run).checkpoint_names(), runs.checkpoints(self._context.db, run.id)

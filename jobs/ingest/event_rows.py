@@ -110,8 +110,8 @@ def _is_readable(record: str, dialogue: Dialogue) -> bool:
 
 def _used_bits(before: Turn, after: Turn) -> float:
     """Return the bits of a hint if the next attempt differs from the last one and respects all of the hint."""
-    is_followed = before.hint_bits is not None and (after.bits_used or 0) >= before.hint_bits
-    return before.hint_bits or 0.0 if is_followed and after.attempt != before.attempt else 0.0
+    bits = before.hint_bits or 0.0
+    return bits if (after.bits_used or 0.0) >= bits and after.attempt != before.attempt else 0.0
 
 
 def _dialogue_row(event: DialogueEvent, turns: Sequence[Row]) -> Row:

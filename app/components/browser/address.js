@@ -15,22 +15,21 @@ let opens = false; // Gradio mounts a page and reads gradio_config and the path:
 
 const get = async (path) => {
   const answer = await fetch(path).catch(() => null);
-  return answer?.ok ? answer.text().catch(() => null) : null;
+  return answer?.ok ? answer.json().catch(() => null) : null;
 };
 
 async function layout({ pathname }) {
   if (!layouts.has(pathname)) layouts.set(pathname, get(`/config?page=${encodeURIComponent(pathname.slice(1))}`));
-  const text = await layouts.get(pathname);
-  if (!text) layouts.delete(pathname);
-  return text;
+  const found = await layouts.get(pathname);
+  if (!found) layouts.delete(pathname);
+  return found;
 }
 
 async function show(url, pushes) {
   wanted = url;
-  const [text, server] = await Promise.all([layout(url), get("/gradio_api/app_id")]);
+  const [found, server] = await Promise.all([layout(url), get("/gradio_api/app_id")]);
   if (wanted !== url) return;
-  const isSame = text && server && JSON.parse(server).app_id === window.gradio_config.app_id;
-  if (opens || !isSame || ++changes > MAX_CHANGES) {
+  if (opens || !found || server?.app_id !== window.gradio_config.app_id || ++changes > MAX_CHANGES) {
     if (pushes) location.assign(url);
     else location.reload();
     return;
@@ -40,7 +39,7 @@ async function show(url, pushes) {
   delete window.rlPage;
   const app = document.querySelector("gradio-app");
   const { parentNode, nextSibling } = app;
-  const config = JSON.parse(text);
+  const config = structuredClone(found); // Gradio changes it
   app.remove(); // unmounts the page
   app.replaceChildren(); // else an event that ends with its connection shows an error until the next page is mounted
   dispatchEvent(new Event("beforeunload")); // Gradio closes its connections

@@ -232,13 +232,14 @@ class _Page:
         number, name = query.get("clone"), query.get("preset") or DEFAULT_PRESET
         run, _, checkpoint = query.get("evaluate", "").partition(":")
         if checkpoint:
-            key, text = f"evaluate:{run}:{checkpoint}", self.studio.run.draft_evaluation(int(run), checkpoint)
+            key, parent = f"evaluate:{run}:{checkpoint}", int(run)
+            text = self.studio.run.draft_evaluation(parent, checkpoint)
         elif number:
-            key, text = f"clone:{number}", self.launch.clone_run(int(number))
+            key, parent = f"clone:{number}", int(number)
+            text = self.launch.clone_run(parent)
         else:
-            key, text = f"preset:{name}", self.launch.get_preset(name)
-        parent = run if checkpoint else number
-        draft.parent = int(parent) if parent else None
+            key, parent, text = f"preset:{name}", None, self.launch.get_preset(name)
+        draft.parent = parent
         start = self._begin(draft, key, text)
         found = stored.get(draft.key) or {}
         was = found.get("yaml")
@@ -260,7 +261,7 @@ class _Page:
             self.preset: gr.update(choices=show.preset_choices(presets, chosen), value=chosen),
             self.variant: gr.update(choices=variants, value=chosen if variants else None, visible=bool(variants)),
             self.clone: gr.update(choices=listed, value=number),
-            self.source: show.about(presets, chosen, draft.parent, checkpoint),
+            self.source: show.about(presets, chosen, parent, checkpoint),
             self.notice: back,
             self.body: gr.update(visible=True),
             self.timer: gr.update(active=draft.preflight is not None),

@@ -160,9 +160,9 @@ def _notices(details: RunDetails, active: bool) -> Iterable[Node]:
     if active and status != "queued":
         yield progress(run.done, run.total)
     if status == "stopping":
-        what = f"the current step of {run.phase} has ended and is saved"
-        what = "the model is loaded" if run.phase in ("", "starting") else what
-        text = f"Stopping: waits until {what}. Abort stops immediately, without saving."
+        steps = {"": "the current step", "starting": "the start"}
+        what = steps.get(run.phase or "", f"the current step of {run.phase}")
+        text = f"Stopping: waits until {what} has ended and is saved. Abort stops immediately, without saving."
         yield el("div.rl-alert", text)
     if status == "queued":
         start = "The queue is paused: resume it to start." if details.queue_paused else "Starts automatically."
@@ -250,7 +250,7 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
     head = f"-H 'Content-Type: application/json' -H 'Authorization: Bearer {api_key or '…'}'"
     texts["request"] = f"curl {memory.url}/chat/completions {head} -d '{body}'"
     rows = [
-        el("tr", el("th", name, scope="row"), el("td.rl-mono", "curl …/completions" if name == "request" else text),
+        el("tr", el("th", name, scope="row"), el("td.rl-mono", "curl …" if name == "request" else text),
            el("td", action("Copy", "copy", style="rl-small", text=text)))
         for name, text in texts.items()
     ]  # fmt: skip
