@@ -29,7 +29,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "cpu": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2},
 }
 """Sizes of the model with random weights, by device: 1.51 billion weights on a GPU."""
-BENCHMARK = {"cuda": "--repeats 3", "cpu": "--dialogues 8 --turns 2 --rows 4 --micro-rows 2 --repeats 1"}
+BENCHMARK = {
+    "cuda": "--repeats 3 --baselines sdpa",
+    "cpu": "--dialogues 8 --turns 2 --rows 4 --micro-rows 2 --repeats 1",
+}
 """Options of `tests.benchmarks`, by device."""
 SMALL = (
     "stages.0.steps=2 stages.1.steps=2 stages.0.tasks_per_step=4 preflight.num_tasks=1 preflight.samples_per_task=2 "
@@ -98,6 +101,14 @@ class Checks:
         """Update against TRL (`tests/benchmarks`)."""
         return self._benchmark("update")
 
+    def micro_batches(self) -> dict[str, Any]:
+        """Updates with micro-batches of several sizes, and the operations of one update."""
+        from rl2f_core.models.device import matmul_ceiling
+
+        backend = self._backend()
+        ceiling = matmul_ceiling(str(backend.dtype).removeprefix("torch."), self.device)
+        return self._updates(backend, 2 * ROWS[self.device], ceiling)
+
     def shape(self) -> dict[str, Any]:
         """Decode and update of a model of 1.5 billion random weights."""
         from rl2f_core.learning.hardware import measure
@@ -108,13 +119,7 @@ class Checks:
         found: dict[str, Any] = {"weights": sum(measure.weight_counts(backend.model)), "matmul_gflops": ceiling}
         found |= self._decode(backend)
         self.keep(found)
-        learner = measure.make_learner(backend)
-        measure.warm_up(lambda: self._update(learner, 0), backend.device)
-        rows, tokens = ROWS[self.device], TOKENS[self.device]
-        found["update"] = [measure.update_speed(learner, rows, tokens, n * tokens, 1) for n in (rows // 2, rows)]
-        for row in found["update"]:
-            row["of_matmul"] = row["gflops"] / ceiling
-        return found
+        return found | self._updates(backend, ROWS[self.device], ceiling)
 
     def decode(self) -> dict[str, Any]:
         """Decode after prompts of 64 tokens against plain `generate`, and the operations of some steps."""
@@ -210,6 +215,20 @@ class Checks:
         row = measure.update_speed(learner, rows, tokens, rows * tokens // 2, step, rate)
         return row["seconds"], row["loss"]
 
+    def _updates(self, backend: HFBackend, rows: int, ceiling: float) -> dict[str, Any]:
+        """Measure updates by the size of their micro-batches, and profile one."""
+        from rl2f_core.learning.hardware import measure
+
+        learner, tokens = measure.make_learner(backend), TOKENS[self.device]
+        update = partial(measure.update_speed, learner, rows, tokens)
+        found: list[dict[str, Any]] = []
+        for part in (8, 4, 2, 1):
+            measure.warm_up(partial(update, rows // part * tokens), backend.device, 5.0)
+            row = update(rows // part * tokens, 1)
+            found.append({**row, "of_matmul": row["gflops"] / ceiling})
+            self.keep({"update": found})
+        return {"update": found, "profile": profiled(partial(update, rows // 4 * tokens), self.device)}
+
     def _decode(self, backend: HFBackend) -> dict[str, Any]:
         """Measure decode and plain `generate` by turns, and profile decode."""
         from rl2f_core.learning.hardware import measure
@@ -274,19 +293,25 @@ def plain_generate(backend: HFBackend, batch: int, new_tokens: int) -> float:
 
 
 def profiled(work: Callable[[], object], device: str) -> dict[str, Any]:
-    """Return kernels, seconds on the host and on the GPU, and the ten most expensive operations of some work."""
+    """Return kernels, seconds on the host and on the GPU, and the most expensive operations of some work."""
     from torch.profiler import ProfilerActivity, profile
 
     gpu = [ProfilerActivity.CUDA] if device == "cuda" else []
     with profile(activities=[ProfilerActivity.CPU, *gpu]) as found:
         work()
     averages = found.key_averages()
-    top = sorted(averages, key=lambda row: row.self_cpu_time_total, reverse=True)[:10]
+
+    def top(name: str) -> dict[str, list[float]]:
+        """Return calls and seconds of the ten rows with the most time of one kind."""
+        rows = sorted(averages, key=lambda row: getattr(row, name, 0.0), reverse=True)[:10]
+        return {row.key[:80]: [row.count, round(getattr(row, name, 0.0) / 1e6, 4)] for row in rows}
+
     return {
         "launches": sum(row.count for row in averages if "LaunchKernel" in row.key or "GraphLaunch" in row.key),
         "host_seconds": sum(row.self_cpu_time_total for row in averages) / 1e6,
         "gpu_seconds": sum(getattr(row, "self_device_time_total", 0.0) for row in averages) / 1e6,
-        "top": {row.key: [row.count, round(row.self_cpu_time_total / 1e6, 4)] for row in top},
+        "top": top("self_cpu_time_total"),
+        "top_gpu": top("self_device_time_total"),
     }
 
 

@@ -4,7 +4,7 @@ The script needs torch, this source tree, and the parts of `prepare.py` if the m
 wheels of the bundle into a temporary directory, and nothing from the network. The parts of `parts.py` run one after
 another in the order of `PARTS`, each in a process of its own with a time limit. A result is stored when its part ends;
 a part that is ended at its limit keeps what it had measured. The results go to `DEVICE/COMMIT.json` in `--out`, by
-default `$OUT` or `data/results/gpu`. The exit code is 1 if a part failed.
+default `$OUT` or `data/results/gpu`, beside the other parts that the file has. The exit code is 1 if a part failed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
-    "machine": 60, "quickstart": 200, "rollout": 120, "update": 120, "shape": 100, "decode": 90, "resume": 90,
-    "adapters": 60, "bench": 120, "compile": 120,
+    "machine": 60, "quickstart": 200, "rollout": 120, "update": 120, "micro_batches": 60, "shape": 100, "decode": 90,
+    "resume": 90, "adapters": 60, "bench": 120, "compile": 120,
 }  # fmt: skip
 """Names of the parts in the order in which they run, with their limits in seconds on a GPU."""
 SLOWER = {"cuda": 1, "cpu": 5}
@@ -123,6 +123,9 @@ class Results:
         self.data["parts"][part] = {"ok": error is None, **result, "part_seconds": seconds}
         if part == "machine" and "name" in result:
             self.path = self.out / re.sub(r"[^a-z0-9]+", "-", result["name"].lower()).strip("-") / self.name
+            if self.path.is_file():  # an earlier call with other parts
+                earlier = json.loads(self.path.read_text(encoding="utf-8"))
+                self.data["parts"] = earlier["parts"] | self.data["parts"]
         self.data["seconds"] = round(time.monotonic() - self.start, 1)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")

@@ -114,6 +114,16 @@ def test_a_part_that_fails_or_is_too_slow_keeps_what_it_measured_and_the_next_on
     }
 
 
+def test_a_second_call_with_other_parts_keeps_the_first_ones(tmp_path: Path) -> None:
+    write = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+    for part, value in (("first", 1), ("second", 2), ("first", 3)):
+        results = run.Results(tmp_path / "out", "0123abcd99", device="cpu")
+        for name, text in (("machine", '{"name": "GPU"}'), (part, json.dumps({"value": value}))):
+            results.run(name, python(write, tmp_path / name, text), tmp_path / name, 30)
+    found = json.loads((tmp_path / "out" / "gpu" / "0123abc.json").read_text())["parts"]
+    assert {name: part.get("value") for name, part in found.items()} == {"machine": None, "first": 3, "second": 2}
+
+
 def make_wheel(path: Path) -> None:
     """Write a wheel of a package with one module."""
     name = "rl2f_gpu_probe-1.0"

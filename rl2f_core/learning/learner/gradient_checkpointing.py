@@ -8,6 +8,7 @@ arithmetic (Chen et al. 2016, arXiv 1604.06174) and stores one hidden state per 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,12 +16,17 @@ from typing import Literal
 
 import torch
 
+from rl2f_core.learning.learner.memory import total_memory
 from rl2f_core.learning.learner.policy_model import PolicyModel
 from rl2f_core.learning.learner.torch_compile import decoder_layers
 from rl2f_core.models.modeling.attention import CausalLM
 
 MEMORY_FRACTION = 0.6
 """Fraction of the free memory for the activations of one forward pass."""
+MICRO_BATCH_TOKENS = 4096, 65_536
+"""Fewest and most tokens of a micro-batch whose size is not configured; on a CPU it has the fewest."""
+MICRO_BATCH_MEMORY = 0.25
+"""Fraction of a GPU's memory for the activations of such a micro-batch."""
 Choice = Literal["auto", "always", "never"]
 
 
@@ -134,6 +140,20 @@ def estimate_bytes_per_token(model: CausalLM) -> float:
     layers = int(getattr(config, "num_hidden_layers", 0) or 0)
     width = next(model.parameters()).element_size()
     return float(layers * (8 * hidden + 4 * inner) * width)
+
+
+def default_micro_batch_tokens(model: CausalLM, device: torch.device) -> int:
+    """Return the tokens of a micro-batch whose size is not configured, a power of two.
+
+    A GPU waits for the host if micro-batches are small: an update of SmolLM2-135M on an H100 takes a quarter of the
+    time with 32,768 tokens instead of 4,096. The size depends only on the model and the device, so a resumed run
+    computes the same.
+    """
+    low, high = MICRO_BATCH_TOKENS
+    if device.type != "cuda":
+        return low
+    fitting = MICRO_BATCH_MEMORY * total_memory(device) / max(1.0, estimate_bytes_per_token(model))
+    return max(low, min(high, 2 ** int(math.log2(max(1.0, fitting)))))
 
 
 def free_bytes(device: torch.device) -> int:

@@ -20,6 +20,7 @@ from torch import nn
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.errors import RunError
 from rl2f_core.learning.learner.fsdp import full_tensor
+from rl2f_core.learning.learner.gradient_checkpointing import default_micro_batch_tokens
 from rl2f_core.learning.learner.importance_sampling import recompute_old_logprobs
 from rl2f_core.learning.learner.losses import LossConfig, LossNormalizers, loss
 from rl2f_core.learning.learner.micro_batch import (
@@ -36,6 +37,7 @@ from rl2f_core.learning.learner.trainable_adapter import TrainableAdapter
 from rl2f_core.learning.learner.value_head import value_loss
 from rl2f_core.learning.methods.advantages import compute_batch_advantages
 from rl2f_core.learning.training.step_metrics import loss_means
+from rl2f_core.models.device import deterministic_kernels
 from rl2f_core.models.process_group import current_group
 from rl2f_core.types import TrainingSample
 
@@ -54,7 +56,7 @@ class Learner(TrainableAdapter):
         """
         check_finite(samples)
         samples, metrics = recompute_old_logprobs(
-            samples, now.importance_sampling_clip_max, Scorer(self, now.micro_batch_tokens, now.temperature)
+            samples, now.importance_sampling_clip_max, Scorer(self, self.micro_batch_tokens(now), now.temperature)
         )
         parts = [part for part in minibatches(samples, now.minibatches) if any(map(options.trains, part))]
         history: dict[str, list[float]] = {}
@@ -76,11 +78,11 @@ class Learner(TrainableAdapter):
         self, samples: Sequence[TrainingSample], options: LossConfig, now: ResolvedStage
     ) -> dict[str, float]:
         """Run one optimizer step on the sum of the gradients of all micro-batches in all processes."""
-        ranks, norms = current_group(), loss_normalizers(samples)
+        ranks, norms, limit = current_group(), loss_normalizers(samples), self.micro_batch_tokens(now)
         trained = [sample for sample in samples if options.trains(sample)]
-        local, idle = local_micro_batches(trained, now.micro_batch_tokens, ranks.rank, ranks.world_size)
+        local, idle = local_micro_batches(trained, limit, ranks.rank, ranks.world_size)
         batches = [*local, *idle]
-        scorer = Scorer(self, now.micro_batch_tokens, now.temperature)
+        scorer = Scorer(self, limit, now.temperature)
         self.set_learning_rates(now, options)
         self.optimizer.zero_grad()
         sums = {"loss": 0.0, "entropy": 0.0, "tokens": 0.0}
@@ -99,6 +101,10 @@ class Learner(TrainableAdapter):
         if options.uses_ema:
             self.update_ema(options.kl.ema_rate)
         return {"loss": total, "entropy": entropy, **clipped, **loss_means(sums, norms)}
+
+    def micro_batch_tokens(self, stage: StageConfig) -> int:
+        """Return the most tokens of one forward and backward: as configured, or by the device's memory."""
+        return stage.micro_batch_tokens or default_micro_batch_tokens(self.policy_model.model, self.device)
 
     def forward_backward(
         self, batch: MicroBatch, norms: LossNormalizers, options: LossConfig, now: ResolvedStage, scale: float
@@ -126,7 +132,8 @@ class Learner(TrainableAdapter):
                 more.values_N, tokens.values_N, tokens.returns_N, tokens.rl_N, norms.rl, critic
             )
             part, sums = part + value_part, sums | value_sums
-        self.accelerator.backward(part * scale if scale != 1 else part)
+        with deterministic_kernels(self.device):
+            self.accelerator.backward(part * scale if scale != 1 else part)
         return {
             "tokens": len(entropy_N),
             **to_floats({"loss": part.detach(), "entropy": entropy_N.detach().sum(), **sums}),
@@ -179,7 +186,8 @@ class Learner(TrainableAdapter):
         config = options.advantage
         if config is None:
             return list(samples), {}
-        scorer, values, reference = Scorer(self, now.micro_batch_tokens, now.temperature), None, None
+        scorer = Scorer(self, self.micro_batch_tokens(now), now.temperature)
+        values = reference = None
         if config.critic is not None:
             values = scorer.score_actions(samples, scorer.values)
         if config.kl_coef:
@@ -192,7 +200,7 @@ class Learner(TrainableAdapter):
         few = [s for s in samples[:count] if s.weighted_positions]
         if not few:
             return 0.0
-        batch = micro_batch(split_by_token_budget(few, stage.micro_batch_tokens)[0], self.pad, self.device)
+        batch = micro_batch(split_by_token_budget(few, self.micro_batch_tokens(stage))[0], self.pad, self.device)
         start = time.perf_counter()
         logp_N, *_ = self.scoring_model(batch, 1.0)
         logp_N.sum().backward()

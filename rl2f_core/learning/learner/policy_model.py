@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from rl2f_core.learning.learner.kl import distribution_divergence
+from rl2f_core.learning.learner.lora_linear import FusedLora
 from rl2f_core.learning.learner.micro_batch import MicroBatch
 from rl2f_core.learning.learner.value_head import ValueHead
 from rl2f_core.learning.methods.loss_spec import KLConfig
@@ -67,6 +68,7 @@ class PolicyModel(nn.Module):
         self.model = model
         self.banned = banned
         self.head: ValueHead | None = None
+        self.fused_lora: FusedLora | None = None
         self.packed = enable_varlen_attention(model.get_base_model())
         """Whether sequence packing is used; otherwise samples are padded and prefixes are not shared."""
         self.compute_dtype = dtype if dtype == torch.bfloat16 else None
@@ -84,6 +86,8 @@ class PolicyModel(nn.Module):
         `temperature` is that of sampling; tokens with ce weight have temperature 1.
         """
         causal_lm = self.model.get_base_model()
+        if self.fused_lora is not None:
+            self.fused_lora.refresh()
         sequences = [tuple(row.token_ids[:n]) for row, n in zip(batch.samples, batch.lengths, strict=True)]
         device, layout = batch.input_BT.device, None
         if self.packed:

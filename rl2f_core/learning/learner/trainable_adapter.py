@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import peft
 import torch
@@ -29,6 +30,7 @@ from rl2f_core.learning.learner import torch_compile
 from rl2f_core.learning.learner.fsdp import check_sharding, full_tensor, reshard_like, sharding
 from rl2f_core.learning.learner.full_finetuning import FullModel, checkpoint_name, swapped
 from rl2f_core.learning.learner.gradient_checkpointing import ActivationMemory
+from rl2f_core.learning.learner.lora_linear import FusedLora
 from rl2f_core.learning.learner.losses import LossConfig
 from rl2f_core.learning.learner.policy_model import PolicyModel
 from rl2f_core.learning.learner.state_files import StateFiles, TensorFile
@@ -45,6 +47,8 @@ REFERENCE_FILE, VALUE_HEAD_FILE = "reference.safetensors", "value_head.safetenso
 class TrainableAdapter:
     """One adapter in training: its parameters, its optimizer, and its state on disk."""
 
+    fuses_lora: ClassVar[bool] = True
+    """Whether all forward passes are those of `policy_model`, which may then use `FusedLora`."""
     policy: nn.Module
     """The model in training; wrapped by Accelerate with several processes."""
     optimizer: torch.optim.Optimizer
@@ -70,6 +74,8 @@ class TrainableAdapter:
         self.reference: dict[str, torch.Tensor] | None = None
         self.accelerator = self.setup_accelerator(folder)
         self.sharding = sharding(self.accelerator)
+        if self.fuses_lora and device.type == "cuda" and not self.full and not self.sharding:
+            self.policy_model.fused_lora = FusedLora(self.model)
         self.activations = ActivationMemory(self.policy_model, device, sharded=self.sharding == "fsdp")
         self.new_optimizer(0.0)
         self._initial = {} if self.full else self.snapshot()

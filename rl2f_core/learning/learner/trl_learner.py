@@ -152,6 +152,8 @@ def _grpo_config(device: torch.device, output: str) -> GRPOConfig:
 class TRLLearner(Learner):
     """Trains one adapter on one base model with TRL's `GRPOTrainer`."""
 
+    fuses_lora = False
+
     def setup_accelerator(self, folder: Path) -> Accelerator:
         """Return the accelerator of TRL's trainer."""
         self._output = tempfile.TemporaryDirectory(prefix="rl2f-trl-")

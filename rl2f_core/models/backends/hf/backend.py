@@ -60,8 +60,8 @@ class HFBackend(Backend):
         """How several checkpoints, e.g. a trained student and its base as teacher, share the model. merged: each step
         runs the checkpoint with most pending prompts, with merged weights. batched: each step runs all, with unmerged
         adapters. auto: batched if at least two adapters are active."""
-        max_prefill_tokens: int = Field(2048, ge=16)
-        """Maximum prompt tokens of one forward."""
+        max_prefill_tokens: int | None = Field(None, ge=16)
+        """Maximum prompt tokens of one forward. None: 2048, on a CUDA GPU 8192."""
         max_scoring_tokens: int = Field(8192, ge=16)
         """Maximum tokens of one forward that scores, padding included."""
         cuda_graphs: Literal["auto", "on", "off"] = "auto"
@@ -101,14 +101,15 @@ class HFBackend(Backend):
         """Whether adapters are copied into the same tensors; packed weights need new ones."""
         self._merger = LoraMerger(self.model, in_place=self._keeps_tensors)
         self._batched_lora: BatchedLora | None = None
-        if self.device.type == "cuda":
+        is_cuda = self.device.type == "cuda"
+        if is_cuda:
             self.preferred_batch_size = 256
         self._decoder = ContinuousBatchingDecoder(
             self.model,
             self.device,
             banned,
             self.tokenizer.eos_token_id,
-            max_prefill_tokens=config.max_prefill_tokens,
+            max_prefill_tokens=config.max_prefill_tokens or (8192 if is_cuda else 2048),
             reuse_kv_cache=config.reuse_kv_cache,
             static=static,
         )

@@ -248,6 +248,7 @@ class ContinuousBatchingDecoder:
         self.running += [None] * num_new
         self.keys += [""] * num_new
         admitted = {sequence for sequence in joining if self._assign_slot(sequence)}
+        self.kv.finish_copies()
         self.waiting = [sequence for sequence in self.waiting if sequence not in admitted]
 
     def _delays_admission(self, adapters: set[str | None], num_joining: int) -> bool:
@@ -292,8 +293,9 @@ class ContinuousBatchingDecoder:
         if self.static is not None and row_bucket(used[-1] + 1) <= row_bucket(len(used) * 9 // 8):
             return
         holes = [slot for slot in range(len(used)) if self.running[slot] is None]
-        for hole, slot in zip(holes, reversed(used), strict=False):
-            self.kv.swap(hole, slot)
+        moved = used[::-1][: len(holes)]
+        self.kv.swap(holes, moved)
+        for hole, slot in zip(holes, moved, strict=True):
             self.keys[hole], self.keys[slot] = self.keys[slot], self.keys[hole]
             sequence = self.running[slot]
             assert sequence is not None

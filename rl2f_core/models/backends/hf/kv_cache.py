@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from rl2f_core.models.device import to_device
+
 SPARE_TOKENS = 64
 """Capacity beyond the required number of tokens."""
 MIN_GROWN_SLOTS = 8
@@ -37,6 +39,10 @@ class KVCache:
         """Number of tokens in each slot with keys and values."""
         self.adapter_ids = np.zeros(0, dtype=np.int64)
         """Adapter version that computed each slot."""
+        self._copied = (-1, 0)
+        """Source and number of positions of the copies that `finish_copies` makes."""
+        self._copies: list[int] = []
+        """Their targets."""
 
     @property
     def num_slots(self) -> int:
@@ -101,14 +107,27 @@ class KVCache:
         return np.where(self.adapter_ids == adapter_id, np.minimum(first, self.num_tokens), 0)
 
     def start_sequence(self, slot: int, tokens: Sequence[int], adapter_id: int, source: int, shared: int) -> None:
-        """Assign a slot to a prompt; copy `shared` positions from the slot `source`."""
+        """Assign a slot to a prompt; `finish_copies` copies `shared` positions from the slot `source`."""
         if source != slot and shared:
-            for pair in self._buffers.values():
-                for buffer in pair:
-                    buffer[slot, :, :shared] = buffer[source, :, :shared]
+            if self._copied != (source, shared):
+                self.finish_copies()
+                self._copied = source, shared
+            self._copies.append(slot)
         self.tokens[slot] = -1
         self.tokens[slot, : len(tokens)] = tokens
         self.num_tokens[slot], self.num_computed[slot], self.adapter_ids[slot] = len(tokens), shared, adapter_id
+
+    def finish_copies(self) -> None:
+        """Copy the shared positions of the sequences that were started, together for each source."""
+        if not self._copies:
+            return
+        (source, shared), slots = self._copied, np.array(sorted(self._copies))
+        self._copied, self._copies = (-1, 0), []
+        low, high = int(slots[0]), int(slots[-1]) + 1
+        index = slice(low, high) if high - low == len(slots) else to_device([slots], self.device)[0]
+        for pair in self._buffers.values():
+            for buffer in pair:
+                buffer[index, :, :shared] = buffer[source, :, :shared]
 
     def append(self, slot: int, token: int) -> None:
         """Append a token without keys and values."""
@@ -121,16 +140,16 @@ class KVCache:
         self.num_tokens[slot] = min(self.num_tokens[slot], length)
         self.num_computed[slot] = min(self.num_computed[slot], length)
 
-    def swap(self, a: int, b: int) -> None:
-        """Swap two slots."""
-        width = int(max(self.num_tokens[a], self.num_tokens[b]))
+    def swap(self, a: Sequence[int], b: Sequence[int]) -> None:
+        """Swap pairs of slots; no slot occurs twice."""
+        targets, sources = np.array([*a, *b]), np.array([*b, *a])
+        width = int(self.num_tokens[targets].max(initial=0))
+        target, source = to_device([targets, sources], self.device)
         for pair in self._buffers.values():
             for buffer in pair:
-                copy = buffer[a, :, :width].clone()
-                buffer[a, :, :width] = buffer[b, :, :width]
-                buffer[b, :, :width] = copy
+                buffer[target, :, :width] = buffer[source, :, :width]
         for array in (self.tokens, self.num_tokens, self.num_computed, self.adapter_ids):
-            array[[a, b]] = array[[b, a]]
+            array[targets] = array[sources]
 
     def _allocate(self, like: torch.Tensor, slots: int, heads: int, capacity: int) -> torch.Tensor:
         """Return zeros [slots, heads, capacity + 1, head dim]."""
