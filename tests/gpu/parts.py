@@ -31,9 +31,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Sizes of the model with random weights, by device: 1.51 billion weights on a GPU."""
 BENCHMARK = {
     "cuda": "--repeats 3 --baselines sdpa",
-    "cpu": "--dialogues 8 --turns 2 --rows 4 --micro-rows 2 --repeats 1",
+    "cpu": "--dialogues 8 --turns 2 --rows 4 --micro-rows 2 --repeats 1 --baselines sdpa",
 }
 """Options of `tests.benchmarks`, by device."""
+LARGE = {"cuda": "--rows 64 --micro-rows 16", "cpu": "--rows 8 --micro-rows 4"}
+"""Other sizes of an update, by device."""
 SMALL = (
     "stages.0.steps=2 stages.1.steps=2 stages.0.tasks_per_step=4 preflight.num_tasks=1 preflight.samples_per_task=2 "
     "preflight.ignore_failure=true evaluation.num_tasks=2"
@@ -98,8 +100,12 @@ class Checks:
         return self._benchmark("rollout")
 
     def update(self) -> dict[str, Any]:
-        """Update against TRL (`tests/benchmarks`)."""
+        """Update on 16 rows, 4 at a time, against TRL (`tests/benchmarks`)."""
         return self._benchmark("update")
+
+    def update_64(self) -> dict[str, Any]:
+        """Update on 64 rows, 16 at a time, against TRL."""
+        return self._benchmark("update", LARGE[self.device])
 
     def micro_batches(self) -> dict[str, Any]:
         """Updates with micro-batches of several sizes, and the operations of one update."""
@@ -243,10 +249,10 @@ class Checks:
         profile = profiled(lambda: measure.rollout_speed(backend, BATCHES[self.device][0], 64, 12), self.device)
         return {"decode": rows, "path": backend.decode_path, "profile": profile}
 
-    def _benchmark(self, name: str) -> dict[str, Any]:
+    def _benchmark(self, name: str, sizes: str = "") -> dict[str, Any]:
         """Run one benchmark, which writes its file after each answer."""
         command = [sys.executable, "-m", "tests.benchmarks", "--only", name, "--model", self.model]
-        options = ["--device", self.device, "--out", str(self.result), *BENCHMARK[self.device].split()]
+        options = ["--device", self.device, "--out", str(self.result), *f"{BENCHMARK[self.device]} {sizes}".split()]
         subprocess.run([*command, *options], cwd=ROOT, check=True)
         found: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
         return found

@@ -28,8 +28,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
-    "machine": 60, "quickstart": 200, "rollout": 120, "update": 120, "micro_batches": 60, "shape": 100, "decode": 90,
-    "resume": 90, "adapters": 60, "bench": 120, "compile": 120,
+    "machine": 60, "quickstart": 200, "rollout": 120, "update": 120, "update_64": 120, "micro_batches": 60,
+    "shape": 100, "decode": 90, "resume": 90, "adapters": 60, "bench": 120, "compile": 120,
 }  # fmt: skip
 """Names of the parts in the order in which they run, with their limits in seconds on a GPU."""
 SLOWER = {"cuda": 1, "cpu": 5}
