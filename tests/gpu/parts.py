@@ -228,7 +228,7 @@ class Checks:
         learner, tokens = measure.make_learner(backend), TOKENS[self.device]
         update = partial(measure.update_speed, learner, rows, tokens)
         found: list[dict[str, Any]] = []
-        for part in (8, 4, 2, 1):
+        for part in (n for n in (8, 4, 2, 1) if n <= rows):
             measure.warm_up(partial(update, rows // part * tokens), backend.device, 5.0)
             row = update(rows // part * tokens, 1)
             found.append({**row, "of_matmul": row["gflops"] / ceiling})
