@@ -6,11 +6,10 @@ import contextlib
 import ctypes
 import gc
 import math
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import JsonObject
@@ -114,26 +113,6 @@ def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.
     flat = (flat.pin_memory() if is_cuda else flat).to(device, non_blocking=is_cuda)
     parts = flat.split([array.size for array in arrays])
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
-
-
-@contextlib.contextmanager
-def deterministic_kernels(device: torch.device) -> Iterator[None]:
-    """Context in which kernels of a GPU that would add in any order add in the same order each time."""
-    import torch
-
-    if device.type != "cuda":
-        yield
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as without it on Hopper; torch warns if it is unset
-    enabled, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    memory: Any = torch.utils.deterministic
-    fills, memory.fill_uninitialized_memory = memory.fill_uninitialized_memory, False
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(enabled, warn_only=warns)
-        memory.fill_uninitialized_memory = fills
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:

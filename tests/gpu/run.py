@@ -101,7 +101,7 @@ class Results:
     def __init__(self, out: Path, commit: str, **fields: Any) -> None:
         self.out, self.name, self.start = out, f"{commit[:7] or 'unknown'}.json", time.monotonic()
         self.path = out / self.name
-        self.data: dict[str, Any] = {"commit": commit, "date": time.strftime("%Y-%m-%d"), **fields, "parts": {}}
+        self.data: dict[str, Any] = {"commit": commit, "date": time.strftime("%Y-%m-%d %H:%M"), **fields, "parts": {}}
 
     def run(self, part: str, command: Sequence[str], found: Path, limit: float) -> None:
         """Execute a part, which writes its result to `found`, for at most `limit` seconds, and store the result."""

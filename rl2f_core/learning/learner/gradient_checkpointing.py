@@ -145,9 +145,9 @@ def estimate_bytes_per_token(model: CausalLM) -> float:
 def default_micro_batch_tokens(model: CausalLM, device: torch.device) -> int:
     """Return the tokens of a micro-batch whose size is not configured, a power of two.
 
-    A GPU waits for the host if micro-batches are small: an update of SmolLM2-135M on an H100 takes a quarter of the
-    time with 32,768 tokens instead of 4,096. The size depends only on the model and the device, so a resumed run
-    computes the same.
+    A GPU waits for the host if micro-batches are small: an update of SmolLM2-135M on an H100 takes less than a quarter
+    of the time with 32,768 tokens instead of 4,096. The size depends only on the model and the device, so a resumed
+    run computes the same.
     """
     low, high = MICRO_BATCH_TOKENS
     if device.type != "cuda":

@@ -37,7 +37,6 @@ from rl2f_core.learning.learner.trainable_adapter import TrainableAdapter
 from rl2f_core.learning.learner.value_head import value_loss
 from rl2f_core.learning.methods.advantages import compute_batch_advantages
 from rl2f_core.learning.training.step_metrics import loss_means
-from rl2f_core.models.device import deterministic_kernels
 from rl2f_core.models.process_group import current_group
 from rl2f_core.types import TrainingSample
 
@@ -132,8 +131,7 @@ class Learner(TrainableAdapter):
                 more.values_N, tokens.values_N, tokens.returns_N, tokens.rl_N, norms.rl, critic
             )
             part, sums = part + value_part, sums | value_sums
-        with deterministic_kernels(self.device):
-            self.accelerator.backward(part * scale if scale != 1 else part)
+        self.accelerator.backward(part * scale if scale != 1 else part)
         return {
             "tokens": len(entropy_N),
             **to_floats({"loss": part.detach(), "entropy": entropy_N.detach().sum(), **sums}),

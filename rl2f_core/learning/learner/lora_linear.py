@@ -57,7 +57,8 @@ class FusedLora:
     def __init__(self, model: nn.Module) -> None:
         from peft.tuners.lora.layer import Linear
 
-        layers: list[Any] = [module for module in model.modules() if type(module) is Linear]
+        found: list[Any] = [module for module in model.modules() if type(module) is Linear]
+        layers = [layer for layer in found if isinstance(layer.base_layer, nn.Linear)]
         self._weights = [half[ADAPTER].weight for layer in layers for half in (layer.lora_A, layer.lora_B)]
         dtypes = [layer.base_layer.weight.dtype for layer in layers for _ in range(2)]
         self._copies = [torch.empty_like(w, dtype=d) for w, d in zip(self._weights, dtypes, strict=True)]

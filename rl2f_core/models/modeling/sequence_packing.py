@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,25 +47,7 @@ class PackedSegment:
 
     def unpad(self, x_BTHD: torch.Tensor) -> torch.Tensor:
         """Reshape [rows, width, heads, D] to [N, heads, D]."""
-        unpadded: torch.Tensor = _Unpad.apply(x_BTHD.flatten(0, 1), self.index_N)
-        return unpadded
-
-
-class _Unpad(torch.autograd.Function):
-    """Select rows, each at most once: the gradient is a copy, where that of `index_select` adds atomically on a GPU."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, index_N: torch.Tensor) -> torch.Tensor:
-        """Return the rows."""
-        ctx.save_for_backward(index_N)
-        ctx.rows = len(x)
-        return x.index_select(0, index_N)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the gradient of all rows."""
-        (index_N,), (grad,) = ctx.saved_tensors, grads
-        return grad.new_zeros(ctx.rows, *grad.shape[1:]).index_copy_(0, index_N, grad), None
+        return x_BTHD.flatten(0, 1).index_select(0, self.index_N)
 
 
 @dataclass(frozen=True)

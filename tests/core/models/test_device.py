@@ -98,16 +98,3 @@ def test_threads_share_two_arenas_once_limited() -> None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.count("<heap nr=")
 
     assert arenas("limited") <= 2 < arenas("as it is")
-
-
-def test_kernels_are_deterministic_only_within_the_context() -> None:
-    import torch
-
-    from rl2f_core.models.device import deterministic_kernels
-
-    with deterministic_kernels(torch.device("cpu")):
-        assert not torch.are_deterministic_algorithms_enabled()
-    with deterministic_kernels(torch.device("cuda")):
-        assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
-        assert not torch.utils.deterministic.fill_uninitialized_memory
-    assert not torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory

@@ -15,7 +15,6 @@ from rl2f_core.models.modeling.loading import load_base_model
 from rl2f_core.models.modeling.logprobs import compute_logprobs, right_padded, selected_logprobs
 from rl2f_core.models.modeling.sequence_packing import (
     VARLEN_ATTENTION,
-    PackedSegment,
     build_layout,
     enable_varlen_attention,
     hidden_states,
@@ -175,13 +174,3 @@ def test_rows_of_one_opening_stay_in_one_micro_batch():
     batches = micro_batches(samples, 36, 0, CPU)
     assert [[row.token_ids[0] for row in batch.samples] for batch in batches] == [[1, 1, 1], [2, 2, 2]]
     assert [batch.lengths for batch in batches] == [[12, 8, 5], [11, 10, 6]]
-
-
-def test_the_gradient_of_unpadded_rows_is_that_of_a_selection():
-    index_N = torch.tensor([4, 0, 3])
-    found, expected = (torch.arange(10.0).view(5, 2).requires_grad_() for _ in range(2))
-    grad = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    segment = PackedSegment(1, 5, index_N)
-    segment.unpad(found[None]).backward(grad)
-    expected.index_select(0, index_N).backward(grad)
-    assert found.grad is not None and expected.grad is not None and torch.equal(found.grad, expected.grad)
