@@ -29,7 +29,7 @@ def serve(settings: Settings, channel: Channel) -> None:
     stage = StageConfig(
         name="bench", method="rl2f", steps=settings.steps, learning_rate=RATE, micro_batch_tokens=max(16, limit)
     )
-    count = len(micro_batches(samples, stage.micro_batch_tokens, learner.pad, learner.device))
+    count = len(micro_batches(samples, max(16, limit), learner.pad, learner.device))
     memory = Memory(learner.device)
     channel.send(lora=learned(learner), micro_batches=count)
     step = 0
