@@ -8,7 +8,9 @@ N₀ unflagged hints, and leak fractions p₁ and q₀ among the labeled ones,
 and likewise for any number of strata. Intervals: the leak fraction of each stratum has the Jeffreys posterior
 Beta(x + ½, n − x + ½) (Brown, Cai and DasGupta 2001), with x and n divided by the design effect of its tasks. The
 interval is the 2.5 % to 97.5 % quantile range of the measure under the posterior, widened to include the estimate. A
-stratum without a labeled leak has an upper limit above 0, so the lower limit of recall is below 1.
+stratum without a labeled leak has an upper limit above 0, so the lower limit of recall is below 1. If the verdict on
+all hints is the same, the sizes determine recall, so its interval is Wilson's for the labeled leaks; another measure
+that the sizes determine has no interval.
 """
 
 from __future__ import annotations
@@ -94,6 +96,9 @@ def estimate(strata: Sequence[Stratum]) -> Estimates:
     }
     if len(flagged) == 1 and has_flagged:
         intervals["precision"] = wilson_clustered(*_clusters(flagged[0].labels))
+    if not (flagged and unflagged) and intervals["recall"].value is not None:
+        found = [(task, stratum.flagged) for stratum in strata for task, leak in stratum.labels if leak]
+        intervals["recall"] = wilson_clustered(*_clusters(found)).model_copy(update={"n": counts["recall"]})
     return Estimates(
         size=int(sizes.sum()),
         flagged=sum(stratum.size for stratum in flagged),
@@ -177,6 +182,8 @@ def _interval(point: np.ndarray, posterior: np.ndarray, n: int) -> Interval:
     if not math.isfinite(value):
         return Interval(value=None, n=n)
     low, high = np.nanquantile(posterior, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    if np.isclose(low, high, rtol=0):
+        return Interval(value=value, n=n)
     return Interval(value=value, low=min(float(low), value), high=max(float(high), value), n=n)
 
 

@@ -151,7 +151,7 @@ def _sentence(result: ReportResult) -> list[Node]:
     else:
         out.append("Precision is unknown: no flagged hint of a random sample is labeled")
     recall = e.recall
-    if recall.value == 1 and not e.false_negatives:
+    if recall.value == 1 and e.n_unflagged and not e.false_negatives:
         low = el("b.rl-num", fraction(recall.low))
         unflagged = plural(e.n_unflagged, "unflagged hint")
         out += [f"; no leak among {unflagged}, so recall is at least ", low, f" for {hints}."]
@@ -168,7 +168,8 @@ def _prevalence(estimates: Estimates) -> list[Node]:
     missed = estimates.missed_leaks
     if estimates.prevalence.value is None:
         return []
-    interval = el("span.rl-num.bd-ends", f" [{missed.low:,.0f}, {missed.high:,.0f}]")
+    ends_text = "" if missed.low is None else f" [{missed.low:,.0f}, {missed.high:,.0f}]"
+    interval = el("span.rl-num.bd-ends", ends_text)
     count = el("b.rl-num", f"{missed.value:,.0f}")
     return ["Leaking hints: ", *estimate(estimates.prevalence), ". Unflagged leaks: about ", count, interval, "."]
 
@@ -205,7 +206,7 @@ def _meter(key: str, interval: Interval) -> Element:
         interval_line(interval, -1 if key == "kappa" else 0),
         el(
             "span.rl-muted.rl-small.rl-num",
-            f"{ends(interval)} · {plural(interval.n, 'label')}" if known else "unknown",
+            " · ".join(filter(None, [ends(interval), plural(interval.n, "label")])) if known else "unknown",
         ),
         data_measure=name,
     )

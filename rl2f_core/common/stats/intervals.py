@@ -325,9 +325,10 @@ def _clusters(sums: ArrayLike, counts: ArrayLike) -> tuple[np.ndarray, np.ndarra
 
 
 def _percentiles(draws: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the percentile interval of all draws."""
+    """Return the percentile interval of all draws; empty if its width would be zero."""
     low, high = np.quantile(np.concatenate(draws), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return {"low": round(float(low), _DIGITS), "high": round(float(high), _DIGITS)}
+    low, high = round(float(low), _DIGITS), round(float(high), _DIGITS)
+    return {"low": low, "high": high} if low < high else {}
 
 
 def _chunks(resamples: int, width: int) -> list[int]:
@@ -341,7 +342,8 @@ def auc(
     """Compute the area under the ROC curve with a percentile bootstrap interval over clusters.
 
     The area is P(score of a positive > score of a negative) + ½ P(equal) (Mann and Whitney 1947). Resamples without
-    both classes are ignored. `n` of the result is the number of items. The value is None without both classes.
+    both classes are ignored. `n` of the result is the number of items. The value is None without both classes; without
+    an overlap of the classes there is no interval.
 
     Args:
         scores: One per item.

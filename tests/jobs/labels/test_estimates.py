@@ -83,6 +83,17 @@ def test_where_nothing_is_flagged_recall_is_zero_once_a_leak_was_found() -> None
     assert estimate([cell(0, True, 0, 0), cell(500, False, 5, 100)]).recall.value == 0.0, "an empty cell says nothing"
 
 
+def test_two_labels_of_hints_with_one_verdict_give_a_wide_interval_of_recall_and_none_of_width_zero() -> None:
+    # Wilson with z = 1.96 for 2 of 2 and for 0 of 2: 1 / (1 + z² / 2) = .342 is the lower end, 1 − .342 the upper one
+    all_flagged, none_flagged = estimate([cell(50, True, 2, 2)]), estimate([cell(50, False, 2, 2)])
+    recall, missed = all_flagged.recall, none_flagged.recall
+    assert (recall.value, recall.low, recall.high) == pytest.approx((1, 0.3424, 1), abs=1e-4) and recall.n == 2
+    assert (missed.value, missed.low, missed.high) == pytest.approx((0, 0, 0.6576), abs=1e-4)
+    kappa = estimate([cell(50, True, 1, 2)]).kappa  # agreement equals chance whatever the labels are
+    assert kappa.value == pytest.approx(0) and kappa.low is None
+    assert (all_flagged.missed_leaks.value, all_flagged.missed_leaks.low) == (0, None)
+
+
 def test_a_detector_is_judged_on_strata_that_another_one_made() -> None:
     # of 100 flagged at first it flags 60 (30 of 30 leak) and not 40 (10 of 20); of 900 others 90 (9 of 10) and not 810
     cells = [cell(60, True, 30, 30), cell(40, False, 10, 20), cell(90, True, 9, 10), cell(810, False, 0, 80)]

@@ -261,6 +261,7 @@ def test_the_area_under_the_curve_counts_pairs_and_halves_ties() -> None:
     assert (found.value, found.low, found.n) == (0.625, None, 4)
     assert auc([1.0, 2.0], [True, True], "ab").value is None
     assert auc([], [], []).value is None
+    assert auc([3.0, 2.0, 1.0, 0.0], [True, True, False, False], "abcd").low is None, "no width of zero"
 
 
 def test_the_areas_interval_resamples_clusters_and_not_items() -> None:
