@@ -21,7 +21,14 @@ from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
 from rl2f_core.dialogue.metrics.dialogues import compared_with, contrast, paired_rates, ratio_interval
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
-from rl2f_core.evaluation.formatting import interval_text, markdown_table, number, quantity_text, verdict_text
+from rl2f_core.evaluation.formatting import (
+    interval_beside,
+    interval_text,
+    markdown_table,
+    number,
+    quantity_text,
+    verdict_text,
+)
 from rl2f_core.evaluation.problem_values import RATIOS, STORED_METRICS, stack
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.types import ConstantBaseline, FrozenModel
@@ -104,16 +111,14 @@ class SeedSummary(FrozenModel):
         baseline = self.constant_baseline
         if baseline is None:
             return []
-        score = number(baseline.score)
-        lines = [f"The best constant answer ({baseline.answer}) solves {score} at one attempt."]
+        lines = [f"The best constant answer ({baseline.answer}) solves {number(baseline.score)} at one attempt."]
         for name in dict.fromkeys(("cum_acc/1", f"cum_acc/{self.turns}")):
             quantity = quantity_text(name).capitalize()
             for row in self.rows:
                 if (row.quantity, row.condition) == (name, "hints") and row.mean.low is not None:
                     comparison = describe_comparison(row.mean, baseline)
-                    lines.append(
-                        f"{quantity} of {row.checkpoint}: {interval_text(row.mean)} is {comparison} ({score})."
-                    )
+                    text, constant = interval_beside(row.mean, baseline.score)
+                    lines.append(f"{quantity} of {row.checkpoint}: {text} is {comparison} ({constant}).")
         return lines
 
 

@@ -28,7 +28,7 @@ from rl2f_core.environments.capabilities import members, missing_part
 from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.figure_files import write_figures
-from rl2f_core.evaluation.formatting import interval_text, missing_text, number
+from rl2f_core.evaluation.formatting import interval_beside, missing_text, number
 from rl2f_core.evaluation.reference_policies import random_policy
 from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport, baseline_findings, build_report
 from rl2f_core.models.backends.base import Backend
@@ -402,11 +402,12 @@ def _newest_first_attempts(rows: Sequence[MetricEvent]) -> str:
     rates, baselines = zip(*points[-NEWEST_STEPS:], strict=True)
     baseline = ConstantBaseline("the same", sum(baselines) / len(baselines))
     interval = t_interval(rates, support=(0.0, 1.0))
-    solves = f"the best constant answer solves {number(baseline.score)}"
+    text, constant = interval_beside(interval, baseline.score)
+    solves = f"the best constant answer solves {constant}"
     if len(rates) == 1:
         return f" In its only step {number(interval.value)} of the first attempts were correct; {solves}."
     return (
-        f" In its last {len(rates)} steps {interval_text(interval)} of the first attempts were correct (t interval "
+        f" In its last {len(rates)} steps {text} of the first attempts were correct (t interval "
         f"over steps); {solves}: {describe_comparison(interval, baseline)}."
     )
 

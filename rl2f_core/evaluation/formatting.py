@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rl2f_core.common.stats.intervals import LEVEL, Interval
@@ -43,25 +44,43 @@ def missing_text(problems: int, requested: int, split: str, setting: str = "eval
     )
 
 
-def number(x: float | None, signed: bool = False) -> str:
+def number(x: float | None, signed: bool = False, digits: int = 2) -> str:
     """Format as `.31`, `−.02`, `1.00`, or `+.31` if signed; `–` for None."""
-    return decimal(x, signed=signed)
+    return decimal(x, digits, signed=signed)
 
 
-def interval_text(interval: Interval | None, signed: bool = False) -> str:
+def digits_beside(threshold: float, *values: float | None) -> int:
+    """Return the number of decimals, 2 to 6, with which no value that differs from ± a threshold is shown as it."""
+    differing = [abs(x) for x in values if x is not None and not math.isclose(abs(x), abs(threshold))]
+    shown = ((digits, decimal(abs(threshold), digits)) for digits in range(2, 6))
+    return next((digits for digits, text in shown if text not in [decimal(x, digits) for x in differing]), 6)
+
+
+def p_text(p_value: float | None) -> str:
+    """Format a p-value; one that differs from .05 is not shown as .05."""
+    return number(p_value, digits=digits_beside(1 - LEVEL, p_value))
+
+
+def interval_beside(interval: Interval, threshold: float, signed: bool = False) -> tuple[str, str]:
+    """Format an interval and a threshold with which its ends are compared; different numbers are shown differently."""
+    digits = digits_beside(threshold, interval.low, interval.high)
+    return interval_text(interval, signed, digits), number(threshold, digits=digits)
+
+
+def interval_text(interval: Interval | None, signed: bool = False, digits: int = 2) -> str:
     """Format as `.31 [.20, .42]`; `–` without a value."""
     if interval is None or interval.value is None:
         return "–"
-    value = number(interval.value, signed)
+    value = number(interval.value, signed, digits)
     if interval.low is None or interval.high is None:
         return f"{value} (no interval)"
-    return f"{value} [{nonzero_number(interval.low)}, {nonzero_number(interval.high)}]"
+    return f"{value} [{nonzero_number(interval.low, digits)}, {nonzero_number(interval.high, digits)}]"
 
 
-def nonzero_number(x: float) -> str:
+def nonzero_number(x: float, digits: int = 2) -> str:
     """Format as `number`, with one significant digit or as `<.0001` if that would show a nonzero value as 0."""
     if x == 0 or abs(x) >= 0.005:
-        return number(x)
+        return number(x, digits=digits)
     if abs(x) < 0.0001:
         return "<.0001" if x > 0 else ">−.0001"
     return f"{x:.1g}".replace("-", "−").replace("0.", ".", 1)
@@ -85,7 +104,7 @@ def verdict_text(interval: Interval, above: str, below: str) -> str:
     if not interval.excludes_zero:
         return INCLUDES_ZERO
     if interval.holm_p is not None and interval.holm_p > 1 - LEVEL:
-        return f"95 % CI excludes 0, but not after Holm's correction (p = {number(interval.holm_p)})"
+        return f"95 % CI excludes 0, but not after Holm's correction (p = {p_text(interval.holm_p)})"
     return above if interval.above(0) else below
 
 

@@ -40,6 +40,7 @@ from rl2f_core.evaluation.formatting import (
     TOO_FEW,
     Table,
     count_text,
+    interval_beside,
     interval_text,
     missing_text,
     number,
@@ -372,7 +373,7 @@ def _table_by_turn(report: EvaluationReport) -> Table:
 def _baseline_table(report: EvaluationReport, baseline: ConstantBaseline) -> Table:
     enough = report.tasks >= MIN_PROBLEMS
     rows = [
-        [checkpoint, name, interval_text(score), number(baseline.score),
+        [checkpoint, name, *interval_beside(score, baseline.score),
          describe_comparison(score, baseline) if enough else TOO_FEW]
         for checkpoint in report.checkpoints
         for name, score in _scores(report, checkpoint)
@@ -443,10 +444,9 @@ def reference_findings(report: EvaluationReport) -> list[str]:
         if row is not None and row.turns == last.turn and row.final().value is not None:
             comparison = compare_to_baseline(row.final(), ConstantBaseline("", last.without_hints))
             relation = "indistinguishable from" if comparison == "not separated" else comparison
-            lines.append(
-                f"{checkpoint} with hints solves {interval_text(row.final())} within {last.turn} turns: "
-                f"{relation} the optimal policy without hints ({number(last.without_hints)})."
-            )
+            text, optimal = interval_beside(row.final(), last.without_hints)
+            solved = f"{checkpoint} with hints solves {text} within {last.turn} turns"
+            lines.append(f"{solved}: {relation} the optimal policy without hints ({optimal}).")
     return lines
 
 
@@ -457,11 +457,11 @@ def baseline_findings(report: EvaluationReport) -> list[str]:
         return []
     lines = [f"The best constant answer ({baseline.answer}) solves {number(baseline.score)} at one attempt."]
     return lines + [
-        f"{checkpoint}, {name}: {interval_text(score)} is {describe_comparison(score, baseline)} "
-        f"({number(baseline.score)})."
+        f"{checkpoint}, {name}: {text} is {describe_comparison(score, baseline)} ({constant})."
         for checkpoint in report.checkpoints
         for name, score in _scores(report, checkpoint)
         if report.tasks >= MIN_PROBLEMS and not is_above_baseline(score, baseline)
+        for text, constant in [interval_beside(score, baseline.score)]
     ]
 
 

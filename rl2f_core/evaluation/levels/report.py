@@ -22,7 +22,15 @@ from rl2f_core.dialogue.metrics.dialogues import (
     sum_by_task,
 )
 from rl2f_core.evaluation.chart_data import CONSTANT, Chart
-from rl2f_core.evaluation.formatting import Table, interval_text, missing_text, number, render_markdown, verdict_text
+from rl2f_core.evaluation.formatting import (
+    Table,
+    interval_beside,
+    interval_text,
+    missing_text,
+    number,
+    render_markdown,
+    verdict_text,
+)
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
 from rl2f_core.evaluation.report import CheckpointResult, EvaluatedTasks, attempt_tables
 from rl2f_core.types import ConstantBaseline, Dialogue, FrozenModel, StopReason
@@ -277,8 +285,9 @@ def level_warnings(report: LevelsReport) -> list[str]:
         for info in report.levels:
             cell, baseline = report.cell(checkpoint, info.name), info.constant_baseline
             if cell is not None and baseline is not None and not is_above_baseline(cell.accuracy, baseline):
-                comparison = f"{describe_comparison(cell.accuracy, baseline)} ({number(baseline.score)})"
-                lines.append(f"{checkpoint} at {info.name}: {interval_text(cell.accuracy)} is {comparison}.")
+                text, constant = interval_beside(cell.accuracy, baseline.score)
+                comparison = describe_comparison(cell.accuracy, baseline)
+                lines.append(f"{checkpoint} at {info.name}: {text} is {comparison} ({constant}).")
     return lines
 
 

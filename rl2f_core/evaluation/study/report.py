@@ -20,9 +20,11 @@ from rl2f_core.evaluation.formatting import (
     MIN_PROBLEMS,
     TOO_FEW,
     Table,
+    interval_beside,
     interval_text,
     markdown_table,
     number,
+    p_text,
     quantity_text,
 )
 from rl2f_core.evaluation.plotting import DASHES, SERIES, Line, Plot
@@ -92,9 +94,10 @@ class StudyReport(FrozenModel):
             under = "" if h.condition == "hints" or h.quantity.startswith(TRAINING) else f" under {h.condition}"
             sides = [" ".join([side, *(_link(*item) for item in seeds.items() if item[1])])
                      for side, seeds in zip(h.compare, result.dialogues, strict=True)]  # fmt: skip
-            tested.append([h.name, result.finding, interval_text(c.difference, signed=True),
-                           number(c.difference.holm_p), number(h.smallest_effect), number(c.detectable),
-                           c.tokens_text(), f"{quantity_text(h.quantity)}{under}", " − ".join(sides)])  # fmt: skip
+            difference, smallest = interval_beside(c.difference, h.smallest_effect, signed=True)
+            tested.append([h.name, result.finding, difference, p_text(c.difference.holm_p), smallest,
+                           number(c.detectable), c.tokens_text(), f"{quantity_text(h.quantity)}{under}",
+                           " − ".join(sides)])  # fmt: skip
         rows = [
             [a.arm, a.row.checkpoint, a.row.condition, quantity_text(a.row.quantity),
              interval_text(a.row.mean, a.row.above_zero is not None),

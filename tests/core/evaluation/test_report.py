@@ -17,7 +17,15 @@ from rl2f_core.dialogue.metrics.constant_baseline import compare_to_baseline, de
 from rl2f_core.dialogue.metrics.dialogues import OUTCOMES
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.figure_files import to_html, to_png, write_figures
-from rl2f_core.evaluation.formatting import MIN_PROBLEMS, interval_text, markdown_table, number
+from rl2f_core.evaluation.formatting import (
+    MIN_PROBLEMS,
+    interval_beside,
+    interval_text,
+    markdown_table,
+    number,
+    p_text,
+    verdict_text,
+)
 from rl2f_core.evaluation.plotting import PALETTE, Plot, figure, resolve_colors
 from rl2f_core.evaluation.report import (
     EvaluatedTasks,
@@ -141,6 +149,14 @@ def test_intervals_are_formatted_in_brackets():
 def test_nonzero_interval_end_is_not_formatted_as_zero():
     assert interval_text(made(0.003, 0.4), signed=True) == "+.20 [.003, .40]"
     assert interval_text(made(-0.4, -0.0004), signed=True) == "−.20 [−.40, −.0004]"
+
+
+def test_an_end_that_differs_from_what_it_is_compared_with_is_shown_as_different():
+    assert interval_beside(made(-0.02, 0.0972), 0.1, signed=True) == ("+.039 [−.020, .097]", ".100")
+    assert interval_beside(made(0.1, 0.4), 0.1) == (".25 [.10, .40]", ".10")
+    rejected = Interval(value=0.3, low=0.1, high=0.5, n=20, holm_p=0.0503)
+    assert verdict_text(rejected, "above", "below").endswith("(p = .0503)")
+    assert p_text(0.05) == ".05"
 
 
 @pytest.mark.parametrize("condition", ["hints", "shuffled", "misleading", "resample", "something else"])

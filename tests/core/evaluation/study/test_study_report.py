@@ -65,6 +65,17 @@ def test_the_hypotheses_are_tested_over_seeds_and_problems(parts: dict[str, Any]
     assert f"SHA-256 of the file: {planned.sha256}" in text
 
 
+def test_numbers_that_a_finding_distinguishes_are_shown_as_different(parts: dict[str, Any], tmp_path: Path) -> None:
+    planned = study()
+    report = build_study_report(planned, register(planned, tmp_path, 0), parts, no_link)
+    first, smallest = report.hypotheses[0], report.hypotheses[0].hypothesis.smallest_effect
+    difference = Interval(value=0.03, low=-0.02, high=smallest - 0.004, n=20, holm_p=0.0503)
+    changed = first.model_copy(update={"comparison": first.comparison.model_copy(update={"difference": difference})})
+    (_, _, (row,)), _ = report.model_copy(update={"hypotheses": (changed,)}).tables()
+    assert find(first.hypothesis, difference) == "not shown; smaller than the smallest effect"
+    assert row[2:5] == ["+.030 [−.020, .096]", ".0503", ".100"]
+
+
 def test_parts_without_a_result_are_named_and_left_out(parts: dict[str, Any], tmp_path: Path) -> None:
     planned = study()
     parts |= {"contentless-seed-0": None, "contentless-seed-1": None, "contentless-seed-2": None}
