@@ -14,7 +14,7 @@ from app.common.urls import page_url
 from app.components.browser.address import Replacement
 from app.components.browser.keys import Key
 from app.components.browser.notify import EndedRuns, EndNotifications
-from app.components.nodes import Element, Node
+from app.components.nodes import Element, Node, el
 from app.components.view import View
 from app.endpoints.runs import RunRow
 from app.endpoints.studio import Studio
@@ -209,14 +209,16 @@ class _Page:
         version, now = self.runs.runs_version(), time.time()
         active, facets = self.runs.list_active_runs(), self.runs.run_facets()
         count, exists = len(active.active), bool(facets["statuses"])
+        planned, problems = self.runs.list_schedules(), self.runs.job_problems()
+        link = link_below({"schedule": len(planned), "scheduler error": len(problems)})
         first = self.first_steps(new) if exists else view.no_runs(self.writable)
         content: Updates = {
             self.shown: Shown(version, now, count, facets, chosen),
             self.address: gr.update(title=f"({count}) {TITLE}" if count else TITLE),
-            self.live: view.stack(first, *view.live(active, self.runs.queue_status(), now)),
+            self.live: view.stack(first, *view.live(active, self.runs.queue_status(), now), link),
             **(self.listing(query, chosen) if exists else {self.table: None, self.pager: None}),
             self.toolbar: gr.update(visible=exists or "hidden"),
-            self.jobs: view.scheduler(self.runs.list_schedules(), self.runs.job_problems(), self.writable),
+            self.jobs: view.scheduler(planned, problems, self.writable),
         }
         if seen is None or facets != seen.facets:
             content |= {field: facet_choices(name, facets, query.get(name, "")) for name, field in self.facets.items()}
@@ -360,6 +362,12 @@ class _Page:
             self.studio.run.delete_note(run, int(note))
         if fields["note"][0].strip():
             self.studio.run.add_note(run, fields["note"][0])
+
+
+def link_below(counts: Mapping[str, int]) -> Element | None:
+    """Return a link to what stands below the list of runs, with its counts."""
+    text = ", ".join(plural(count, noun) for noun, count in counts.items() if count)
+    return el("a.rl-small", f"{text} ↓", href="#runs-jobs") if text else None
 
 
 def statuses(form: Mapping[str, str]) -> Sequence[str] | None:

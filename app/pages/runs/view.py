@@ -454,7 +454,7 @@ def _about(run: RunRow) -> str:
 def _chips(run: RunRow) -> list[Node]:
     origin = run.origin or ""
     return [
-        el("span.rl-chip", "example") if origin == "example" else None,
+        el("span.rl-chip", "example", title="Recorded on another machine") if origin == "example" else None,
         el("span.rl-chip", "scheduled", title=origin) if origin.startswith("schedule:") else None,
         *map(_tag, run.tags),
     ]

@@ -26,7 +26,7 @@ from app.pages.runs.page import (
     view,
 )
 from jobs.db.models import Run
-from jobs.db.queries import run_values, runs
+from jobs.db.queries import run_values, runs, scheduled_runs
 from rl2f_core.config.presets import preset
 
 EVIL = "<img src=x onerror=alert(1)> ${alert(1)} {{alert(1)}}"
@@ -69,6 +69,18 @@ def test_a_refresh_redraws_a_selection_that_changed_while_the_refresh_before_ran
     seen = page.content({}, [first], NEW_USER)[page.shown]
     assert page.table not in page.refresh(seen, {}, [first], NEW_USER)
     assert "2 selected" in json.dumps(page.refresh(seen, {}, [first, second], NEW_USER)[page.table])
+
+
+def test_a_link_above_the_list_leads_to_the_schedules_below_it(studio: Studio) -> None:
+    with gr.Blocks():
+        page = _Page(studio)
+    assert "#runs-jobs" not in json.dumps(page.content({}, [], NEW_USER)[page.live])
+    for name in ("every night", "every hour"):
+        scheduled_runs.add(studio.context.db, name=name, trigger="nightly", when="30 2 * * *")
+    assert '{"href": "#runs-jobs", "class": "rl-small"}, "2 schedules \\u2193"]' in json.dumps(
+        page.content({}, [], NEW_USER)[page.live]
+    )
+    assert page.jobs.elem_id == "runs-jobs"
 
 
 def test_a_box_changes_its_own_run_whatever_the_other_boxes_show(studio: Studio) -> None:
