@@ -30,6 +30,7 @@ from app.pages.new_run.draft import (
 )
 from app.pages.new_run.parts import (
     component_types,
+    evaluation_links,
     field_id,
     fold_button,
     item_tools,
@@ -274,6 +275,8 @@ class FormDrawing:
             title = self.text_input(f"{dotted(path)}#{i}", name, rename, "name", late=True)
             remove = tool("×", f"remove {name}", "drop", here, off=at_min)
             drawn.append(self.box("div.rf-entry", here, title, self.control(node["value"], here, entry, name), remove))
+        if not entries and node["value"].get("known") == "checkpoints":
+            drawn.append(evaluation_links(self.choices_of("checkpoints")))
         return [*drawn, tool("+ entry", "add an entry", "entry", path, style="rl-button rl-small rf-add")]
 
     # -- one field -------------------------------------------------------------------------------------------------
@@ -436,12 +439,8 @@ class FormDrawing:
         note = next((item.note for item in listed if item.value == value and kind == "models"), "")
         options = [("none", "")] if nullable else []
         for item in listed:
-            options.append(
-                (
-                    f"{item.label} · {item.note}" if item.note and kind != "models" else item.label,
-                    item.value,
-                )
-            )
+            text = f"{item.label} · {item.note}" if item.note and kind != "models" else item.label
+            options.append((text, item.value))
         if free:
             options.append((free[0], OTHER))
         elif chosen and chosen not in values:

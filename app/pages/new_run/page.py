@@ -122,7 +122,8 @@ class _Page:
         self.clone.input(self.open_clone, [draft, self.clone, drafts], opened, js=drafts.reader(), **ordered)
         self.notice.click(self.discard, draft, [self.notice, *updated], **ordered)
         self.kind.input(self.choose_kind, [draft, self.kind], updated, **ordered)
-        self.upload.upload(self.load_file, [draft, self.upload], [self.source, *updated], **ordered)
+        loaded = [self.source, self.notice, *updated]
+        self.upload.upload(self.load_file, [draft, self.upload], loaded, **ordered)
         self.form.input(self.edit, draft, updated, **item)
         self.form.click(self.act, draft, updated, **ordered)
         self.yaml.input(self.type_yaml, draft, updated, **item)
@@ -136,9 +137,7 @@ class _Page:
         self.timer.tick(self.follow, draft, result, **ordered)
         self.verdict.click(self.act_on_preflight, [draft, address], [address, *result], **ordered)
         self.plan.connect(self.launch, draft, self.schedule, self.form, self._lead_to_error, ordered)
-        self.own_data.connect(
-            self.studio, draft, self.open_own_data, self._use_environment, [self.source, *updated], ordered
-        )
+        self.own_data.connect(self.studio, draft, self.open_own_data, self._use_environment, loaded, ordered)
 
     # -- the draft -------------------------------------------------------------------------------------------------
     def _set_checked(self, draft: Draft, state: FormState, text: str) -> FormState:
@@ -213,7 +212,7 @@ class _Page:
         draft.choices = self.launch.form_choices()
         draft.leave_task(file.partition(".")[0], warnings)
         draft.data["environment"] = environment
-        return {self.source: show.note(f"Own data: {file}."), **self._check_form(draft)}
+        return {self.source: show.note(f"Own data: {file}."), self.notice: None, **self._check_form(draft)}
 
     def _lead_to_error(self, draft: Draft) -> Updates | None:
         """Return None, or updates that move the focus to the first error."""
@@ -318,7 +317,7 @@ class _Page:
             return gr.skip()
         state = self.launch.form_of_yaml(text)
         self._set_checked(draft, state, state.yaml if state.ok else text)
-        return {self.source: show.note("Loaded from a file."), **self._refresh(draft)}
+        return {self.source: show.note("Loaded from a file."), self.notice: None, **self._refresh(draft)}
 
     # -- edits -----------------------------------------------------------------------------------------------------
     @once_opened

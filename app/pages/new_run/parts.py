@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from app.common.urls import page_url
 from app.components.nodes import Element, Node, el
+from app.forms.allowlist import Option
 from app.forms.schema import Path
 from app.pages.new_run.draft import Field, dotted
 
@@ -20,6 +22,9 @@ DUPLICATE = el(
     stroke="currentColor",
     aria_hidden="true",
 )
+
+MAX_EVALUATIONS = 5
+"""Newest runs whose last checkpoint is offered for an evaluation."""
 
 
 def words(text: str) -> list[Node]:
@@ -63,6 +68,18 @@ def fold_button(title: str, fold: str, is_open: bool, changes: int) -> Element:
     return el(
         "button.rf-fold", title, chip, aria_expanded="true" if is_open else "false", data_action="fold", data_fold=fold
     )
+
+
+def evaluation_links(checkpoints: Sequence[Option]) -> Element | None:
+    """Return links to evaluations of the last checkpoints of the newest runs, with the settings of these runs."""
+    last: dict[str, Option] = {}
+    for option in checkpoints:  # newest first
+        last.setdefault(option.label.partition(":")[0], option)
+    links = [
+        el("li", el("a", option.label, href=page_url("new", evaluate=option.label)), f" {option.note}")
+        for option in list(last.values())[:MAX_EVALUATIONS]
+    ]
+    return el("div.rf-help", "Evaluate with the settings of the checkpoint's run:", el("ul", links)) if links else None
 
 
 def field_id(path: Path) -> str:

@@ -14,6 +14,7 @@ from app.components.nodes import Element, Node, action, badge, el, empty, progre
 from app.endpoints.launch import FormState, PreflightState, PresetInfo, SchedulePreview
 from app.endpoints.runs import RunRow
 from app.forms.estimate import Estimate
+from app.forms.run_form import STUDY
 from app.pages.new_run.parts import value_text, words
 from rl2f_core.evaluation.formatting import number, quantity_text
 from rl2f_core.evaluation.study.spec import Study
@@ -199,6 +200,7 @@ def command(state: FormState) -> list[Node]:
         line = problem.line
         link = action(f"Line {line}", "focus", style="nr-link", line=line) if line else None
         broken = el("p.rf-error.nr-broken", link, ": " if line else None, problem.message, role="alert")
+    is_other = state.kind not in ("train", STUDY)
     return [
         el(
             "div.nr-cmdline",
@@ -207,6 +209,7 @@ def command(state: FormState) -> list[Node]:
             action("Copy YAML", "copy", style="rl-small", text=state.yaml),
             action("Save YAML", "download", style="rl-small", text=state.yaml, file=file),
         ),
+        el("p.rl-muted.rl-small", "rl2f train starts runs of every kind.") if is_other else None,
         broken,
     ]
 

@@ -17,6 +17,7 @@ from app.endpoints.chat import ChatMemory
 from app.endpoints.leaks.detector_cards import DetectorCard
 from app.endpoints.run import RunCheckpoint, RunDetails, RunLog, RunStage
 from app.endpoints.runs import RunRow
+from app.forms.estimate import ELSEWHERE
 from app.pages.run.tabs import RunTab, tab_links
 from jobs.db.dialogue_models import DialogueSummary
 from jobs.db.models import ACTIVE, Log, NoteSummary, RunSummary
@@ -113,8 +114,8 @@ def _state(run: RunSummary, active: bool) -> Iterable[Node]:
     if active and run.eta is not None:
         yield el("span.rl-num", f"ETA {duration(run.eta)}")
     if not active and run.started and run.ended:
-        length = f", duration {duration(run.ended - run.started)}"
-        yield el("span.rl-muted.rl-num", "ended ", time_ago(run.ended), length)
+        length, place = duration(run.ended - run.started), " on another machine" if run.origin in ELSEWHERE else ""
+        yield el("span.rl-muted.rl-num", "ended ", time_ago(run.ended), f", duration {length}{place}")
 
 
 def _buttons(details: RunDetails, read_only: bool) -> Element:

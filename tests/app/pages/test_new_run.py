@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import gradio as gr
 import pytest
 from page_nodes import elements
 
+from app.common.context import Context
 from app.endpoints.launch import FormState, PresetInfo
+from app.endpoints.studio import Studio
 from app.forms import run_form
+from app.forms.allowlist import Option
 from app.forms.errors import FieldError
 from app.forms.estimate import Estimate, Pace, estimate, size
 from app.forms.preflight import PreflightState, PreflightVerdict
@@ -23,7 +27,8 @@ from app.pages.new_run.draft import (
     renamed,
 )
 from app.pages.new_run.form import draw_form
-from app.pages.new_run.view import preset_choices, summary
+from app.pages.new_run.page import _Page
+from app.pages.new_run.view import command, preset_choices, summary
 from jobs.workspace import Workspace
 
 
@@ -236,6 +241,39 @@ def test_the_warning_about_hints_without_solutions_goes_with_a_model_teacher(
     draft.data = {**draft.data, "teacher": teacher}
     assert (NO_SOLUTIONS in draft.open_warnings()) == warned
     assert "3 bad rows are left out." in draft.open_warnings()
+
+
+def test_an_evaluation_without_checkpoints_offers_the_last_ones_of_the_newest_runs(draft: Draft) -> None:
+    labels = ("7:rl@6", "7:rl@3", *(f"{run}:rl@1" for run in (5, 4, 3, 2, 1)))
+    draft.choices["checkpoints"] = [Option(value=f"/{label}", label=label, note="words") for label in labels]
+    draft.spec = {**run_form.spec("eval"), "kind": "eval"}
+
+    def addresses() -> list[Any]:
+        return [link[1]["href"] for link in elements(draw_form(draft), "a")]
+
+    draft.data = run_form.change_kind(draft.data, "eval")
+    assert addresses() == [f"/new?evaluate={label}" for label in ("7:rl@6", "5:rl@1", "4:rl@1", "3:rl@1", "2:rl@1")]
+    draft.data["adapters"] = {"base": None}
+    assert addresses() == []
+
+
+@pytest.mark.parametrize(("kind", "explained"), [("train", False), ("study", False), ("eval", True)])
+def test_the_command_of_other_kinds_than_train_is_explained(kind: str, explained: bool) -> None:
+    shown = str(command(FormState(kind=kind, data={"kind": kind}, yaml="")))
+    assert ("rl2f train starts runs of every kind" in shown) == explained
+
+
+def test_own_data_and_a_file_replace_the_notice_of_restored_changes(context: Context) -> None:
+    with gr.Blocks():
+        page = _Page(Studio(context))
+    stored = {"preset:quickstart": {"yaml": run_form.preset_yaml("guess_number"), "time": 1.0}}
+    for replace in (
+        lambda draft: page._use_environment(draft, {"type": "guess_number"}, "mine.csv", []),
+        lambda draft: page.load_file(draft, b"kind: train"),
+    ):
+        draft = Draft()
+        assert "Restored unsaved changes" in str(page.open_page(draft, {}, stored)[page.notice])
+        assert replace(draft)[page.notice] is None
 
 
 def test_the_size_counts_dialogues_of_steps_and_evaluations(draft: Draft) -> None:

@@ -105,6 +105,7 @@ def test_a_running_run_shows_progress_speed_and_the_remaining_time(endpoints: Ru
         ({"kind": "fork"}, "View fork results"),
         ({"kind": "hint_value", "parent": 4}, "Sort by hint value"),
         ({"parent": 4}, "from run 4"),
+        ({"origin": "example", "started": 1.0, "ended": 12781.0}, "duration 3 h 33 min on another machine"),
     ],
 )
 def test_the_heading_reports_what_is_unusual(
