@@ -123,9 +123,8 @@ def test_seeds_are_compared_with_the_constant_baseline() -> None:
     assert summary.constant_baseline == built().constant_baseline
     text = summary.to_markdown()
     assert "| best constant answer | any | cum_acc |" in text
-    assert (
-        "Solve rate within 1 turn of base: .00 [.00, " in text and "is indistinguishable from always answering" in text
-    )
+    assert "Solve rate within 1 turn of base: .000 [.000, " in text
+    assert "is indistinguishable from always answering" in text
     assert "Solve rate within 3 turns of rl2f@24: .88 [" in text and "is above it" in text
 
 
