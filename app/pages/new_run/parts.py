@@ -76,10 +76,10 @@ def evaluation_links(checkpoints: Sequence[Option]) -> Element | None:
     for option in checkpoints:  # newest first
         last.setdefault(option.label.partition(":")[0], option)
     links = [
-        el("li", el("a", option.label, href=page_url("new", evaluate=option.label)), f" {option.note}")
+        el("div", el("a", option.label, href=page_url("new", evaluate=option.label)), f" {option.note}")
         for option in list(last.values())[:MAX_EVALUATIONS]
     ]
-    return el("div.rf-help", "Evaluate with the settings of the checkpoint's run:", el("ul", links)) if links else None
+    return el("div.rf-help", "Evaluate with the settings of the checkpoint's run:", links) if links else None
 
 
 def field_id(path: Path) -> str:
