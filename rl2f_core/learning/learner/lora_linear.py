@@ -59,9 +59,9 @@ class FusedLora:
 
         found: list[Any] = [module for module in model.modules() if type(module) is Linear]
         layers = [layer for layer in found if isinstance(layer.base_layer, nn.Linear)]
-        self._weights = [half[ADAPTER].weight for layer in layers for half in (layer.lora_A, layer.lora_B)]
+        self._trained = [half[ADAPTER].weight for layer in layers for half in (layer.lora_A, layer.lora_B)]
         dtypes = [layer.base_layer.weight.dtype for layer in layers for _ in range(2)]
-        self._copies = [torch.empty_like(w, dtype=d) for w, d in zip(self._weights, dtypes, strict=True)]
+        self._copies = [torch.empty_like(w, dtype=d) for w, d in zip(self._trained, dtypes, strict=True)]
         self._scales = [layer.scaling[ADAPTER] for layer in layers]
         for i, layer in enumerate(layers):
             copies = self._copies[2 * i], self._copies[2 * i + 1]
@@ -70,8 +70,8 @@ class FusedLora:
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights."""
-        if self._weights:
-            torch._foreach_copy_(self._copies, self._weights)
+        if self._trained:
+            torch._foreach_copy_(self._copies, self._trained)
             torch._foreach_mul_(self._copies[1::2], self._scales)
 
 
