@@ -23,7 +23,6 @@ from app.plots.run_data import RunData, VersionedCache
 from app.plots.series import XKind
 from jobs import studies
 from jobs.db.models import Run, RunSummary
-from jobs.db.queries import metrics
 from jobs.db.queries import runs as queries
 from jobs.db.queries.run_values import flatten
 from jobs.db.queries.runs import RunFilter
@@ -170,7 +169,7 @@ class CompareEndpoints(RunDataEndpoints):
         db = self._context.db
         version = queries.version(db)
         chosen, missing = self._data.existing(runs)
-        names = sorted({name for run in chosen for name in metrics.names(db, run.id)})
+        names = sorted({name for run in chosen for name in self._data.names(run)})
         groups = comparison.seed_groups(self._members(chosen, []))
         config = config_differences([self._resolve(run) for run in chosen])
         return RunComparison(
@@ -202,7 +201,7 @@ class CompareEndpoints(RunDataEndpoints):
             merge_seeds: Draw the mean of runs that differ only in their seed.
         """
         chosen, _ = self._data.existing(runs)
-        run_charts.check_metrics(names, [name for run in chosen for name in metrics.names(self._context.db, run.id)])
+        run_charts.check_metrics(names, [name for run in chosen for name in self._data.names(run)])
         charts = [comparison.overlay(self._members(chosen, [n]), n, x, smoothing, merge_seeds) for n in names]
         return [chart.as_json() for chart in charts if chart is not None]
 

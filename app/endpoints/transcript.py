@@ -253,10 +253,15 @@ def _environment(yaml_text: str) -> Environment | None:
         return None
 
 
+@lru_cache(64)
+def _prompting(yaml_text: str) -> object:
+    """Return the prompting of a configuration."""
+    return (load_yaml(yaml_text).get("rollout") or {}).get("prompting")
+
+
 def _system(yaml_text: str, environment: Environment) -> str:
     """Return the student's system message; prompts that list the valid actions have another one."""
-    rollout = load_yaml(yaml_text).get("rollout") or {}
-    if rollout.get("prompting") == "enumerate" and isinstance(environment, StatefulEnvironment):
+    if _prompting(yaml_text) == "enumerate" and isinstance(environment, StatefulEnvironment):
         return environment.rules()
     return environment.system_prompt()
 

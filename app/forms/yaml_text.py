@@ -6,7 +6,7 @@ import datetime
 import functools
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,8 @@ class Document:
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
     """1-based line of each value's key (of the value itself in a list)."""
+    scalars: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    """Start and end of each scalar in the text, without block scalars."""
     aliased: bool = False
     """Whether the text uses aliases."""
 
@@ -61,9 +63,11 @@ def _read(text: str, parser: Loader) -> Document:
         if node is None:
             return Document(None)
         lines: dict[Path, int] = {}
+        scalars: dict[Path, tuple[int, int]] = {}
         budget = _Budget()
-        _walk(node, (), lines, budget)
-        return Document(loader.construct_document(node), lines, len(budget.seen) < MAX_VALUES - budget.left)
+        _walk(node, (), lines, scalars, budget)
+        aliased = len(budget.seen) < MAX_VALUES - budget.left
+        return Document(loader.construct_document(node), lines, scalars, aliased)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.problem, error.note) if part) or "cannot be read"
@@ -90,16 +94,20 @@ class _Budget:
         self.seen: set[int] = set()
 
 
-def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], budget: _Budget) -> None:
-    """Record the line of each value; refuse too many values (aliases count each time) and duplicate keys."""
+def _walk(
+    node: yaml.Node, path: Path, lines: dict[Path, int], scalars: dict[Path, tuple[int, int]], budget: _Budget
+) -> None:
+    """Record lines and scalars; refuse too many values (aliases count each time) and duplicate keys."""
     budget.left -= 1
     if budget.left < 0:
         raise YamlProblem(f"The YAML has more than {MAX_VALUES:,} values.", node.start_mark.line + 1)
     budget.seen.add(id(node))
     lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">"):
+        scalars[path] = node.start_mark.index, node.end_mark.index
+    elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
-            _walk(item, (*path, i), lines, budget)
+            _walk(item, (*path, i), lines, scalars, budget)
     elif isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
@@ -110,7 +118,7 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], budget: _Budget) 
                 raise YamlProblem(f"The key `{key.value[:80]}` is given twice.", mark.line + 1, mark.column + 1)
             seen.add(key.value)
             lines[(*path, key.value)] = key.start_mark.line + 1
-            _walk(value, (*path, key.value), lines, budget)
+            _walk(value, (*path, key.value), lines, scalars, budget)
 
 
 def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
@@ -132,6 +140,8 @@ def update(text: str | None, data: object) -> str:
         if document.value == data:
             return text or ""
         if isinstance(document.value, Mapping) and not document.aliased:
+            if (edited := _with_scalars(text or "", document, data)) is not None and read(edited).value == data:
+                return edited
             editor, written = _editor(), io.StringIO()
             editor.dump(_updated(editor.load(text), document.value, data, editor), written)
             if read(written.getvalue()).value == data:
@@ -139,6 +149,34 @@ def update(text: str | None, data: object) -> str:
     except (YamlProblem, YAMLError, LookupError, ValueError, TypeError, OverflowError, RecursionError):
         pass
     return to_yaml(data)
+
+
+def _with_scalars(text: str, document: Document, data: object) -> str | None:
+    """Return the text with new scalars in place; None if more than scalars of one line differ."""
+    changes = dict(_changes(document.value, data, ()))
+    if not all(path in document.scalars and _is_short(value) for path, value in changes.items()):
+        return None
+    for path in sorted(changes, key=lambda path: document.scalars[path], reverse=True):
+        start, end = document.scalars[path]
+        text = text[:start] + to_yaml(changes[path]).removesuffix("\n").removesuffix("\n...") + text[end:]
+    return text
+
+
+def _changes(old: object, new: object, path: Path) -> Iterator[tuple[Path, object]]:
+    """Yield the values that differ, of mappings and lists of the same keys the ones inside."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
+        for key in old:
+            yield from _changes(old[key], new[key], (*path, key))
+    elif isinstance(old, list) and isinstance(new, list | tuple) and len(old) == len(new):
+        for i in range(len(old)):
+            yield from _changes(old[i], new[i], (*path, i))
+    elif old != new:
+        yield path, new
+
+
+def _is_short(value: object) -> bool:
+    """Return whether a value is a scalar that is written in one line."""
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 100)
 
 
 class _Representer(RoundTripRepresenter):
@@ -177,7 +215,7 @@ def _new(value: object, editor: YAML) -> object:
     """Return a value as a node that is written in the notation of `dump`."""
     if value is None or isinstance(value, int):
         return value
-    if isinstance(value, float) or (isinstance(value, str) and len(value) <= 100):
+    if isinstance(value, float | str) and _is_short(value):
         return _scalar(value)
     return editor.load(to_yaml(value))
 

@@ -60,6 +60,7 @@ class RunData:
         self.db = context.db
         self.workspace = context.workspace
         self._rows = VersionedCache[list[Metric]]()
+        self._names = VersionedCache[list[str]]()
         self._sizes = VersionedCache[StepSizes]()
         self._clean = VersionedCache[CleanSteps]()
         self._leaks = VersionedCache[tuple[int, dict[int, tuple[int, int]]]]()
@@ -70,6 +71,10 @@ class RunData:
     def rows(self, run: Run) -> list[Metric]:
         """Return all training steps in order."""
         return self._rows.get(_key(run), run.events_offset, lambda _: metrics.steps(self.db, _id(run)))
+
+    def names(self, run: Run) -> list[str]:
+        """Return the names of the metrics; see `metrics.names`."""
+        return self._names.get(_key(run), run.events_offset, lambda _: metrics.names(self.db, _id(run)))
 
     def config(self, run: Run) -> JsonObject:
         """Return the configuration as plain data; empty if invalid."""

@@ -53,6 +53,13 @@ def test_a_text_that_holds_no_comments_to_keep_is_written_anew(text: str) -> Non
     assert yaml_text.update(text, data) == to_yaml(data)
 
 
+def test_an_edited_scalar_changes_nothing_else_of_the_text() -> None:
+    text = "a:   1   # one\nb: {c: [1,2], d: 'x'}\ne: |\n  long\n"
+    data = {"a": 25, "b": {"c": [1, 3], "d": "a: b"}, "e": "long\n"}
+    written = text.replace("a:   1", "a:   25").replace("[1,2]", "[1,3]").replace("'x'", "'a: b'")
+    assert yaml_text.update(text, data) == written and yaml.safe_load(written) == data
+
+
 def test_values_are_written_as_the_parser_of_runs_reads_them() -> None:
     text = "a: yes # 1\nb: 010 # 2\nc: 2e-4 # 3\nd: 'on' # 4\ne: {f: 1} # 5\n"
     data = {"a": "yes", "b": 10, "c": 0.0002, "d": "on", "e": {"f": None, "g": 1e-05}}

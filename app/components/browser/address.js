@@ -8,9 +8,11 @@ const MAX_CHANGES = 25; // then the browser loads a page: Gradio keeps 1 to 2 MB
 const isPage = (url) => url.origin === location.origin && !url.hash
   && window.gradio_config.pages.some(([path]) => url.pathname === `/${path}`);
 const PAUSE_MS = 1000; // after a page has opened, before what the next one needs is loaded
+const QUIET_MS = 500; // after the last input, before the next layout is loaded
 const layouts = new Map(); // what Gradio mounts, by path, until the server restarts
 let wanted = null; // the last address that was asked for
 let changes = 0;
+let lastInput = 0;
 let opens = false; // Gradio mounts a page and reads gradio_config and the path: then the browser loads the next one
 
 const get = async (path) => {
@@ -67,6 +69,9 @@ addEventListener("click", (event) => {
   event.preventDefault();
   show(url, true);
 });
+for (const type of ["pointerdown", "keydown"]) {
+  addEventListener(type, () => { lastInput = performance.now(); }, true);
+}
 addEventListener("pointerover", ({ target }) => {
   const link = target.closest?.("a[href]");
   const url = link && new URL(link.href);
@@ -112,6 +117,7 @@ export default function mount({ props, trigger, watch, signal }) {
     if (signal.aborted) return;
     import(location.origin + props.charts).then((module) => module.library(props.library)).catch(() => {});
     for (const [path] of window.gradio_config.pages) {
+      while (performance.now() < lastInput + QUIET_MS) await new Promise((end) => setTimeout(end, QUIET_MS));
       if (!path.startsWith("_") && !signal.aborted) await layout({ pathname: `/${path}` });
     }
   };

@@ -11,12 +11,14 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from app.common import benchmark_scores
+from app.common.context import Context
 from app.common.known_values import check_environment, check_known
 from app.endpoints.dialogues import EventId
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.leaks.detector_cards import DetectorCard, configured_detectors, detector_cards
 from app.endpoints.leaks.labels import Annotator, Source
 from app.endpoints.types import RunId
+from app.plots.run_data import VersionedCache
 from jobs.db.models import TestSetAccess
 from jobs.db.queries import runs
 from jobs.labels import hint_counts, report_queries
@@ -112,6 +114,10 @@ class Recommendation(FrozenModel):
 class DetectorEndpoints(Endpoints):
     """Endpoints of the detector report and the leak benchmark."""
 
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._by_detector = VersionedCache[DetectorReport]()
+
     @endpoint("read")
     def detector_report(self, scope: Flat[ReportScope] = ReportScope()) -> ReportResult:
         """Compare detector findings with human labels, on the dev set."""
@@ -120,8 +126,12 @@ class DetectorEndpoints(Endpoints):
     @endpoint("read")
     def detector_cards(self, run: RunId, source: Source = RUN) -> list[DetectorCard]:
         """Return how far the flags of a run's detectors can be trusted: results on benchmarks and by human labels."""
-        configs = configured_detectors(self._context.db, self._folder(runs.get(self._context.db, run)), source)
-        return detector_cards(configs, self._reports(ReportScope(source=source), ("detector",))["detector"])
+        db = self._context.db
+        configs = configured_detectors(db, self._folder(runs.get(db, run)), source)
+        report = self._by_detector.get(
+            source, runs.version(db), lambda _: self._reports(ReportScope(source=source), ("detector",))["detector"]
+        )
+        return detector_cards(configs, report)
 
     @endpoint("label")
     def unlock_test_set(self, annotator: Annotator, scope: Flat[ReportScope] = ReportScope()) -> UnlockedReport:

@@ -284,6 +284,14 @@ def test_the_cards_of_a_rescore_run_are_those_of_its_own_detectors(
     assert [card["detector"] for card in endpoints.detector_cards(run.id or 0)] == ["exact"]
 
 
+def test_a_card_counts_labels_that_are_given_after_it_was_read(endpoints: DetectorEndpoints, context: Context) -> None:
+    truth = add_truth(context.db, context.workspace, hints=160)
+    (before,) = [card for card in endpoints.detector_cards(truth.run.id or 0) if card["detector"] == "exact"]
+    label_draw(context.db, truth, QueueFilter(selection="stratified", size=100))
+    (after,) = [card for card in endpoints.detector_cards(truth.run.id or 0) if card["detector"] == "exact"]
+    assert after["rows"] != before["rows"]
+
+
 def test_a_card_has_the_precision_of_a_detector_by_human_labels(endpoints: DetectorEndpoints, truth: Truth) -> None:
     cards = {card["detector"]: card for card in endpoints.detector_cards(truth.run.id or 0)}
     labels = cards["exact"]["rows"][-1]
