@@ -311,7 +311,7 @@ class CompareEndpoints(RunDataEndpoints):
         if len(groups) < 2:
             return tables, None
         try:
-            summary = compare_groups(groups)
+            summary = compare_groups(dict(reversed(groups.items())))  # a difference is later − earlier
         except DataError as error:
             return tables, str(error)
         rows = tuple(row for row in summary.rows if row.quantity.startswith("difference"))

@@ -346,7 +346,10 @@ def label_bar(hint: HintDetail, state: ReplayState) -> Element:
             value=state.annotator,
             data_change="annotator",
         ),
-        el("span.rl-muted.rl-small.dv-tip", "select words in the hint to mark them"),
+        el(
+            "span.rl-muted.rl-small.dv-tip",
+            "select words in the hint to mark them" if state.annotator else "to label, type your name and press Enter",
+        ),
         role="group",
         aria_label="label of the hint",
     )

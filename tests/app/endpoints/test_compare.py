@@ -97,7 +97,7 @@ def test_two_configurations_are_compared_over_their_common_seeds_and_unequal_set
     table = found["merged"][0]
     assert (table["group"], table["seeds"], len(found["merged"])) == ("small ×2 against more ×2", ["0", "1"], 3)
     assert [row["quantity"] for row in table["rows"]] == ["difference of cum_acc", "difference of hint_effect"]
-    assert {row["checkpoint"] for row in table["rows"]} == {"more ×2 − small ×2"} and "[" in table["rows"][0]["mean"][
+    assert {row["checkpoint"] for row in table["rows"]} == {"small ×2 − more ×2"} and "[" in table["rows"][0]["mean"][
         "text"
     ]
     add_run(context.db, context.workspace, "5-late", seed=5, name="late", lora={"rank": 4})
