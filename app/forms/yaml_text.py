@@ -43,7 +43,7 @@ class Document:
     lines: dict[Path, int] = field(default_factory=dict)
     """1-based line of each value's key (of the value itself in a list)."""
     scalars: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    """Start and end of each scalar in the text, without block scalars."""
+    """Start and end of each scalar in the text, without block scalars and empty ones."""
     aliased: bool = False
     """Whether the text uses aliases."""
 
@@ -103,8 +103,10 @@ def _walk(
         raise YamlProblem(f"The YAML has more than {MAX_VALUES:,} values.", node.start_mark.line + 1)
     budget.seen.add(id(node))
     lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">"):
-        scalars[path] = node.start_mark.index, node.end_mark.index
+    if isinstance(node, yaml.ScalarNode):
+        start, end = node.start_mark.index, node.end_mark.index
+        if start < end and node.style not in ("|", ">"):
+            scalars[path] = start, end
     elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             _walk(item, (*path, i), lines, scalars, budget)

@@ -109,3 +109,8 @@ def test_values_that_no_browser_knows_become_words() -> None:
     assert yaml_text.for_browser(yaml_text.read(text).value) == {
         "a": ".inf", "b": ".nan", "c": "2024-01-02", "d": "b'hi'", "1": "x",
     }  # fmt: skip
+
+
+def test_comments_stay_beside_a_value_that_was_empty() -> None:
+    assert "# note" in yaml_text.update("a:\nb: 1 # note\n", {"a": 3, "b": 1})
+    assert "# note" in yaml_text.update("a: {x: , y: 2} # note\n", {"a": {"x": "z", "y": 2}})
