@@ -108,14 +108,16 @@ class KVCache:
 
     def start_sequence(self, slot: int, tokens: Sequence[int], adapter_id: int, source: int, shared: int) -> None:
         """Assign a slot to a prompt; `finish_copies` copies `shared` positions from the slot `source`."""
-        if source != slot and shared:
+        is_copied = source != slot and shared > 0
+        if is_copied:
             if self._copied != (source, shared):
                 self.finish_copies()
                 self._copied = source, shared
             self._copies.append(slot)
         self.tokens[slot] = -1
         self.tokens[slot, : len(tokens)] = tokens
-        self.num_tokens[slot], self.num_computed[slot], self.adapter_ids[slot] = len(tokens), shared, adapter_id
+        self.num_tokens[slot], self.adapter_ids[slot] = len(tokens), adapter_id
+        self.num_computed[slot] = 0 if is_copied else shared
 
     def finish_copies(self) -> None:
         """Copy the shared positions of the sequences that were started, together for each source."""
@@ -128,6 +130,7 @@ class KVCache:
         for pair in self._buffers.values():
             for buffer in pair:
                 buffer[index, :, :shared] = buffer[source, :, :shared]
+        self.num_computed[slots] = shared
 
     def append(self, slot: int, token: int) -> None:
         """Append a token without keys and values."""

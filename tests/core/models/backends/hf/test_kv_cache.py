@@ -32,6 +32,7 @@ def content(kv: KVCache, slot: int, width: int) -> list[float]:
 def test_prefixes_of_one_source_are_copied_together(kv: KVCache) -> None:
     for slot in (1, 3):
         kv.start_sequence(slot, [5, 6, 7], 1, 0, 2)
+        assert int(kv.num_computed[slot]) == 0
     kv.finish_copies()
     assert content(kv, 1, 4) == [0, 1, 102, 103] and content(kv, 3, 4) == [0, 1, 302, 303]
     assert content(kv, 2, 2) == [200, 201] and content(kv, 0, 2) == [0, 1]
