@@ -304,7 +304,7 @@ class CompareEndpoints(RunDataEndpoints):
             reports = {member.id: report for member in group if (report := self._report(run_of[member.id]))}
             if len(reports) > 1:
                 named = {f"{run_of[run].seed} (run {run})": report for run, report in reports.items()}
-                title = f"{group[0].name} ×{len(reports)}"
+                title = f"{comparison.group_name(group)} ×{len(reports)}"
                 tables.append({**comparison.seed_table(merge_seeds(named)), "group": title})
                 title = title if title not in groups else f"{title} (run {group[0].id})"
                 groups[title] = {run_of[run].seed: report for run, report in reports.items()}

@@ -104,6 +104,11 @@ def _duration(member: ComparedRun) -> float:
     return max(0.0, member.rows[-1].time - began)
 
 
+def group_name(group: Sequence[ComparedRun]) -> str:
+    """Return the name of runs that differ in their seed, without the seed."""
+    return SEED.sub("", group[0].name)
+
+
 def _mean_line(
     group: Sequence[ComparedRun], name: str, x: XKind, weight: float, unit: float | None, style: Look
 ) -> Line:
@@ -118,7 +123,7 @@ def _mean_line(
     support = (0.0, 1.0) if metric_info(name).format == "share" else None
     xs = [math.fsum(run[key][0] for run in points) / len(points) for key in shared]
     means = [t_interval([run[key][1] for run in points], support) for key in shared]
-    label = f"{SEED.sub('', group[0].name)} ×{len(group)}"
+    label = f"{group_name(group)} ×{len(group)}"
     return Line(label, xs, [mean.value for mean in means], style.color, low=[mean.low for mean in means],
                 high=[mean.high for mean in means], dash=style.dash,
                 at=[[group[0].id, stage, step, f"{stage} step {step}"] for stage, step in shared])  # fmt: skip

@@ -25,11 +25,9 @@ def serve(settings: Settings, channel: Channel) -> None:
 
     samples = read_rows(settings.rows_file)
     learner = made_learner(settings)
-    limit = padded_width(samples) * settings.micro_rows
-    stage = StageConfig(
-        name="bench", method="rl2f", steps=settings.steps, learning_rate=RATE, micro_batch_tokens=max(16, limit)
-    )
-    count = len(micro_batches(samples, max(16, limit), learner.pad, learner.device))
+    limit = max(16, padded_width(samples) * settings.micro_rows)
+    stage = StageConfig(name="bench", method="rl2f", steps=settings.steps, learning_rate=RATE, micro_batch_tokens=limit)
+    count = len(micro_batches(samples, limit, learner.pad, learner.device))
     memory = Memory(learner.device)
     channel.send(lora=learned(learner), micro_batches=count)
     step = 0
