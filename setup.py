@@ -8,7 +8,7 @@ from setuptools.command.build_py import build_py
 
 FOLDERS = (
     "configs", "prompts", "leaks", "leak_benchmark", "math_sample", "own_questions", "auto_explore", "example_runs",
-    "results/leaks",
+    "results/leaks", "results/quickstart",
 )  # fmt: skip
 """Folders of `data/` that the package reads; the rest are published results and pictures."""
 

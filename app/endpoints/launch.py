@@ -212,14 +212,14 @@ class LaunchEndpoints(Endpoints):
 
     @endpoint("read")
     def estimate_run(self, source: Flat[ConfigSource] = ConfigSource()) -> Estimate | None:
-        """Estimate dialogues, tokens, duration and memory of a training run, from the newest run of the same model.
+        """Estimate dialogues, tokens, duration and memory of a training run, from the newest run of the model or recorded ones.
 
         None for other kinds of runs.
         """
         return estimate(self._valid(source)[0], self.pace_of)
 
     def pace_of(self, model: str) -> Pace | None:
-        """Return the pace of the newest finished run of a model."""
+        """Return the pace of the newest finished run of a model, or else of recorded runs."""
         return pace(self._context.db, model)
 
     # -- start -----------------------------------------------------------------------------------------------------

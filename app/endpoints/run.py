@@ -195,7 +195,7 @@ class RunEndpoints(RunDataEndpoints):
             problem=self._folder(row).problem(),
             actions=ACTIONS.get(row.status, ()),
             queue_paused=self._context.queue.paused,
-            cards=summary_cards.cards(data.on_policy_rows(row), evaluation, data.leaks_by_turn(row)),
+            cards=summary_cards.cards(data.on_policy_rows(row), evaluation, data.leaks_by_turn(row), row.kind),
             steps=len(rows),
             teacher_costs=costs_text(costs) if costs else None,
             evaluation=state,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from functools import cache
+from statistics import median
 
 from sqlalchemy import func, select
 
 from jobs.db.columns import table_of
 from jobs.db.engine import Database
 from jobs.db.models import Metric, Run
+from rl2f_core.common.paths import QUICKSTART_RESULTS
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import parse_yaml
 from rl2f_core.config.run import RunConfig
@@ -25,8 +29,8 @@ CANDIDATES = 5
 class Pace(FrozenModel):
     """Speed and memory of an earlier run."""
 
-    run: int
-    """Number of the run."""
+    run: int | None = None
+    """Number of the run; None for recorded runs of other machines."""
     seconds_per_token: float
     """Seconds of the whole run for each token that the student could sample at most."""
     memory_gb: float | None = None
@@ -45,11 +49,14 @@ class Estimate(FrozenModel):
     memory_gb: float | None = None
     """Highest memory of the earlier run in GB."""
     like: int | None = None
-    """Number of the earlier run."""
+    """Number of the earlier run; None for recorded runs of other machines."""
 
 
 def pace(db: Database, model: str) -> Pace | None:
-    """Return the pace of the newest run that trained a model to the end here; None if there is none."""
+    """Return the pace of the newest run that trained a model to the end here, or else of the recorded runs.
+
+    None if there are neither.
+    """
     run, metric = table_of(Run).c, table_of(Metric).c
     query = select(run.id, run.config, run.ended - run.started).where(
         run.kind == "train", run.status == "succeeded", run.model == model, run.ended > run.started,
@@ -65,7 +72,20 @@ def pace(db: Database, model: str) -> Pace | None:
                 memory = metric["values"]["system/memory_gb"].as_float()
                 most = session.scalar(select(func.max(memory)).where(metric.run_id == number))
                 return Pace(run=number, seconds_per_token=seconds / size(config).tokens, memory_gb=most)
-    return None
+    recorded = recorded_seconds_per_token().get(model)
+    return None if recorded is None else Pace(seconds_per_token=recorded)
+
+
+@cache
+def recorded_seconds_per_token() -> dict[str, float]:
+    """Return the median seconds for each token in the recorded runs of the quickstart, by model."""
+    found: dict[str, list[float]] = {}
+    for folder in sorted(QUICKSTART_RESULTS.glob("seed-*")):
+        config = parse_yaml((folder / "config.yaml").read_text())
+        seconds = json.loads((folder / "environment.json").read_text())["wall_seconds"]
+        if isinstance(config, RunConfig):
+            found.setdefault(config.model.name, []).append(seconds / size(config).tokens)
+    return {model: median(values) for model, values in found.items()}
 
 
 def size(config: RunConfig) -> Estimate:

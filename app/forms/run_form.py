@@ -191,8 +191,9 @@ def change_kind(data: Mapping[str, object], kind: str) -> JsonObject:
 
 # -- where a form starts ---------------------------------------------------------------------------------------------
 def presets() -> list[Preset]:
-    """Return all presets, the default first, then by name."""
-    return sorted(core.presets(), key=lambda preset: preset.name != DEFAULT_PRESET)
+    """Return all presets, the first look and the default first, then by name."""
+    first = {FIRST_PRESET: 0, DEFAULT_PRESET: 1}
+    return sorted(core.presets(), key=lambda preset: first.get(preset.name, len(first)))
 
 
 @lru_cache(maxsize=256)

@@ -30,6 +30,7 @@ def cards(
     rows: Sequence[MetricRow],
     evaluation: Evaluation | None,
     leaks: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    kind: str = "train",
 ) -> JsonObject:
     """Return all cards.
 
@@ -37,17 +38,18 @@ def cards(
         rows: The steps of on-policy stages in order.
         evaluation: The evaluation, if there is one.
         leaks: Number of checked hints, and of the leaks among them that the student read, by 0-based turn.
+        kind: Kind of the run.
     """
     return {
         "hints": hints(evaluation),
         "solved": solved(rows, evaluation),
         "changes": changes(rows, evaluation),
         "groups": groups(rows),
-        "leaks": leak_rates(leaks),
+        "leaks": leak_rates(leaks, "training" if kind == "train" else "the evaluation"),
     }
 
 
-def leak_rates(leaks: Mapping[int, tuple[int, int]]) -> JsonObject | None:
+def leak_rates(leaks: Mapping[int, tuple[int, int]], phase: str) -> JsonObject | None:
     """Return the fraction of leaks that the student read, by turn of the hint; None without a checked hint."""
     if not leaks:
         return None
@@ -56,7 +58,7 @@ def leak_rates(leaks: Mapping[int, tuple[int, int]]) -> JsonObject | None:
         {"turn": t, "value": i.value, "low": i.low, "high": i.high, "text": f"{interval_text(i)} of {checked:,} hints"}
         for t, i, checked in rates
     ]
-    return {"bars": bars, "source": f"{sum(checked for checked, _ in leaks.values()):,} checked hints"}
+    return {"bars": bars, "source": f"{sum(checked for checked, _ in leaks.values()):,} checked hints in {phase}"}
 
 
 def hints(evaluation: Evaluation | None) -> JsonObject | None:

@@ -175,8 +175,9 @@ def _size(found: Estimate | None, is_study: bool) -> Element | None:
         return None
     text = f"{found.dialogues:,} dialogues with at most {found.tokens:,} sampled tokens"
     if found.like is None:
+        known = f"About {duration(found.seconds)} on two cores, as in recorded runs. " if found.seconds else ""
         text += f". No run of this model has ended here{'' if is_study else '; the preflight measures it'}."
-        return el("p.rl-muted.rl-small.nr-size", text)
+        return el("p.rl-muted.rl-small.nr-size", known + text)
     link = el("a", f"run {found.like}", href=page_url("run", run=found.like))
     memory = f", {found.memory_gb:.1f} GB of memory" if found.memory_gb else ""
     return el("p.rl-muted.rl-small.nr-size", f"About {duration(found.seconds)}{memory}, as in ", link, f". {text}.")

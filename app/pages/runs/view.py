@@ -54,7 +54,7 @@ def welcome(read: bool, labeled: bool, started: bool, writable: bool) -> Element
               action("Read a dialogue", "read", style="rl-small", trigger="select")),
         _step("Label a hint", "does it give the answer away?", labeled,
               el("a.rl-button.rl-small", "Label a hint", href=page_url("labels"))),
-        _step("Take a first look", "a training run of three to six minutes; the quickstart takes 20 to 30", started,
+        _step("Start a run", "the preset first_look takes three to six minutes; the quickstart takes 20 to 30", started,
               start if writable else None),
     ]  # fmt: skip
     return el(

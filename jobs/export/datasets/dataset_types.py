@@ -245,7 +245,7 @@ FORMATS["preference"] = Format(
 @dataset_type(
     "messages",
     "Messages",
-    "Whole conversations, incorrect attempts included, with verdicts, rewards, leaks and labels. For SFTTrainer.",
+    "Whole conversations, incorrect attempts included, with verdicts, rewards, leaks and labels. To analyze.",
     "One row per conversation as the student read and wrote it, with everything known of each turn. It has "
     "incorrect attempts too. For TRL's `SFTTrainer`, which trains on all messages, hints too, unless "
     "`assistant_only_loss` is set; that option needs a chat template with generation markers. No column is "
@@ -340,7 +340,7 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
 @dataset_type(
     "prompt_completion",
     "Prompt and completion",
-    "Correct attempts alone, before any flagged leak. For SFTTrainer and the method sft.",
+    "Correct attempts alone, before any flagged leak. For supervised fine-tuning: SFTTrainer, the method sft.",
     "One row per correct attempt: what the student read before it, and the attempt. An attempt after a hint "
     "that is flagged as a leak is left out, because it may only copy the answer; a hint without a label is not "
     "known to be free of leaks, and one without a leak can still determine the answer. For TRL's `SFTTrainer`, "

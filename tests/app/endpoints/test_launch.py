@@ -66,11 +66,12 @@ def evaluation_of(adapters: dict[str, str | None]) -> dict[str, Any]:
 
 
 # -- presets and the form ----------------------------------------------------------------------------------------------
-def test_presets_are_listed_with_the_default_first(launch: LaunchEndpoints) -> None:
+def test_presets_are_listed_with_the_first_look_and_the_default_first(launch: LaunchEndpoints) -> None:
     presets = launch.list_presets()
     assert [preset["name"] for preset in presets] == [preset.name for preset in run_form.presets()]
-    assert presets[0]["name"] == "quickstart" and presets[0]["runs_on_cpu"] and presets[0]["description"]
-    assert presets[0]["model"] == "smollm2-135m" and presets[0]["estimate"]["dialogues"] == 2208
+    assert [preset["name"] for preset in presets[:2]] == ["first_look", "quickstart"]
+    assert presets[1]["runs_on_cpu"] and presets[1]["description"] and presets[1]["model"] == "smollm2-135m"
+    assert presets[1]["estimate"]["dialogues"] == 2208 and 600 < presets[1]["estimate"]["seconds"] < 2000
     assert not all(preset["runs_on_cpu"] for preset in presets)
 
 

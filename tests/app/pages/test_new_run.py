@@ -224,6 +224,8 @@ def test_warnings_size_and_a_failed_preflight_stand_beside_the_start(draft: Draf
     shown = str(summary(checked(draft), size, {}, ["No solutions."]))
     assert "ready" in shown and "No solutions." in shown
     assert "About 15 min, 1.9 GB of memory, as in " in shown and "run=4" in shown
+    recorded = estimate(run_form.parse_config(draft.data), lambda model: Pace(seconds_per_token=0.01))
+    assert "About 15 min on two cores, as in recorded runs. " in str(summary(checked(draft), recorded, {}, []))
     verdict = PreflightVerdict(ok=False, text="not worth starting", fix="", note="")
     judged = PreflightState(
         run=9, status="succeeded", ended=True, detail=None, yaml="", phase=None, done=1, total=1, verdict=verdict
