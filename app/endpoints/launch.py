@@ -212,9 +212,9 @@ class LaunchEndpoints(Endpoints):
 
     @endpoint("read")
     def estimate_run(self, source: Flat[ConfigSource] = ConfigSource()) -> Estimate | None:
-        """Estimate dialogues, tokens, duration and memory of a training run, from the newest run of the model or recorded ones.
+        """Estimate dialogues, tokens, duration and memory of a training run; None for other kinds of runs.
 
-        None for other kinds of runs.
+        Duration and memory are those of the newest run of the model; the duration may be that of recorded runs.
         """
         return estimate(self._valid(source)[0], self.pace_of)
 
