@@ -94,10 +94,7 @@ METRICS: dict[str, MetricInfo] = {
         "Efficiency by chance", "Of attempts that ignore the hint.", "fraction of bits", "Σ chance bits / Σ bits"
     ),
     "determined_rate": _fraction(
-        "Determining hints",
-        "They leave one answer, stated or not.",
-        "fraction of hints",
-        "hints with 0 bits left / hints",
+        "Determining hints", "They leave one answer.", "fraction of hints", "hints with 0 bits left / hints"
     ),
     "leak_rate": _fraction(
         "Leaks",
@@ -119,6 +116,9 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "copied_answer_rate": _fraction(
         "Copied answers", "Correct after a hint that states the answer.", "fraction of attempts", "P(correct | stated)"
+    ),
+    "clean_hint_solve_rate": _fraction(
+        "Solved after a clean hint", "At attempt 2.", "fraction of attempts", "P(correct | incorrect before, no leak)"
     ),
     "exported_copy_rate": _fraction(
         "Copies in an export", "Exported after an unnoticed leak.", "fraction of attempts", "P(stated | exported)"

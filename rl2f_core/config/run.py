@@ -89,6 +89,7 @@ class BaseRun(BaseConfig):
     @model_validator(mode="after")
     def _check_environment(self) -> BaseRun:
         _check_run(self.environment, self)
+        _check_run(self.teacher, self)
         registry.get("teacher", wrapped_teacher(self.teacher).type).check_environment(self.environment)
         kinds = [kind for kind, _ in registry.get("environment", self.environment.type).members(self.environment)]
         if self.rollout.prompting == "enumerate" and not registry.get("environment", self.environment.type).stateful:
@@ -245,6 +246,8 @@ class RunConfig(BaseRun):
             run = self.for_stage(stage)
             if stage.teacher is not None:
                 _check_run(run.environment, run)
+                with located_below("stages", i):
+                    _check_run(stage.teacher, run)
                 registry.get("teacher", wrapped_teacher(stage.teacher).type).check_environment(run.environment)
             if hasattr(stage.method, "check_stage"):  # raises `FieldValueError` if the method cannot train the stage
                 for step in stage.breakpoints():
@@ -301,7 +304,7 @@ class RunConfig(BaseRun):
             )
 
 
-def _check_run(environment: BaseConfig, run: BaseRun) -> None:
-    """Call `check_run` of an environment with requirements on the run; it raises `FieldValueError`."""
-    if hasattr(environment, "check_run"):
-        environment.check_run(run)
+def _check_run(component: BaseConfig, run: BaseRun) -> None:
+    """Call `check_run` of an environment or teacher with requirements on the run; it raises `FieldValueError`."""
+    if hasattr(component, "check_run"):
+        component.check_run(run)

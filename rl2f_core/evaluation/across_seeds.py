@@ -152,7 +152,7 @@ def join_runs(reports: Sequence[EvaluationReport]) -> EvaluationReport:
 
 
 class Comparison(FrozenModel):
-    """A quantity of one checkpoint minus that of another one, over seeds."""
+    """A quantity of one checkpoint minus that of another one, or minus the mean of several, over seeds."""
 
     values: tuple[float | None, ...]
     """Difference of each seed; None if missing."""
@@ -160,14 +160,14 @@ class Comparison(FrozenModel):
     """Mean over seeds, with the crossed interval; over seeds only if the reports have no values by problem."""
     detectable: float | None = None
     """Smallest true difference that these seeds and problems find with a probability of 80 %."""
-    tokens: tuple[float | None, float | None] = (None, None)
-    """Sampled student tokens of the stages of both checkpoints, mean over seeds; None if unknown."""
+    tokens: tuple[float | None, ...] = ()
+    """Sampled student tokens of the stages of all checkpoints, mean over seeds; None if unknown."""
 
     @property
     def token_gap(self) -> float | None:
-        """Sampled tokens of the first checkpoint relative to those of the second one, minus 1."""
-        ours, theirs = self.tokens
-        return ours / theirs - 1 if ours and theirs else None
+        """Sampled tokens of the first checkpoint relative to the mean of the others, minus 1."""
+        known = [tokens for tokens in self.tokens if tokens]
+        return known[0] / fmean(known[1:]) - 1 if len(known) == len(self.tokens) > 1 else None
 
     def tokens_text(self) -> str:
         """Return the sampled tokens, and whether they are equal up to `MAX_TOKEN_GAP`."""
@@ -183,22 +183,20 @@ MAX_TOKEN_GAP = 0.05
 
 
 def compare_arms(
-    arm: Mapping[str, EvaluationReport],
-    against: Mapping[str, EvaluationReport],
-    checkpoints: tuple[str, str],
+    arms: Sequence[Mapping[str, EvaluationReport]],
+    checkpoints: Sequence[str],
     metric: str = "cum_acc",
     condition: str = "hints",
     tests: int = 1,
 ) -> Comparison:
-    """Return a metric of one arm minus that of another one, over the seeds of both.
+    """Return a metric of the first arm minus the mean of that of the others, over the seeds of all.
 
     Solve rates and other fractions are paired over problems and crossed with seeds; other metrics are paired by seed.
     The solve rate of a method minus that of its twin under contentless hints, at equal sampled tokens, is its content
     effect.
 
     Args:
-        arm: Reports by seed.
-        against: Reports of the subtracted arm by seed; it may be the same one.
+        arms: Reports of each arm by seed; two arms or more, which may be the same one.
         checkpoints: Checkpoint of each arm, e.g. `rl2f@24`.
         metric: E.g. `cum_acc` (within all turns), `cum_acc/1`, `hint_effect`.
         condition: Condition of the evaluation.
@@ -206,25 +204,31 @@ def compare_arms(
 
     Raises `DataError` without a common seed, or if the reports of a seed differ in their settings or problems.
     """
-    seeds = [seed for seed in arm if seed in against]
+    seeds = [seed for seed in arms[0] if all(seed in arm for arm in arms)]
     if not seeds:
-        raise DataError("The arms have no seed in common.", value=[*arm], known=against)
-    sides = ((arm, checkpoints[0], "+"), (against, checkpoints[1], "−"))
-    reports = [join_runs([alone(reports_of[seed], name, sign) for reports_of, name, sign in sides]) for seed in seeds]
+        raise DataError("The arms have no seed in common.", value=[*arms[0]], known=arms[1])
+    sides = [(arm, checkpoint, str(i)) for i, (arm, checkpoint) in enumerate(zip(arms, checkpoints, strict=True))]
+    reports = [join_runs([alone(arm[seed], checkpoint, name) for arm, checkpoint, name in sides]) for seed in seeds]
     effect, turns = metric == "hint_effect", reports[0].turns
     name = f"cum_acc/{turns}" if effect or metric == "cum_acc" else metric
-    conditions = [condition, "contentless"] if effect else [condition]
-    rates = [(sign, c) for sign in "+−" for c in conditions]
+    conditions = {condition: 1, "contentless": -1} if effect else {condition: 1}
+    rates = [(side, c) for _, _, side in sides for c in conditions]
+    weights = [weight * sign for weight in arm_weights(len(arms)) for sign in conditions.values()]
     stacked = [_stacked(reports, rate, name) for rate in rates]
     sums, counts = np.array([s for s, _, _ in stacked]), np.array([c for _, c, _ in stacked])
-    values = [_signed_sum(report, rates, name) for report in reports]
+    values = [_weighted_sum(report, rates, weights, name) for report in reports]
     if sums.size and counts.any(axis=(1, 2)).all() and all(complete for _, _, complete in stacked):
-        difference = contrast(sums, counts, _SIGNS[len(rates)])
-        detectable = detectable_effect(*paired_rates(sums, counts, _SIGNS[len(rates)]), tests=tests)
+        difference = contrast(sums, counts, weights)
+        detectable = detectable_effect(*paired_rates(sums, counts, weights), tests=tests)
     else:
         difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
-    ours, theirs = (mean_tokens([reports_of[seed] for seed in seeds], name) for reports_of, name, _ in sides)
-    return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=(ours, theirs))
+    tokens = tuple(mean_tokens([arm[seed] for seed in seeds], checkpoint) for arm, checkpoint, _ in sides)
+    return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=tokens)
+
+
+def arm_weights(arms: int) -> list[float]:
+    """Return the weights of the first arm minus the mean of the others."""
+    return [1.0, *[-1 / (arms - 1)] * (arms - 1)]
 
 
 def alone(report: EvaluationReport, checkpoint: str, name: str = "") -> EvaluationReport:
@@ -254,13 +258,12 @@ def mean_tokens(reports: Iterable[EvaluationReport], checkpoint: str) -> float |
     return fmean(counts) if counts else None
 
 
-def _signed_sum(report: EvaluationReport, rates: Sequence[_Key], name: str) -> float | None:
-    """Return the difference of a metric in one report; None if a value is missing."""
+def _weighted_sum(report: EvaluationReport, rates: Sequence[_Key], weights: Sequence[float], name: str) -> float | None:
+    """Return the weighted sum of a metric in one report; None if a value is missing."""
     missing = Interval(value=None, n=0)
     metrics = [report.metrics(*rate) for rate in rates]
     values = [None if m is None else m.values.get(name, missing).value for m in metrics]
-    pairs = zip(_SIGNS[len(rates)], values, strict=True)
-    terms = [sign * value for sign, value in pairs if value is not None]
+    terms = [weight * value for weight, value in zip(weights, values, strict=True) if value is not None]
     return math.fsum(terms) if len(terms) == len(rates) else None
 
 

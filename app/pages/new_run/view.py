@@ -156,7 +156,7 @@ def study_sheet(study: Study | None) -> list[Node]:
     seeds = ", ".join(map(str, study.settings.seeds))
     rows = [
         el("tr", *(el("td", text) for text in (
-            test.name, quantity_text(test.quantity), f"{test.compare[0]} − {test.compare[1]}", test.condition,
+            test.name, quantity_text(test.quantity), test.difference(), test.condition,
             test.direction, number(test.smallest_effect))))
         for test in study.settings.hypotheses
     ]  # fmt: skip

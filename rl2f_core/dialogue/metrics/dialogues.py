@@ -447,22 +447,24 @@ def _contrast(rates: Sequence[Rates], signs: Sequence[int]) -> Interval:
     return contrast(solved[..., 0], solved[..., 1], signs)
 
 
-def contrast(solved: np.ndarray, dialogues: np.ndarray, signs: Sequence[int]) -> Interval:
-    """Return the mean over problems of a signed sum of solve rates.
+def contrast(solved: np.ndarray, dialogues: np.ndarray, weights: Sequence[float]) -> Interval:
+    """Return the mean over problems of a weighted sum of solve rates.
 
     Args:
         solved: Solved dialogues (rates × problems), or (rates × problems × seeds).
         dialogues: Number of dialogues in the same shape; problems with 0 dialogues of one rate are missing.
-        signs: Sign of each rate.
+        weights: Weight of each rate; they add up to 0.
     """
-    return paired_difference(*paired_rates(solved, dialogues, signs), limit=len(signs) / 2)
+    return paired_difference(*paired_rates(solved, dialogues, weights), limit=sum(map(abs, weights)) / 2)
 
 
-def paired_rates(solved: np.ndarray, counts: np.ndarray, signs: Sequence[int]) -> tuple[np.ndarray, np.ndarray, float]:
+def paired_rates(
+    solved: np.ndarray, counts: np.ndarray, weights: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the first arguments of `paired_difference` for the arguments of `contrast`."""
     present = np.asarray((counts > 0).all(axis=0))
     samples = float(counts[:, present].mean()) if present.any() else 1.0
-    differences = np.tensordot(np.asarray(signs, dtype=float), solved / np.where(counts > 0, counts, 1), axes=1)
+    differences = np.tensordot(np.asarray(weights, dtype=float), solved / np.where(counts > 0, counts, 1), axes=1)
     return np.where(present, differences, 0.0), present, samples
 
 

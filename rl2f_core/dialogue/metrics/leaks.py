@@ -19,6 +19,8 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
     - planted_rate: of the hints of teacher `leaky`, those planted.
     - planted_recall: of the checked planted hints, those flagged.
     - copied_answer_rate: of the attempts after a hint that states the answer, the correct ones.
+    - clean_hint_solve_rate: of the second attempts after an incorrect one and a hint without a leak, the correct ones.
+      Later hints do not count: dialogues that get there are a selection.
     - exported_copy_rate: of the completions of an export that knows no planted leak (correct attempts before a flagged
       leak), those after a hint that states the answer.
     """
@@ -35,6 +37,15 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
             (task, bool(after.verdict.correct))
             for task, hint, after in pairs
             if hint is not None and states_answer(hint) and after.verdict.correct is not None
+        ],
+        "clean_hint_solve_rate": [
+            (d.task_id, bool(d.turns[1].verdict.correct))
+            for d in dialogues
+            if len(d.turns[:turns]) > 1
+            and d.turns[0].hint is not None
+            and not reads_leak(d.turns[0].hint)
+            and d.turns[0].verdict.correct is False
+            and d.turns[1].verdict.correct is not None
         ],
         "exported_copy_rate": [(d.task_id, copied) for d in dialogues for copied in _completions(d.turns[:turns])],
     }

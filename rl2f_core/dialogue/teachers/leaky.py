@@ -17,9 +17,11 @@ from rl2f_core.config.components import by_name, wrapped_by
 from rl2f_core.config.fields import BASIC_FIELD, ComponentConfig
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.environments.base import Environment
+from rl2f_core.errors import FieldValueError
 from rl2f_core.types import Message
 
 if TYPE_CHECKING:
+    from rl2f_core.config.run import BaseRun
     from rl2f_core.leaks.synthetic.planting import PlantedLeak
     from rl2f_core.models.backends.model_pool import ModelPool
 
@@ -57,6 +59,21 @@ class LeakyTeacher(Teacher):
             if unknown is not None:
                 raise ValueError(f"unknown kind of leak {unknown!r}; known: {', '.join(KINDS)}")
             return tuple(dict.fromkeys(kinds))
+
+        def check_run(self, run: BaseRun) -> None:
+            """Refuse kinds of leaks that no task of the environment can have. Raises `FieldValueError`."""
+            if not self.kinds:
+                return
+            from rl2f_core.leaks.synthetic.planting import VERBATIM, kinds_of
+
+            members = registry.get("environment", run.environment.type).members(run.environment)
+            known = {VERBATIM}.union(*(kinds_of(config.type, environment) for environment, config in members))
+            if other := [kind for kind in self.kinds if kind not in known]:
+                raise FieldValueError(
+                    f"teacher.kinds has {', '.join(other)}, which environment {run.environment.type!r} has not; "
+                    f"known: {', '.join(sorted(known))}",
+                    *("teacher", "kinds"),
+                )
 
     config: Config
 

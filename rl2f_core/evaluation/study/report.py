@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
 
 from rl2f_core.common.file_io import write_atomically
-from rl2f_core.common.stats.intervals import LEVEL, Interval, correct_family, difference_over_seeds
-from rl2f_core.evaluation.across_seeds import Comparison, SeedRow, alone, compare_arms, mean_tokens, merge_seeds
+from rl2f_core.common.stats.intervals import LEVEL, Interval, correct_family, difference_over_seeds, t_interval
+from rl2f_core.evaluation.across_seeds import (
+    Comparison,
+    SeedRow,
+    alone,
+    arm_weights,
+    compare_arms,
+    mean_tokens,
+    merge_seeds,
+)
 from rl2f_core.evaluation.chart_data import Chart
 from rl2f_core.evaluation.evaluate import NEWEST_STEPS, dialogues_path, training_rows
 from rl2f_core.evaluation.figure_files import html_page, to_png
@@ -35,6 +44,9 @@ from rl2f_core.evaluation.study.spec import ALIASES, TRAINING, Hypothesis, Study
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import FrozenModel, JsonObject
 
+TRAINING_METRICS = ("reward", "clean_reward", "clean_hint_solve_rate", "leak_rate", "planted_rate", "planted_recall",
+                    "copied_answer_rate", "exported_copy_rate")  # fmt: skip
+"""Metrics of training that a report has for each arm: the effect of leaks on it, and on an export of the run."""
 Link = Callable[[str, str, str], str]
 """Returns the address of the dialogues of a part, checkpoint and condition, or the empty string."""
 
@@ -56,8 +68,8 @@ class HypothesisResult(FrozenModel):
     comparison: Comparison
     finding: str
     """confirmed, the opposite, or why neither."""
-    dialogues: tuple[dict[str, str], dict[str, str]]
-    """Addresses of the dialogues behind both sides of the number by seed; empty if there are none."""
+    dialogues: tuple[dict[str, str], ...]
+    """Addresses of the dialogues behind all sides of the number by seed; empty if there are none."""
 
 
 class ArmResult(FrozenModel):
@@ -69,6 +81,15 @@ class ArmResult(FrozenModel):
     """Values by seed, and their mean."""
     dialogues: dict[str, str]
     """Address of the dialogues of each seed; empty if there are none."""
+
+
+class ArmTraining(FrozenModel):
+    """Metrics of the newest steps before the last checkpoint of an arm."""
+
+    arm: str
+    """Name of the arm."""
+    means: dict[str, Interval]
+    """Mean over seeds with its t interval, by metric of `TRAINING_METRICS`."""
 
 
 class StudyReport(FrozenModel):
@@ -83,6 +104,7 @@ class StudyReport(FrozenModel):
     """Parts without a result."""
     hypotheses: tuple[HypothesisResult, ...]
     arms: tuple[ArmResult, ...]
+    training: tuple[ArmTraining, ...] = ()
 
     def tables(self) -> list[Table]:
         """Return the hypotheses, and the arms under all conditions; `[text](address)` is a link to dialogues."""
@@ -97,7 +119,7 @@ class StudyReport(FrozenModel):
             difference, smallest = interval_beside(c.difference, h.smallest_effect, signed=True)
             tested.append([h.name, result.finding, difference, p_text(c.difference.holm_p), smallest,
                            number(c.detectable), c.tokens_text(), f"{quantity_text(h.quantity)}{under}",
-                           " − ".join(sides)])  # fmt: skip
+                           h.difference(sides)])  # fmt: skip
         rows = [
             [a.arm, a.row.checkpoint, a.row.condition, quantity_text(a.row.quantity),
              interval_text(a.row.mean, a.row.above_zero is not None),
@@ -105,7 +127,13 @@ class StudyReport(FrozenModel):
             for a in self.arms
         ]  # fmt: skip
         columns = ["arm", "checkpoint", "condition", "quantity", "mean", "by seed"]
-        return [("Hypotheses", header, tested), ("Arms under all conditions", columns, rows)]
+        metrics = [name for name in TRAINING_METRICS if any(name in arm.means for arm in self.training)]
+        trained = [
+            [arm.arm, *(interval_text(arm.means[name]) if name in arm.means else "–" for name in metrics)]
+            for arm in self.training
+        ]
+        training = ("Training by arm, last steps", ["arm", *map(quantity_text, metrics)], trained)
+        return [("Hypotheses", header, tested), ("Arms under all conditions", columns, rows), training]
 
     def sentences(self) -> list[str]:
         """Return how the study was registered and changed, what is missing, and how to read the numbers."""
@@ -169,13 +197,14 @@ def build_study_report(
         finding = find(hypothesis, difference)
         condition = "" if hypothesis.quantity.startswith(TRAINING) else hypothesis.condition
         sides = [(arm, arms[arm], checkpoint) for arm, checkpoint in map(study.side, hypothesis.compare)]
-        first, second = (_addresses(*side, condition, link) for side in sides)
-        result = HypothesisResult(hypothesis=hypothesis, comparison=updated, finding=finding, dialogues=(first, second))
+        dialogues = tuple(_addresses(*side, condition, link) for side in sides)
+        result = HypothesisResult(hypothesis=hypothesis, comparison=updated, finding=finding, dialogues=dialogues)
         tested.append(result)
     return StudyReport(
         name=study.name, registered=(when(versions[0]), versions[0].sha256), changes=tuple(changes(versions)),
         missing=tuple(name for name, part in parts.items() if part is None), hypotheses=tuple(tested),
         arms=tuple(result for arm in arms if arms[arm] for result in _arm_results(study, arm, arms[arm], link)),
+        training=tuple(_arm_training(study, arm, arms[arm].values()) for arm in arms if arms[arm]),
     )  # fmt: skip
 
 
@@ -198,20 +227,22 @@ def finished_arms(study: Study, parts: Mapping[str, FinishedPart | None]) -> dic
 
 
 def _compare(study: Study, hypothesis: Hypothesis, arms: Mapping[str, Mapping[str, FinishedPart]]) -> Comparison:
-    (arm, checkpoint), (other, against) = (study.side(compared) for compared in hypothesis.compare)
-    seeds = [seed for seed in arms[arm] if seed in arms[other]]
+    sides = [study.side(compared) for compared in hypothesis.compare]
+    seeds = [seed for seed in arms[sides[0][0]] if all(seed in arms[arm] for arm, _ in sides)]
     if not seeds:
         return Comparison(values=(), difference=Interval(value=None, n=0))
-    ours, theirs = ({seed: arms[name][seed].report for seed in seeds} for name in (arm, other))
-    quantity, tests = hypothesis.quantity, len(study.settings.hypotheses)
-    if not quantity.startswith(TRAINING):
-        metric = ALIASES.get(quantity, quantity)
-        return compare_arms(ours, theirs, (checkpoint, against), metric, hypothesis.condition, tests)
-    name = quantity.removeprefix(TRAINING)
-    pairs = [[_newest(arms[a][seed], c, name) for a, c in ((arm, checkpoint), (other, against))] for seed in seeds]
-    values = [None if a is None or b is None else a - b for a, b in pairs]
+    reports = [{seed: arms[arm][seed].report for seed in seeds} for arm, _ in sides]
+    checkpoints, tests = [checkpoint for _, checkpoint in sides], len(study.settings.hypotheses)
+    if not hypothesis.quantity.startswith(TRAINING):
+        metric = ALIASES.get(hypothesis.quantity, hypothesis.quantity)
+        return compare_arms(reports, checkpoints, metric, hypothesis.condition, tests)
+    name, weights = hypothesis.quantity.removeprefix(TRAINING), arm_weights(len(sides))
+    known = [[_newest(arms[arm][seed], checkpoint, name) for arm, checkpoint in sides] for seed in seeds]
+    values = [
+        None if None in means else fsum(w * (m or 0.0) for w, m in zip(weights, means, strict=True)) for means in known
+    ]
     difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
-    budget = (mean_tokens(ours.values(), checkpoint), mean_tokens(theirs.values(), against))
+    budget = tuple(mean_tokens(r.values(), checkpoint) for r, checkpoint in zip(reports, checkpoints, strict=True))
     return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=budget)
 
 
@@ -230,12 +261,17 @@ def find(hypothesis: Hypothesis, difference: Interval) -> str:
         return "no result yet" if difference.value is None else "no interval"
     if not hypothesis.quantity.startswith(TRAINING) and difference.n < MIN_PROBLEMS:
         return TOO_FEW
+    within = difference.above(-smallest) and difference.below(smallest)
+    large = min(abs(difference.low), abs(difference.high)) >= smallest
+    if hypothesis.direction == "same" and within:
+        return "confirmed"
     if difference.excludes_zero and (p_value is None or p_value <= 1 - LEVEL):
         higher = difference.above(0)
         expected = hypothesis.direction in ("different", "higher" if higher else "lower")
-        large = min(abs(difference.low), abs(difference.high)) >= smallest
+        if hypothesis.direction == "same" and not large:
+            return "not shown"
         return ("confirmed" if expected else "the opposite") + (", at least the smallest effect" if large else "")
-    if difference.above(-smallest) and difference.below(smallest):
+    if within:
         return "not shown; smaller than the smallest effect"
     return "not shown"
 
@@ -251,16 +287,31 @@ def _arm_results(study: Study, arm: str, parts: Mapping[str, FinishedPart], link
     ]
 
 
+def _arm_training(study: Study, arm: str, parts: Collection[FinishedPart]) -> ArmTraining:
+    """Return the metrics of the newest steps of an arm's parts."""
+    checkpoint, means = study.side(arm)[1], {}
+    for name in TRAINING_METRICS:
+        values = [value for part in parts if (value := _newest(part, checkpoint, name)) is not None]
+        if values:
+            means[name] = t_interval(values)
+    return ArmTraining(arm=arm, means=means)
+
+
 def _addresses(arm: str, seeds: Iterable[str], checkpoint: str, condition: str, link: Link) -> dict[str, str]:
     """Return the addresses of the dialogues of an arm by seed."""
     return {seed: link(f"{arm}-seed-{seed}", checkpoint, condition) for seed in seeds}
 
 
 def curves_chart(study: Study, parts: Mapping[str, FinishedPart | None]) -> Chart:
-    """Plot reward and solve rate of the last stage of each arm: means over seeds, in bands of all seeds."""
+    """Plot reward and solve rate of the last stage of each arm: means over seeds, in bands of all seeds.
+
+    If leaks were read, the rewards of dialogues without one and the solve rates after clean hints are plotted too.
+    """
     plots = []
     turns = next(iter(study.arms.values())).rollout.max_turns
-    for metric in ("reward", f"cum_acc/{turns}"):
+    steps_of = [row for part in parts.values() if part for rows in part.training.values() for row in rows]
+    leaky = any(row.get("clean_reward") not in (None, row.get("reward")) for row in steps_of)
+    for metric in ("reward", f"cum_acc/{turns}", *(("clean_reward", "clean_hint_solve_rate") if leaky else ())):
         lines = []
         for i, (arm, finished) in enumerate(finished_arms(study, parts).items()):
             stage = study.arms[arm].stages[-1].name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -43,14 +44,20 @@ class Hypothesis(BaseConfig):
     """Statement, e.g. `The content of hints teaches`."""
     quantity: str
     """`solved` (within all turns), `hint_effect`, any metric of an evaluation, or `training/METRIC`."""
-    compare: tuple[str, str]
-    """Two arms, each `ARM` (its last evaluated checkpoint) or `ARM:CHECKPOINT`; the second is subtracted."""
+    compare: tuple[str, ...] = Field(min_length=2, max_length=3)
+    """Two arms, each `ARM` (its last evaluated checkpoint) or `ARM:CHECKPOINT`; the second is subtracted. Of three, the
+    mean of the second and the third is subtracted: is the first nearer to the third than to the second?"""
     condition: Condition = "hints"
     """Condition of the evaluation."""
-    direction: Literal["higher", "lower", "different"] = "higher"
-    """Expected difference."""
+    direction: Literal["higher", "lower", "different", "same"] = "higher"
+    """Expected difference; with `same`, one below the smallest effect in both directions."""
     smallest_effect: float = Field(gt=0)
     """Smallest difference of interest."""
+
+    def difference(self, sides: Sequence[str] = ()) -> str:
+        """Return what is subtracted from what, e.g. `rl2f − contentless`; `sides` are other names of the arms."""
+        first, *others = sides or self.compare
+        return f"{first} − {others[0]}" if len(others) == 1 else f"{first} − ({' + '.join(others)}) / 2"
 
 
 class StudySettings(BaseConfig):
@@ -198,10 +205,12 @@ def _check(study: Study, hypothesis: Hypothesis) -> None:
         if hypothesis.quantity not in quantities:
             nearest = nearest_names(hypothesis.quantity, quantities)
             raise ConfigError(f"{where} has an unknown quantity.", value=hypothesis.quantity, fix=f"Nearest: {nearest}")
-    first, second = (study.arms[study.side(compared)[0]] for compared in hypothesis.compare)
-    if (first.environment, first.evaluation, first.rollout) != (second.environment, second.evaluation, second.rollout):
+    arms = [study.arms[study.side(compared)[0]] for compared in hypothesis.compare]
+    first = arms[0]
+    if any((arm.environment, arm.evaluation, arm.rollout) != (first.environment, first.evaluation, first.rollout)
+           for arm in arms):  # fmt: skip
         raise ConfigError(f"{where} compares arms with other tasks, evaluation or rollout.", value=hypothesis.compare,
-                          fix="Give both arms the same environment, evaluation and rollout.")  # fmt: skip
+                          fix="Give all arms the same environment, evaluation and rollout.")  # fmt: skip
 
 
 def _first_stages(config: RunConfig) -> str:

@@ -16,8 +16,9 @@ from rl2f_core.leaks.synthetic import letters, matrices, numbers, paths, roles
 from rl2f_core.leaks.synthetic.draft import Draft, Leak
 from rl2f_core.types import Task, Verdict
 
-_VERBATIM: dict[str, Leak] = {"verbatim": lambda d: d.state(d.answer)}
+VERBATIM = "verbatim"
 """States the gold answer as it is; every environment has this kind."""
+_VERBATIM: dict[str, Leak] = {VERBATIM: lambda d: d.state(d.answer)}
 _MODULES = (letters, matrices, numbers, paths, roles)
 KINDS = sorted({*_VERBATIM}.union(*(module.LEAKS for module in _MODULES)))
 """Names of all kinds. No environment has all of them."""
@@ -50,7 +51,8 @@ def plant(
         attempts = []
     answer = environment.gold_answer(task)
     part = environment.sub_environments.get(environment.sub_environment_of(task), environment)
-    leaks = {**_leaks(part, task, answer), **_VERBATIM}
+    leaks = kinds_of(task.environment, type(part))
+    leaks = {**(leaks if _fits(leaks, answer) else {}), **_VERBATIM}
     known = [kind for kind in leaks if not kinds or kind in kinds]
     rng = random.Random(seed)
     for kind in rng.sample(known, len(known)):
@@ -60,14 +62,14 @@ def plant(
     return None
 
 
-def _leaks(environment: Environment, task: Task, answer: str) -> dict[str, Leak]:
-    """Return the kinds of leaks by the form of the answer."""
-    if task.environment == "secret_code":
-        return letters.LEAKS
-    if task.environment == "knights_knaves":
-        return roles.LEAKS if roles.is_assignment(answer) else {}
-    if task.environment == "binary_matrix":
-        return matrices.LEAKS
-    if isinstance(environment, PathEnvironment):
-        return paths.LEAKS
-    return numbers.LEAKS if numbers.is_number(answer) else {}
+def kinds_of(name: str, environment: type[Environment]) -> dict[str, Leak]:
+    """Return the kinds of leaks of an environment besides `verbatim`, from its registered name and its class."""
+    named = {"secret_code": letters.LEAKS, "knights_knaves": roles.LEAKS, "binary_matrix": matrices.LEAKS}
+    return named.get(name, paths.LEAKS if issubclass(environment, PathEnvironment) else numbers.LEAKS)
+
+
+def _fits(leaks: dict[str, Leak], answer: str) -> bool:
+    """Return whether the answer has the form that the kinds need."""
+    if leaks is roles.LEAKS:
+        return roles.is_assignment(answer)
+    return leaks is not numbers.LEAKS or numbers.is_number(answer)

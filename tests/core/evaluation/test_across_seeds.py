@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from report_data import PLAYED, TURNS, built, made, tasks, with_effect
 from scipy.special import nctdtr, stdtr, stdtrit
 
+from rl2f_core.dialogue.metrics.dialogues import contrast
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.across_seeds import (
     NO_PROBLEM_VALUES,
@@ -176,7 +178,7 @@ def test_the_content_effect_is_the_method_minus_its_contentless_twin_over_seeds_
     for seed, ours in (("0", "1,000"), ("1", "1,080")):
         method[seed] = with_tokens(method[seed], "rl2f", ours)
         twin[seed] = with_tokens(twin[seed], "blank", "1,000")
-    effect = compare_arms(method, twin, ("rl2f@24", "blank@24"))
+    effect = compare_arms((method, twin), ("rl2f@24", "blank@24"))
     assert effect.values == pytest.approx((0.8, 0.4, 0.6))
     half = stdtrit(6.377, 0.975) * math.sqrt(0.0204205)
     assert (effect.difference.value, effect.difference.n) == (pytest.approx(0.6), 20)
@@ -190,7 +192,7 @@ def test_the_content_effect_is_the_method_minus_its_contentless_twin_over_seeds_
 
 def test_the_detectable_effect_grows_with_the_number_of_hypotheses() -> None:
     method, twin = {"0": evaluated(16, 0)}, {"0": evaluated(8, 0)}
-    one, six = (compare_arms(method, twin, ("rl2f@24", "rl2f@24"), tests=tests).detectable for tests in (1, 6))
+    one, six = (compare_arms((method, twin), ("rl2f@24", "rl2f@24"), tests=tests).detectable for tests in (1, 6))
     assert one is not None and six is not None and one < six
 
 
@@ -205,8 +207,20 @@ def test_the_difference_of_hint_effects_and_of_another_condition() -> None:
     """Hint effects 14 − 2 and 4 − 2 of 20: difference ½. Contentless: 2 − 2."""
     arms = ({"0": evaluated(14, 2)}, {"0": evaluated(4, 2)})
     names = ("rl2f@24", "rl2f@24")
-    assert compare_arms(*arms, names, "hint_effect").difference.value == pytest.approx(0.5)
-    assert compare_arms(*arms, names, condition="contentless").difference.value == pytest.approx(0)
+    assert compare_arms(arms, names, "hint_effect").difference.value == pytest.approx(0.5)
+    assert compare_arms(arms, names, condition="contentless").difference.value == pytest.approx(0)
+
+
+def test_of_three_arms_the_mean_of_the_second_and_the_third_is_subtracted() -> None:
+    """Solved are 14, 10 and 4 of 20: (14 − (10 + 4) / 2) / 20 = .35. Hint effects 12, 10 and 2 of 20: 6 / 20."""
+    arms = [{"0": evaluated(*counts)} for counts in ((14, 2), (10, 0), (4, 2))]
+    names = ("rl2f@24",) * 3
+    found = compare_arms(arms, names)
+    assert found.values == pytest.approx((0.35,)) and found.difference.value == pytest.approx(0.35)
+    assert compare_arms(arms, names, "hint_effect").difference.value == pytest.approx(0.3)
+    solved = np.array([[[float(i < count)] for i in range(20)] for count in (14, 10, 4)])
+    assert found.difference == contrast(solved, np.ones_like(solved), (1, -0.5, -0.5))
+    assert found.difference.low is not None and -1 <= found.difference.low < 0.35
 
 
 def test_a_metric_without_values_by_problem_is_compared_over_seeds_alone() -> None:
@@ -219,7 +233,7 @@ def test_a_metric_without_values_by_problem_is_compared_over_seeds_alone() -> No
         values["attempt_tokens"] = values["attempt_tokens"].model_copy(update={"value": 2 + shift})
         moved = hints.model_copy(update={"metrics": hints.metrics.model_copy(update={"values": values})})
         method[str(seed)] = evaluated(4, 0, seed).model_copy(update={"rows": (moved, blank)})
-    found = compare_arms(method, twin, ("rl2f@24", "rl2f@24"), "attempt_tokens")
+    found = compare_arms((method, twin), ("rl2f@24", "rl2f@24"), "attempt_tokens")
     half = stdtrit(2, 0.975) / math.sqrt(3)
     assert found.values == pytest.approx((1, 2, 3)) and found.difference.n == 3
     assert (found.difference.low, found.difference.high) == pytest.approx((2 - half, 2 + half))
@@ -228,7 +242,7 @@ def test_a_metric_without_values_by_problem_is_compared_over_seeds_alone() -> No
 
 def test_arms_without_a_common_seed_or_with_other_problems_are_refused() -> None:
     with pytest.raises(DataError, match="no seed in common"):
-        compare_arms({"0": evaluated(1, 0)}, {"1": evaluated(1, 0, 1)}, ("rl2f@24", "rl2f@24"))
+        compare_arms(({"0": evaluated(1, 0)}, {"1": evaluated(1, 0, 1)}), ("rl2f@24", "rl2f@24"))
     other = evaluated(1, 0).model_copy(update={"problems": tuple(f"p{i}" for i in range(20))})
     with pytest.raises(DataError, match="different evaluation settings"):
-        compare_arms({"0": evaluated(1, 0)}, {"0": other}, ("rl2f@24", "rl2f@24"))
+        compare_arms(({"0": evaluated(1, 0)}, {"0": other}), ("rl2f@24", "rl2f@24"))

@@ -175,8 +175,8 @@ def test_only_the_allowed_kinds_are_planted():
 
 
 def test_a_kind_that_does_not_fit_the_task_leaves_the_hint_to_the_base():
-    env = environment("guess_number")
-    (message,) = leaky(env, rate=1, kinds=["acrostic"]).feedback([request(env, "1", index=1)])
+    env = environment("secret_code")
+    (message,) = leaky(env, rate=1, kinds=["exchange_of_places"]).feedback([request(env, "no letters", index=1)])
     assert message.planted is None and message.text
 
 
@@ -232,6 +232,10 @@ def config(teacher: object, **settings: object):
         ({"type": "leaky", "base": "nobody"}, "unknown teacher 'nobody'"),
         ({"type": "leaky", "rate": 1.5}, "less than or equal to 1"),
         ({"type": "leaky", "kinds": ["romans"]}, "unknown kind of leak 'romans'; known: acrostic"),
+        (
+            {"type": "leaky", "kinds": ["acrostic", "roman"]},
+            "teacher.kinds has acrostic, which environment 'arithmetic' has not; known: base64",
+        ),
     ],
 )
 def test_an_invalid_base_rate_or_kind_is_named_in_the_error(teacher: object, message: str):
@@ -324,6 +328,22 @@ def test_the_copy_rate_counts_attempts_after_hints_that_state_the_answer():
     ]
     found = compute_metrics(dialogues, 2)
     assert (found["copied_answer_rate"].value, found["copied_answer_rate"].n) == (2 / 4, 4)
+
+
+def test_the_solve_rate_after_a_clean_hint_counts_second_attempts_alone():
+    """Of three second attempts after an incorrect one and a clean hint, one is correct.
+
+    Attempts after a leak, after a correct first attempt, third attempts and dialogues of one turn do not count.
+    """
+    clean, leak, replaced = turn_with(None, False), turn_with("roman", False), turn_with("roman", True)
+    replaced = replaced.model_copy(update={"hint": replaced.hint.model_copy(update={"text": "[…]", "feedback": "x"})})
+    solved = Turn(index=0, attempt="2", verdict=Verdict(correct=True, score=1, parsed="2"))
+    shapes = [[clean, solved], [clean, clean, solved], [replaced, clean], [leak, solved], [solved, solved], [clean]]
+    dialogues = [Dialogue(id=str(i), task_id=str(i), group="g", index=0, stop_reason=StopReason.EXHAUSTED,
+                          turns=tuple(turn.model_copy(update={"index": k}) for k, turn in enumerate(turns)))
+                 for i, turns in enumerate(shapes)]  # fmt: skip
+    found = compute_metrics(dialogues, 3)["clean_hint_solve_rate"]
+    assert (found.value, found.n) == (1 / 3, 3)
 
 
 def test_an_export_copies_answers_of_planted_leaks_that_no_detector_flags():

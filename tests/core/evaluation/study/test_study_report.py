@@ -71,7 +71,7 @@ def test_numbers_that_a_finding_distinguishes_are_shown_as_different(parts: dict
     first, smallest = report.hypotheses[0], report.hypotheses[0].hypothesis.smallest_effect
     difference = Interval(value=0.03, low=-0.02, high=smallest - 0.004, n=20, holm_p=0.0503)
     changed = first.model_copy(update={"comparison": first.comparison.model_copy(update={"difference": difference})})
-    (_, _, (row,)), _ = report.model_copy(update={"hypotheses": (changed,)}).tables()
+    (_, _, (row,)), *_ = report.model_copy(update={"hypotheses": (changed,)}).tables()
     assert find(first.hypothesis, difference) == "not shown; smaller than the smallest effect"
     assert row[2:5] == ["+.030 [−.020, .096]", ".0503", ".100"]
 
@@ -122,6 +122,11 @@ def test_curves_are_means_of_the_seeds_in_bands_of_all(parts: dict[str, Any]) ->
         (-0.05, 0.3, 0.5, "higher", "not shown"),
         (-0.09, 0.09, 0.5, "higher", "not shown; smaller than the smallest effect"),
         (-0.1, 0.09, 0.5, "higher", "not shown"),
+        (-0.09, 0.09, 0.5, "same", "confirmed"),
+        (0.02, 0.09, 0.03, "same", "confirmed"),
+        (0.02, 0.3, 0.03, "same", "not shown"),
+        (0.15, 0.3, 0.03, "same", "the opposite, at least the smallest effect"),
+        (0.15, 0.3, 0.06, "same", "not shown"),
     ],
 )
 def test_a_finding_needs_the_corrected_p_value_and_the_expected_direction(
@@ -131,6 +136,32 @@ def test_a_finding_needs_the_corrected_p_value_and_the_expected_direction(
     hypothesis = Hypothesis.model_validate(fields)
     assert find(hypothesis, Interval(value=(low + high) / 2, low=low, high=high, n=20, holm_p=holm)) == finding
     assert find(hypothesis, Interval(value=0.2, low=low, high=high, n=9, holm_p=holm)) == "too few to tell"
+
+
+def test_a_third_arm_is_compared_with_the_mean_of_two_others(parts: dict[str, Any], tmp_path: Path) -> None:
+    """The arms solve .80 .40 .60, .40 .40 .40 and none: .60 − (.40 + 0) / 2 = .40; rewards 1, 2 and 3 minus 2 / 2."""
+    arms = {"rl2f": {}, "contentless": {"stages.1.teacher": "contentless"}, "low": {"stages.1.learning_rate": 1e-4}}
+    compare = {"compare": ["rl2f", "low", "contentless"], "smallest_effect": 0.1}
+    hypotheses = [{**compare, "name": "Nearer", "quantity": "solved", "direction": "higher"},
+                  {**compare, "name": "Reward", "quantity": "training/reward"}]  # fmt: skip
+    planned = study(matrix={"arm": arms}, hypotheses=hypotheses)
+    parts |= {f"low-seed-{seed}": part(tmp_path / "c", seed, 8, [2.0] * 3) for seed in range(3)}
+    report = build_study_report(planned, register(planned, tmp_path, 0), parts, no_link)
+    first, second = report.hypotheses
+    assert first.comparison.difference.value == pytest.approx(0.4) and len(first.dialogues) == 3
+    assert second.comparison.values == pytest.approx((0, 1, 2))
+    assert "| rl2f − (low + contentless) / 2 |" in report.to_markdown()
+
+
+def test_the_last_steps_of_training_are_a_table_by_arm(parts: dict[str, Any], tmp_path: Path) -> None:
+    """Rewards 1, 2 and 3: mean 2, t interval over three seeds [−.48, 4.48]. The twin has no copy rate."""
+    for seed in range(3):
+        parts[f"rl2f-seed-{seed}"].training["rl2f"][-1]["copied_answer_rate"] = 0.5
+    planned = study()
+    report = build_study_report(planned, register(planned, tmp_path, 0), parts, no_link)
+    *_, (title, header, rows) = report.tables()
+    assert title == "Training by arm, last steps" and header == ["arm", "reward", "copied answer rate"]
+    assert rows[0][1] == "2.00 [−.48, 4.48]" and rows[0][2].startswith(".50") and rows[1][2] == "–"
 
 
 def test_changes_of_the_file_are_told_with_the_number_of_finished_parts(tmp_path: Path) -> None:
