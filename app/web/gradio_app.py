@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from app.common.context import Context
@@ -64,16 +64,32 @@ def build(context: Context, pages: list[PageInfo]) -> tuple[gr.Blocks, list[Publ
     blocks.pages[0] = ("", "Runs", True)
     blocks.state_session_capacity = MAX_SESSIONS
     studio = Studio(context)
-    published = _publish(blocks, studio)
-    for page in sorted(pages, key=lambda page: page.path != ""):  # routes must follow the root page
-        shown = page.in_navigation
-        with blocks if page.path == "" else blocks.route(page.title, page.path, show_in_navbar=shown):
-            others = set(blocks.fns)
-            page.module.build(studio)
-            show_errors(blocks, others)
-            _hide_events(blocks, published)
-    blocks.queue(default_concurrency_limit=MAX_PARALLEL_EVENTS, max_size=MAX_QUEUED_EVENTS, api_open=False)
+    with _without_apps(blocks):
+        published = _publish(blocks, studio)
+        for page in sorted(pages, key=lambda page: page.path != ""):  # routes must follow the root page
+            shown = page.in_navigation
+            with blocks if page.path == "" else blocks.route(page.title, page.path, show_in_navbar=shown):
+                others = set(blocks.fns)
+                page.module.build(studio)
+                show_errors(blocks, others)
+                _hide_events(blocks, published)
+        blocks.queue(default_concurrency_limit=MAX_PARALLEL_EVENTS, max_size=MAX_QUEUED_EVENTS, api_open=False)
     return blocks, published
+
+
+@contextmanager
+def _without_apps(blocks: Any) -> Iterator[None]:
+    """Make no configuration and app after each page, which takes half the time: mounting the pages makes both."""
+    import gradio as gr
+
+    module: Any = gr.blocks
+    app, module.App = module.App, SimpleNamespace(create_app=lambda *_, **__: None)
+    blocks.get_config_file = lambda: {"pages": blocks.pages}
+    try:
+        yield
+    finally:
+        module.App = app
+        del blocks.get_config_file
 
 
 def _publish(blocks: gr.Blocks, studio: Studio) -> list[PublishedEndpoint]:
