@@ -20,6 +20,8 @@ from rl2f_core.errors import ConfigError, shorten_repr
 from rl2f_core.types import JsonObject
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""Of libyaml, if PyYAML has it: a fifth of the time for the same text, but for where long strings are wrapped."""
 
 
 def parse_config(data: object) -> BaseRun:
@@ -135,4 +137,4 @@ def dump_yaml(config: BaseModel) -> str:
 
 def to_yaml(data: object) -> str:
     """Format plain data as YAML, with the keys in their order."""
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(data, Dumper=DUMPER, sort_keys=False, allow_unicode=True, width=110)

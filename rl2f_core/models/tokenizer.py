@@ -145,7 +145,8 @@ def escape_special_tokens(text: str, special_tokens: Sequence[str]) -> str:
 
     Invisible characters are removed first, because their removal may create a special token.
     """
-    text = "".join(c for c in text if c in "\n\t" or c.isprintable() or unicodedata.category(c) == "Zs")
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        text = "".join(c for c in text if c in "\n\t" or c.isprintable() or unicodedata.category(c) == "Zs")
     for token in filter(None, special_tokens):
         broken = f"{token[0]} {token[1:]}"
         while token in text:

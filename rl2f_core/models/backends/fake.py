@@ -42,6 +42,8 @@ class FakeBackend(Backend):
         self.tokenizer: ByteTokenizer = ByteTokenizer()
         self.max_model_len = self.config.max_model_len
         self.script = script
+        names = {self.tokenizer.start_id: b"<|im_start|>", self.tokenizer.eos_token_id: b"<|im_end|>"}
+        self._bytes = {token: bytes([token]) for token in range(256)} | names
         self.seen: list[str] = []
         """All prompts as text, for tests."""
 
@@ -71,9 +73,7 @@ class FakeBackend(Backend):
         return generations
 
     def _text(self, token_ids: Sequence[int]) -> str:
-        names = {self.tokenizer.start_id: "<|im_start|>", self.tokenizer.eos_token_id: "<|im_end|>"}
-        data = b"".join(names[t].encode() if t in names else bytes([t]) for t in token_ids)
-        return data.decode("utf-8", "replace")
+        return b"".join(map(self._bytes.__getitem__, token_ids)).decode("utf-8", "replace")
 
     def score(self, sequences: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
         return [[0.0, *[-1.0] * (len(s) - 1)][: len(s)] for s in sequences]

@@ -48,6 +48,7 @@ def _knight_table(person: int, people: int) -> int:
     return sum(1 << a for a in range(2**people) if a >> person & 1)
 
 
+@lru_cache(maxsize=4096)
 def truth_table(statement: Statement, people: int) -> int:
     """Return the truth table of a statement."""
     full = (1 << 2**people) - 1
@@ -113,7 +114,7 @@ def random_statement(speaker: int, people: int, depth: int, rng: random.Random, 
         children = [random_statement(speaker, people, depth - 1, rng, width) for _ in range(count)]
         if kind == "not" and children[0][0] == "not":
             continue
-        if len({encode(child, _numbers(people)) for child in children}) < count:
+        if count > 1 and len({encode(child, _numbers(people)) for child in children}) < count:
             continue
         statement = (kind, *children)
         if truth_table(statement, people) not in (0, full):
