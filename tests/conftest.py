@@ -146,7 +146,6 @@ def db(workspace: Workspace, empty_database: bytes) -> Iterator[Database]:
 
     workspace.database.write_bytes(empty_database)
     database = Database(workspace.database_url())
-    database.migrate()
     yield database
     database.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.testclient import TestClient
 from stub_routes import add_stub_routes
 
@@ -30,7 +31,14 @@ def context(workspace: Workspace, db: Database) -> Context:
 
 
 @pytest.fixture(scope="session")
-def make_client() -> Callable[..., TestClient]:
+def portal() -> Iterator[BlockingPortal]:
+    """The event loop of all requests; a `TestClient` otherwise starts a thread and a loop for each."""
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture(scope="session")
+def make_client(portal: BlockingPortal) -> Callable[..., TestClient]:
     """`make_client(context, secret=True, whole=False, password=None, names=())`: the app, asked like a page.
 
     With `secret` the client sends the cookie and headers of a page; without, it is a program without a token. `whole`
@@ -45,6 +53,7 @@ def make_client() -> Callable[..., TestClient]:
         app = create_app(context, HOST, PORT, site_pages=None if whole else [], **options)
         add_stub_routes(app, context)
         client = TestClient(app, base_url=BASE, raise_server_exceptions=False)
+        client.portal = portal
         if secret:
             secret, programs = load_secret(context.workspace.root / "secret"), ProgramAccess(context.db)
             password = options.get("password")
@@ -93,5 +102,7 @@ def site(whole_site: tuple[Context, TestClient]) -> Iterator[Site]:
     page = TestClient(
         made.app, base_url=BASE, headers=made.headers, cookies=made.cookies, raise_server_exceptions=False
     )
-    yield Site(context, page, TestClient(made.app, base_url=BASE, raise_server_exceptions=False))
+    stranger = TestClient(made.app, base_url=BASE, raise_server_exceptions=False)
+    page.portal = stranger.portal = made.portal
+    yield Site(context, page, stranger)
     context.queue.resume_dispatch()
