@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from jobs.db.engine import Database
@@ -67,9 +70,30 @@ def add_run(
         shift: Added to rl@6's share of solved tasks with hints.
         changes: Keys of the configuration to replace.
     """
+    said = {"seed": seed, "evaluated": evaluated, "report": report, "status": status, "shift": shift}
+    for name, data in _files(json.dumps({**said, "changes": changes})).items():
+        path = workspace.folder(folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    reindex(db, workspace)
+    run = runs.find(db, folder=folder)
+    assert run is not None
+    return run
+
+
+@functools.cache
+def _files(settings: str) -> dict[str, bytes]:
+    """The files of a run with these arguments of `add_run`, as JSON: made once, because many tests use the same."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        _write(path, **json.loads(settings))
+        return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def _write(
+    path: Path, seed: int, evaluated: bool, report: bool, status: Sequence[str], shift: float, changes: dict[str, Any]
+) -> None:
     config = parse_config({**CONFIG, "seed": seed, **changes})
-    path = workspace.folder(folder)
-    path.mkdir(parents=True)
     (path / "config.yaml").write_text(dump_yaml(config))
     (path / "meta.json").write_text(json.dumps({"created": BEGAN, "seed": seed, "git": "abc123", "python": "3.11.7",
                                                 "machine": "Linux", "packages": {"torch": "2.13.0"}}))  # fmt: skip
@@ -97,10 +121,6 @@ def add_run(
     sink.emit([LogEvent(id="note", time=BEGAN + 70, text="All went well.")])
     if len(status) > 1:
         sink.emit([StatusEvent(id="status:2", time=BEGAN + 80, status=status[1], detail="")])  # type: ignore[arg-type]
-    reindex(db, workspace)
-    run = runs.find(db, folder=folder)
-    assert run is not None
-    return run
 
 
 def _train(sink: JsonlSink, environment: Any, step: int, rng: random.Random) -> None:
