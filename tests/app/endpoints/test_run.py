@@ -62,7 +62,7 @@ def test_leaks_are_shown_by_turn_and_left_out_of_the_learning_curve(single: RunE
     leaky = replay_data.add_run(context.db, context.workspace, "leaky", [*replay_data.training_events(), *steps])
     run_id = leaky.id or 0
     leaks = single.get_run(run_id)["cards"]["leaks"]
-    assert leaks["source"] == "24 checked hints"
+    assert leaks["source"] == "24 checked hints in training"
     assert [(bar["turn"], bar["value"]) for bar in leaks["bars"]] == [(1, pytest.approx(1 / 3)), (2, 0.0)]
     assert leaks["bars"][0]["text"].endswith("of 18 hints")
     lines = {
