@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 USER_HOME = os.environ.get("RL2F_HOME")
 TESTS = Path(__file__).parent
 BROWSER = TESTS / "browser"
-WITH_MODEL = [TESTS / "jobs" / "chat", TESTS / "jobs" / "model_server", TESTS / "app" / "endpoints" / "test_chat.py"]
-"""Files and folders whose tests share one model process."""
+SHARING = [
+    [BROWSER],
+    [TESTS / "jobs" / "chat", TESTS / "jobs" / "model_server", TESTS / "app" / "endpoints" / "test_chat.py"],
+    [TESTS / "app" / f"test_{name}.py" for name in ("endpoint_access", "security", "server")],
+]
+"""Files and folders whose tests share the servers, the model process, and the whole app."""
 
 gc.disable()  # until the tests are collected: the objects of imported modules are never garbage
 
@@ -33,8 +37,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @functools.cache
 def group_of(path: Path) -> str:
     """Return the name of the group of tests that run in one process."""
-    shared = next((folder for folder in (BROWSER, *WITH_MODEL) if folder in (path, *path.parents)), path)
-    path = WITH_MODEL[0] if shared in WITH_MODEL else shared
+    around = {path, *path.parents}
+    path = next((group[0] for group in SHARING if not around.isdisjoint(group)), path)
     return str(path.relative_to(TESTS)) if path.is_relative_to(TESTS) else path.name
 
 
