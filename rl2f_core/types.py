@@ -297,8 +297,9 @@ class Turn(FrozenModel):
     advantage: float | None = None
     """Set by the method that trains on the turn."""
     hint_bits: float | None = None
-    """Information in the hint: log2 of the candidates before it divided by those after it; see
-    `rollout.hint_information`. None without a hint, or if it cannot be counted."""
+    """Information in the hint, see `rollout.hint_information`; None without a hint, or if it cannot be counted."""
+    hint_true: bool | None = None
+    """Whether all statements of the hint hold for the gold answer; None if it has none that can be read."""
     bits_left: float | None = None
     """log2 of the candidates after the hint; None if `hint_bits` is."""
     chance_bits: float | None = None
@@ -310,8 +311,7 @@ class Turn(FrozenModel):
     prompt_template: str | None = None
     """`name@version` of the template of this attempt's reprompt; None without a reprompt."""
     misled: bool | None = None
-    """Whether the attempt moves toward the misleading hint before it (`MisleadingHints.is_misled`), or, after a
-    contentless hint, toward the misleading one that the student did not read; None if this is undefined."""
+    """Whether the attempt moves toward the misleading hint before it (`MisleadingHints.is_misled`), read or not."""
     actions: tuple[ActionChoice, ...] = ()
     """The labeled actions of this attempt's prompt; empty unless `prompting: enumerate`."""
     reflection: str | None = None

@@ -13,6 +13,7 @@ from jobs.db.columns import table_of
 from jobs.db.engine import Database
 from jobs.db.models import Metric, Run
 from rl2f_core.common.paths import QUICKSTART_RESULTS
+from rl2f_core.config.components import wrapped_teacher
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import parse_yaml
 from rl2f_core.config.run import RunConfig
@@ -50,6 +51,8 @@ class Estimate(FrozenModel):
     """Highest memory of the earlier run in GB."""
     like: int | None = None
     """Number of the earlier run; None for recorded runs of other machines."""
+    model_teacher: bool = False
+    """Whether a model writes the hints, whose time is not counted."""
 
 
 def pace(db: Database, model: str) -> Pace | None:
@@ -95,7 +98,9 @@ def size(config: RunConfig) -> Estimate:
     checkpoints = sum(len(config.stages) if name == "stages" else 1 for name in evaluation.checkpoints)
     dialogues += checkpoints * len(evaluation.conditions) * evaluation.num_tasks * evaluation.samples_per_task
     tokens = dialogues * config.rollout.max_turns * config.rollout.max_new_tokens
-    return Estimate(dialogues=dialogues, tokens=tokens)
+    teachers = [config.teacher, *(stage.teacher for stage in config.stages if stage.teacher is not None)]
+    asks = any(hasattr(wrapped_teacher(teacher), "llm") for teacher in teachers)
+    return Estimate(dialogues=dialogues, tokens=tokens, model_teacher=asks)
 
 
 def estimate(config: BaseConfig, pace_of: Callable[[str], Pace | None]) -> Estimate | None:

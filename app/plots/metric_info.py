@@ -58,22 +58,13 @@ METRICS: dict[str, MetricInfo] = {
         "answers given before / revisions",
     ),
     "improving_change_rate": _fraction(
-        "Improving changes",
-        "Of the changed answers, those correct or closer.",
-        "fraction of changes",
-        "P(correct or closer | changed)",
+        "Improving changes", "Answers that are now closer.", "fraction of changes", "P(correct or closer | changed)"
     ),
     "retention": _fraction(
-        "Retention",
-        "Correct answer parts that the next attempt retains.",
-        "fraction of correct parts",
-        "retained correct parts / correct parts",
+        "Retention", "Correct parts that the next attempt retains.", "fraction of correct parts", "retained / correct"
     ),
     "regression_rate": _fraction(
-        "Regressions",
-        "The answer moved away or lost a correct part.",
-        "fraction of revisions",
-        "P(distance grew or a correct part was lost)",
+        "Regressions", "Farther away, or a correct part lost.", "fraction of revisions", "P(farther or part lost)"
     ),
     "misled_rate": _fraction(
         "Misled",
@@ -82,7 +73,11 @@ METRICS: dict[str, MetricInfo] = {
         "P(agreement with the false claims grew)",
     ),
     "hint_bits": MetricInfo(
-        "Information in hints", "bits per hint", "number", "Of scripted hints.", "log2(candidates before / after)"
+        "Information in hints",
+        "bits per hint",
+        "number",
+        "Of hints that can be read.",
+        "log2(candidates before / after)",
     ),
     "bits_left": MetricInfo(
         "Bits left", "after a hint", "number", "0: one answer agrees with everything shown.", "log2(candidates after)"
@@ -322,6 +317,9 @@ METRICS: dict[str, MetricInfo] = {
         "Samples with no answer because of an error.",
         "fraction of samples",
         "failed samples / samples",
+    ),
+    "true_hint_rate": _fraction(
+        "True hints", "Of those whose statements can be read.", "fraction of hints", "hints that state nothing false"
     ),
     "source/cost": MetricInfo(
         "Cost of the source", "US dollars so far", "number", "By the configured prices.", "Σ tokens · price"

@@ -24,6 +24,14 @@ GROUPS = (
     ("all correct ✓", "groups/frac_all_correct", "frac_all_good"),
     ("all incorrect ✗", "groups/frac_all_incorrect", "frac_all_bad"),
 )
+TEACHER = (
+    ("true_hint_rate", "true"),
+    ("leak_rate", "leaking"),
+    ("hint_bits", "bits"),
+    ("teacher/completion_tokens", "tokens"),
+    ("teacher/seconds", "seconds"),
+    ("teacher/cost", "US dollars"),
+)
 
 
 def cards(
@@ -45,6 +53,7 @@ def cards(
         "solved": solved(rows, evaluation),
         "changes": changes(rows, evaluation),
         "groups": groups(rows),
+        "teacher": teacher(rows),
         "leaks": leak_rates(leaks, "training" if kind == "train" else "the evaluation"),
     }
 
@@ -59,6 +68,22 @@ def leak_rates(leaks: Mapping[int, tuple[int, int]], phase: str) -> JsonObject |
         for t, i, checked in rates
     ]
     return {"bars": bars, "source": f"{sum(checked for checked, _ in leaks.values()):,} checked hints in {phase}"}
+
+
+def teacher(rows: Sequence[MetricRow]) -> JsonObject | None:
+    """Return truth, leaks, information and price of a model teacher's hints in training; None without one."""
+    asked = [row.values for row in rows if row.values.get("teacher/hints")]
+    total = sum(values["teacher/hints"] for values in asked)
+    pairs = []
+    for metric, name in TEACHER:
+        known = [values for values in asked if metric in values]
+        hints = sum(values["teacher/hints"] for values in known)
+        if not hints:
+            continue
+        is_sum = metric.startswith("teacher/")
+        amount = sum(values[metric] * (1 if is_sum else values["teacher/hints"]) for values in known)
+        pairs.append({"name": name, "metric": metric, "text": number(amount / hints), "title": "mean over hints"})
+    return {"pairs": pairs, "source": f"training, {total:,.0f} hints"} if pairs else None
 
 
 def hints(evaluation: Evaluation | None) -> JsonObject | None:

@@ -15,6 +15,12 @@ FEEDBACK = MetricInfo(
     help="Behavior of the next attempt after an incorrect one.",
     formula="revision = an incorrect attempt and the next attempt",
 )
+TEACHER = MetricInfo(
+    "Teacher quality",
+    "",
+    help="Hints of the model teacher: true and leaking fractions; bits, tokens, seconds and price for each hint.",
+    formula="true: of the hints with a statement that can be read; leaking: of the hints that a detector checked",
+)
 
 
 def metric_cards(cards: JsonObject, kind: str, active: bool) -> Element | None:
@@ -34,7 +40,7 @@ def metric_cards(cards: JsonObject, kind: str, active: bool) -> Element | None:
     )
     no_group = "An evaluation trains nothing." if kind == "eval" else "No group was trained on yet."
     hints, solved, changes, groups = (cards[name] for name in ("hints", "solved", "changes", "groups"))
-    leaks = cards.get("leaks")
+    leaks, teacher = cards.get("leaks"), cards.get("teacher")
     return el(
         "div.rl-glance",
         _card("Did the hints help?", metric_info("effect"), _hints(hints) if hints else pending, hints),
@@ -42,6 +48,7 @@ def metric_cards(cards: JsonObject, kind: str, active: bool) -> Element | None:
         _card(FEEDBACK.title, FEEDBACK, _changes(changes) if changes else "No attempt after feedback yet.", changes),
         _card("Groups", group_info("groups/"), _groups(groups) if groups else no_group, groups),
         _card("Leaks read by turn", metric_info("leak_rate"), _by_turn(leaks, "--rl-leak"), leaks) if leaks else None,
+        _card(TEACHER.title, TEACHER, _changes(teacher), teacher) if teacher else None,
     )
 
 

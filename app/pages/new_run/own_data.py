@@ -11,6 +11,7 @@ import gradio as gr
 import yaml
 from gradio.components import Component
 
+from app.common.quantities import plural
 from app.components.nodes import Element, Node, el, table
 from app.components.view import View
 from app.endpoints.own_data import DataCheck, Meaning, OwnDataEndpoints
@@ -19,6 +20,7 @@ from app.forms.own_data import store
 from app.pages._events import FAST, QUEUED, EventOptions, Updates, handler
 from app.pages.new_run.draft import NO_SOLUTIONS, Draft
 from rl2f_core.errors import RL2FError
+from rl2f_core.evaluation.formatting import MIN_PROBLEMS
 from rl2f_core.types import JsonObject
 
 FILE_TYPES = [".csv", ".jsonl", ".ndjson", ".gz", ".parquet"]
@@ -159,7 +161,10 @@ def failure(error: RL2FError, file: str) -> Element:
 def warnings(found: DataCheck) -> list[str]:
     """Return what is wrong with a file that can be used."""
     judge = "Set the address of the judge in environment.llm."
+    tests = found.problems.get("test", 0)
+    few = f"Only {plural(tests, 'test problem')}: an evaluation tells little with fewer than {MIN_PROBLEMS}."
     return [
+        *([few] if tests < MIN_PROBLEMS else []),
         *([f"{found.num_bad_rows:,} bad rows are left out."] if found.num_bad_rows else []),
         *([NO_SOLUTIONS] if "solution" not in found.used else []),
         *([judge] if found.checker == "judge" else []),
@@ -172,8 +177,8 @@ def report(found: DataCheck) -> list[Node]:
     counts = (
         f"{found.file}: {found.rows:,} rows, {found.valid:,} valid, {found.num_bad_rows:,} bad. "
         f"Problems: {problems}; {found.duplicates:,} repeated, {found.near_duplicates:,} near-duplicates of test "
-        f"problems. The constant baseline solves {found.baseline:.1%}. {found.empty_hints:,} of "
-        f"{found.checked_hints:,} scripted hints would be empty."
+        f"problems. The best constant answer solves {found.baseline:.1%} of the test problems. "
+        f"{found.empty_hints:,} of {found.checked_hints:,} scripted hints would be empty."
     )
     bad = [(str(item.row), item.column or "–", item.reason) for item in found.bad_rows]
     more = found.num_bad_rows - len(bad)

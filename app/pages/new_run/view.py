@@ -174,6 +174,8 @@ def _size(found: Estimate | None, is_study: bool) -> Element | None:
     if found is None:
         return None
     text = f"{found.dialogues:,} dialogues with at most {found.tokens:,} sampled tokens"
+    if found.model_teacher:
+        text += ", without the time and tokens of the model that writes the hints"
     if found.like is None:
         known = f"About {duration(found.seconds)} on two cores, as in recorded runs. " if found.seconds else ""
         text += f". No run of this model has ended here{'' if is_study else '; the preflight measures it'}."

@@ -115,7 +115,7 @@ def _state(run: RunSummary, active: bool) -> Iterable[Node]:
         yield el("span.rl-num", f"ETA {duration(run.eta)}")
     if not active and run.started and run.ended:
         length, place = duration(run.ended - run.started), " on another machine" if run.origin in ELSEWHERE else ""
-        yield el("span.rl-muted.rl-num", "ended ", time_ago(run.ended), f", duration {length}{place}")
+        yield el("span.rl-muted", "ended ", time_ago(run.ended), f", duration {length}{place}")
 
 
 def _buttons(details: RunDetails, read_only: bool) -> Element:
@@ -220,14 +220,7 @@ def _stage(stage: RunStage, status: str, now: float) -> Element:
 def checkpoint_table(
     details: RunDetails, read_only: bool, limit: int | None = None, server: Element | None = None
 ) -> Element:
-    """Return the checkpoints, newest first, with their actions.
-
-    Args:
-        details: The run.
-        read_only: Disable actions that change something.
-        limit: Maximum number of rows; None shows all, with step and hash.
-        server: The served models.
-    """
+    """Return the newest `limit` checkpoints with their actions, or all with step and hash; below, the served models."""
     run, checkpoints = details.run, details.checkpoints[::-1]
     rows = [_checkpoint(run.id, row, read_only, limit is None) for row in checkpoints[:limit]]
     more = len(checkpoints) - len(rows)
@@ -247,7 +240,8 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
     if not memory.served:
         return None
     texts = {"models": ", ".join(memory.served), "address": memory.url or "", "API key": api_key or ""}
-    body = json.dumps({"model": memory.served[0], "messages": [{"role": "user", "content": "Hello"}]})
+    messages = [{"role": role, "content": "…"} for role in ("system", "user")]
+    body = json.dumps({"model": memory.served[0], "messages": messages, "max_tokens": 64}, ensure_ascii=False)
     head = f"-H 'Content-Type: application/json' -H 'Authorization: Bearer {api_key or '…'}'"
     texts["request"] = f"curl {memory.url}/chat/completions {head} -d '{body}'"
     rows = [
@@ -255,12 +249,14 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
            el("td", action("Copy", "copy", style="rl-small", text=text)))
         for name, text in texts.items()
     ]  # fmt: skip
+    note = "The student learned the prompts of its run: copy the system message and a task from a dialogue."
     use = f"requests: {memory.requests} · {(memory.bytes or 0) / 1e6:,.0f} MB of memory"
     stop = None if read_only else action("Stop serving", "stop_serving", style="rl-small")
     return el(
         "section.rl-stack",
         el("h3", "Served to OpenAI clients"),
         table((), rows),
+        el("p.rl-muted.rl-small", note),
         el("div.rl-row", el("span.rl-muted", use), stop),
         id="served-models",
     )

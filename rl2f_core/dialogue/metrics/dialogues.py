@@ -346,6 +346,7 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
 
     - hint_bits, bits_left: means over hints, overall and for the hint after attempt t (`…/t`, t < T).
     - determined_rate: fraction of hints that leave the answer as the only candidate.
+    - true_hint_rate: fraction of the hints with a statement that state nothing false.
     - efficiency: Σ bits_used / Σ hint_bits, over hints with bits and a next attempt.  1 if every attempt agrees with
       the hint before it.
     - efficiency_chance: Σ chance_bits / Σ hint_bits over the same hints, without those of unknown chance_bits: the
@@ -371,6 +372,7 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
     for k in range(1, turns):
         values |= means([k], f"/{k}")
     values["determined_rate"] = fraction((task, turn.determines_answer) for task, _, _, _, turn in known)
+    values["true_hint_rate"] = fraction((task, t.hint_true) for task, _, t in hints if t.hint_true is not None)
     values["efficiency"] = _ratio([(task, bits, given) for task, bits, given, _ in used])
     values["efficiency_chance"] = _ratio([(task, bits, given) for task, _, given, bits in used if bits is not None])
     return values

@@ -12,8 +12,8 @@ def teacher_costs(dialogues: Sequence[Dialogue]) -> dict[str, float]:
     """Return sums over all hints requested from a model; empty if there are none.
 
     `teacher/hints` counts the hints, `teacher/errors` those that failed. Tokens include messages from the disk cache
-    (`teacher/cached`). `teacher/requests` counts endpoint requests. `teacher/cost` is in US dollars and requires a
-    configured price.
+    (`teacher/cached`). `teacher/seconds` adds the latencies of all messages, `teacher/requests` the requests to an
+    endpoint. `teacher/cost` is in US dollars and requires a configured price.
     """
     hints = [turn.hint for d in dialogues for turn in d.turns if turn.hint is not None and turn.hint.usage is not None]
     if not hints:
@@ -27,6 +27,7 @@ def teacher_costs(dialogues: Sequence[Dialogue]) -> dict[str, float]:
         "teacher/error_rate": failed / len(hints),
         "teacher/prompt_tokens": float(sum(u.prompt_tokens for u in used)),
         "teacher/completion_tokens": float(sum(u.completion_tokens for u in used)),
+        "teacher/seconds": float(sum(u.seconds for u in used)),
         "teacher/requests": float(sum(u.requests for u in used)),
         "teacher/cached": float(sum(u.cached for u in used)),
     }

@@ -16,8 +16,9 @@ So 0 ≤ bits_used ≤ hint_bits. An attempt that agrees with everything shown u
 statement of the hint, or cannot be parsed, uses none. Some statements hold by chance, e.g. half of those about places
 of a code with two letters. `chance_bits` is what an attempt that ignores the hint uses on average.
 
-A hint counts by its wording. A text that is not in the environment's scripted wording contributes no bits, and its own
-`hint_bits` is None, because its meaning is unknown. A false hint counts as what it claims. A hint that contradicts
+A hint counts by the statements that the environment reads in it: the scripted wording, and for `secret_code` statements
+in free text. A text without any contributes no bits, and its own `hint_bits` is None. `hint_true` tells whether all
+statements hold for the gold answer. A false hint counts as what it claims. A hint that contradicts
 earlier ones replaces them: it is counted from the candidates that agree with the verdicts. If none of these agrees with
 it either, e.g. because it names a letter that the code cannot have, it contributes no bits and its `hint_bits` is None.
 """
@@ -68,7 +69,7 @@ class _Shown:
 def measure_hints(
     environment: Environment, task: Task, turns: Sequence[Turn], *, verdicts_shown: bool = True
 ) -> tuple[Turn, ...]:
-    """Return the turns with `hint_bits`, `bits_left`, `chance_bits`, `determines_answer` and `bits_used`.
+    """Return the turns with `hint_bits`, `hint_true`, `bits_left`, `chance_bits`, `determines_answer` and `bits_used`.
 
     Args:
         environment: The task's environment. Without `AnswerSpace`, or with too many candidates, no value is set.
@@ -94,7 +95,9 @@ def measure_hints(
         if turn.hint is not None:
             if verdicts_shown and answer is not None and not turn.verdict.correct:
                 excluded = (*excluded, answer)
-            shown = _read_hint(_statements(environment, task, verdicts, turn.hint), (candidates, space), excluded)
+            statements = _statements(environment, task, verdicts, turn.hint)
+            values["hint_true"] = all(contains(s, gold) for s in statements) if statements else None
+            shown = _read_hint(statements, (candidates, space), excluded)
             if shown is not None:
                 candidates, left = shown.after
                 values |= _hint_values(shown.size, left, is_gold=contains(candidates, gold))

@@ -10,7 +10,8 @@ from rl2f_core.types import Rollout, Turn
 
 Run = Callable[[Sequence[RolloutRequest]], list[Rollout]]
 """Runs requests and returns their rollouts in order."""
-NO_HINT = {"hint": None, "hint_bits": None, "bits_left": None, "chance_bits": None, "determines_answer": False}
+NO_HINT = {"hint": None, "hint_bits": None, "hint_true": None, "bits_left": None, "chance_bits": None,
+           "determines_answer": False}  # fmt: skip
 
 
 def run_trees(

@@ -20,15 +20,17 @@ from rl2f_core.config.fields import BASIC_FIELD, PROMPT_REF, BaseConfig, Compone
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest, Teacher
 from rl2f_core.dialogue.teachers.message_cleanup import OnError, Truncated, after_marker, to_feedback
 from rl2f_core.environments.base import Environment
+from rl2f_core.environments.capabilities import ScriptedHints, check_parts
 from rl2f_core.errors import FieldValueError
 from rl2f_core.models.llms.base import ChatModel, ChatRequest
 from rl2f_core.types import JsonObject, Message
 
 if TYPE_CHECKING:
+    from rl2f_core.config.run import BaseRun
     from rl2f_core.models.backends.model_pool import ModelPool
 
 Style = Literal[
-    "socratic", "first_error", "next_step", "verdict_only", "without_answer", "judge", "judge_full",
+    "socratic", "first_error", "next_step", "facts", "verdict_only", "without_answer", "judge", "judge_full",
     "judge_with_correctness_only", "judge_with_ground_truth", "judge_hint", "judge_hint_x", "judge_guide",
 ]  # fmt: skip
 
@@ -42,6 +44,8 @@ class Visibility(BaseConfig):
     """The full solution, if the environment has one."""
     detail: bool = True
     """The verifier's detail on the attempt; it may contain the answer."""
+    facts: bool = False
+    """The environment's scripted hint on the attempt."""
     attempt: Literal["whole", "answer"] = "whole"
     """The whole attempt, or only its parsed answer."""
     dialogue: Literal["last", "whole"] = "last"
@@ -50,11 +54,12 @@ class Visibility(BaseConfig):
     @property
     def privileged(self) -> bool:
         """Whether privileged data is visible."""
-        return self.answer or self.solution or self.detail
+        return self.answer or self.solution or self.detail or self.facts
 
 
 NO_PRIVILEGED = Visibility(answer=False, solution=False, detail=False)
 STYLE_VISIBILITY: dict[str, Visibility] = {
+    "facts": Visibility(answer=False, detail=False, facts=True),
     **dict.fromkeys(("verdict_only", "without_answer"), NO_PRIVILEGED),
     **dict.fromkeys(("judge", "judge_full", "judge_with_correctness_only"), NO_PRIVILEGED),
     **dict.fromkeys(("judge_with_ground_truth", "judge_hint", "judge_hint_x", "judge_guide"), Visibility(detail=False)),
@@ -76,7 +81,8 @@ class LLMTeacher(Teacher):
         llm: LLMConfig = Field(by_name("local"), json_schema_extra=BASIC_FIELD)
         """The model."""
         style: Style = Field("socratic", json_schema_extra=BASIC_FIELD)
-        """A question, the first error, the next step, the verdict alone, or a hint without knowing the answer. judge…:
+        """A question, the first error, the next step, the scripted hint in other words (facts), the verdict alone, or a
+        hint without knowing the answer. judge…:
         the judge types of RLTF; those with ground_truth, hint or guide see the answer. judge_guide does not mention the
         attempt and fits the reprompt template revise_guide."""
         prompt: str | None = Field(None, json_schema_extra=PROMPT_REF)
@@ -98,11 +104,17 @@ class LLMTeacher(Teacher):
         def _check_visibility(self) -> LLMTeacher.Config:
             if self.style == "without_answer" and self.sees is not None and self.sees.privileged:
                 raise FieldValueError(
-                    "style without_answer does not fit sees.answer, sees.solution or sees.detail: "
-                    "set all three to false, or choose another style",
+                    "style without_answer does not fit sees.answer, sees.solution, sees.detail or sees.facts: "
+                    "set all of them to false, or choose another style",
                     "style",
                 )
             return self
+
+        def check_run(self, run: BaseRun) -> None:
+            """Refuse `sees.facts` without scripted hints. Raises `ValueError`."""
+            if self.visibility.facts:
+                fix = "set teacher.sees.facts to false"
+                check_parts(run.environment, (ScriptedHints,), "teacher 'llm' with sees.facts", fix)
 
         @property
         def visibility(self) -> Visibility:
@@ -118,7 +130,11 @@ class LLMTeacher(Teacher):
         attempt = {"number": 1, "text": "x", "hint": "x"}
         for text in ("x", None):  # fail on a broken template before the run starts
             self.prompt.render(
-                {**dict.fromkeys(("answer", "solution", "detail"), text), "problem": "x", "attempts": [attempt]}
+                {
+                    **dict.fromkeys(("answer", "solution", "detail", "facts"), text),
+                    "problem": "x",
+                    "attempts": [attempt],
+                }
             )
 
     def feedback(self, requests: Sequence[FeedbackRequest]) -> list[Feedback]:
@@ -159,6 +175,9 @@ def prompt_messages(
         "answer": environment.gold_answer(task) if sees.answer else None,
         "solution": environment.solution(task) if sees.solution else None,
         "detail": request.turns[-1].verdict.detail if sees.detail else None,
+        "facts": environment.hint(task, request.verdicts, request.rng())
+        if sees.facts and isinstance(environment, ScriptedHints)
+        else None,
         "attempts": attempts(request, whole=sees.attempt == "whole", full_dialogue=sees.dialogue == "whole"),
     }
     return template.render(values)

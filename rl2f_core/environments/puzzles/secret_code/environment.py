@@ -28,7 +28,11 @@ from rl2f_core.environments.capabilities import (
     SolveBounds,
     last_parsed,
 )
-from rl2f_core.environments.puzzles.secret_code.stated_letters import is_interjection, stated_letters
+from rl2f_core.environments.puzzles.secret_code.stated_letters import (
+    is_interjection,
+    judged_places,
+    stated_letters,
+)
 from rl2f_core.errors import DataError, FieldValueError
 from rl2f_core.registry import register
 from rl2f_core.types import ConstantBaseline, Split, Task, TaskData, Verdict
@@ -275,12 +279,21 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Answe
         return self.answer_parts(task, parsed)
 
     def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
-        """One statement per place: a letter is the code's; a blank excludes the last attempt's letter there."""
+        """One statement per place: a letter is the code's; a blank excludes the last attempt's letter there.
+
+        Of a free text, the letters that it states for a place, and the places of the last attempt that it judges.
+        """
         places = hint.removeprefix(FRAME).split()
-        if not hint.startswith(FRAME) or len(places) != task.public["length"] or max(map(len, places)) > 1:
-            return None
         last, statements = last_parsed(attempts), []
         tried = {} if last is None else self.answer_parts(task, last)
+        if not hint.startswith(FRAME) or len(places) != task.public["length"] or max(map(len, places)) > 1:
+            stated = dict.fromkeys((place, letter) for *_, place, letter in self.stated_parts(task, hint))
+            statements = [one_of(place, [letter]) for place, letter in stated]
+            for place, right in judged_places(hint, task.public["length"]):
+                if (written := tried.get(str(place))) is not None:
+                    known = {written} if right else set(task.public["letters"]) - {written}
+                    statements.append(one_of(str(place), known))
+            return tuple(statements) or None
         for k, letter in enumerate(places, 1):
             if letter != "?":
                 statements.append(one_of(str(k), [letter]))

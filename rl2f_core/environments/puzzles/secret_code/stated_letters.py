@@ -45,6 +45,15 @@ _FRAME = re.compile(
 )
 _SLOT = re.compile(r"[A-Z?_*.•□■█\-–—…]")
 
+_NUMBER = rf"(?:{_ORDINAL}|{_END}|middle|{_CARDINAL})"
+_JUDGED = re.compile(
+    rf"\b(?:{_THING} (?:number )?|the )?(?P<list>{_NUMBER}(?:(?:,? and (?:the )?|, (?:the )?| & ){_NUMBER})*)(?: {_THING})?{_OF} (?:is|are)(?: (?:all|both|also|already|now|still))* (?P<no>not )?(?P<word>in)?(?:correct|right|wrong|false)\b(?! or\b)",
+    re.IGNORECASE,
+)
+_SUPPOSED = re.compile(
+    r"\b(?:if|whether|unless|suppose|when|not sure|check that|never)\b[^.!?;\n]{0,24}$", re.IGNORECASE
+)
+
 _INTERJECTIONS = frozenset(
     "hm hmm hmmm mm mmm mhm ah ahh aha aah oh ohh ooh oho uh uhh huh um umm er erm eh ha hah ho hey hi heh aw aww wow "
     "oops ouch phew psst shh ugh tut yay ok no nah nope yes yep yeah".split()
@@ -113,6 +122,25 @@ def _phrases(text: str, length: int) -> Iterator[tuple[int, int, str, str]]:
             place = _place((groups.get("ordinal") or groups.get("cardinal") or "").lower(), length)
             if place:
                 yield *match.span(), str(place), letter.upper()
+
+
+def judged_places(text: str, length: int) -> list[tuple[int, bool]]:
+    """Return the places of the last attempt that a text calls right or wrong: `(place, is_right)`.
+
+    Examples: `the first and third letters are correct`, `positions 2 and 4 are wrong`. Questions and suppositions do
+    not count.
+    """
+    results = []
+    for match in _JUDGED.finditer(text):
+        start = match.start()
+        if text[match.end() : match.end() + 1] == "?" or _SUPPOSED.search(text[max(0, start - 60) : start]):
+            continue
+        wrong = match[0].lower().endswith(("wrong", "false")) or bool(match["word"])
+        for word in re.findall(_NUMBER, match["list"], re.IGNORECASE):
+            place = _place(word.lower(), length)
+            if 1 <= place <= length:
+                results.append((place, wrong == bool(match["no"])))
+    return results
 
 
 def _place(word: str, length: int) -> int:

@@ -84,6 +84,29 @@ def test_an_attempt_that_ignores_a_statement_uses_the_bits_of_the_others():
     assert used == [near(log2(26 / 6)), 0.0, near(log2(26 / 12)), 0.0]
 
 
+@pytest.mark.parametrize(
+    ("hint", "left", "is_true"),
+    [
+        ("Correct so far: K ? ?", 4, True),
+        ("The first letter is K, the others are not.", 9 - 1, True),
+        ("Your first letter is right. The second and third are wrong.", 4, True),
+        ("Places 2 and 3 are not correct.", 12, True),
+        ("The last letter is right.", 9 - 1, False),
+        ("The second letter is Z.", 9, False),
+    ],
+)
+def test_statements_in_free_text_count_as_those_of_the_scripted_hint(hint: str, left: int, is_true: bool) -> None:
+    """Of 27 codes, a letter leaves 9, without the attempt K K K if it agrees with the letter. The code is K Q Z."""
+    (turn, _) = measure_hints(CODE, TASK, turns(CODE, TASK, ("K K K", hint), ("K Q Q", None), teacher="llm"))
+    assert (turn.hint_bits, turn.hint_true) == (near(log2(26 / left)), is_true)
+
+
+@pytest.mark.parametrize("hint", ["Look again.", "Is the second letter right?", "If place 2 is wrong, change it."])
+def test_a_text_without_a_statement_is_neither_true_nor_false(hint: str) -> None:
+    (turn, _) = measure_hints(CODE, TASK, turns(CODE, TASK, ("K K K", hint), ("K Q Q", None), teacher="llm"))
+    assert (turn.hint_bits, turn.hint_true) == (None, None)
+
+
 def test_with_two_letters_the_attempt_and_the_hint_determine_the_code():
     """8 codes, 7 without A A A; of two letters the refuted one leaves one: log2(7) bits, although no letter is stated.
 

@@ -27,6 +27,7 @@ from rl2f_core.dialogue.teachers.llm import LLMTeacher, Visibility
 from rl2f_core.dialogue.teachers.message_cleanup import to_feedback, whole_sentences
 from rl2f_core.dialogue.teachers.self_critique import SelfCritiqueTeacher, critique
 from rl2f_core.environments.base import CONTENTLESS, NO_VERDICT_HINT, Environment, wrap_answer
+from rl2f_core.environments.capabilities import ScriptedHints
 from rl2f_core.errors import ConfigError
 from rl2f_core.models.backends.fake import FakeBackend
 from rl2f_core.models.backends.model_pool import ModelPool
@@ -98,6 +99,22 @@ def test_prompt_contains_only_visible_fields(style: str, name: str) -> None:
         assert ("HINT-MARK" in text) == (dialogue == "whole" and style != "verdict_only")
         assert (held.prompt(asked.task.public).strip() in text) == (style != "verdict_only")
         assert "{{" not in text and "{%" not in text and "None" not in text and "\n\n\n" not in text
+
+
+def test_style_facts_shows_the_scripted_hint_and_neither_the_answer_nor_the_verifiers_detail() -> None:
+    held = environment("secret_code")
+    asked = request(held)
+    assert isinstance(held, ScriptedHints)
+    text = "\n".join(m["content"] for m in teacher(held, style="facts").messages(asked))
+    assert held.hint(asked.task, asked.verdicts, asked.rng()) in text and "DETAIL-MARK" not in text
+    assert "for you alone" not in text
+
+
+def test_facts_need_an_environment_with_scripted_hints() -> None:
+    data = {"model": {"name": "tiny-random"}, "environment": "gymnasium",
+            "stages": [{"name": "rl2f", "method": "rl2f", "steps": 1}]}  # fmt: skip
+    with pytest.raises(ConfigError, match=r"teacher 'llm' with sees.facts needs an environment with .*scripted hints"):
+        parse_config({**data, "teacher": {"type": "llm", "style": "facts"}})
 
 
 def test_attempt_can_be_reduced_to_its_answer() -> None:

@@ -72,7 +72,7 @@ def test_other_hint_changes_only_later_turns() -> None:
     told, misled = engine.run([replace(request, turns=(turn,), max_turns=2) for turn in (first, down)])
     assert [t.verdict.parsed for t in told.dialogue.turns] == ["2", "3"]
     assert [t.verdict.parsed for t in misled.dialogue.turns] == ["2", "1"]
-    bits = {"hint_bits", "bits_left", "chance_bits", "determines_answer"}
+    bits = {"hint_bits", "hint_true", "bits_left", "chance_bits", "determines_answer"}
     assert misled.dialogue.turns[0].model_dump(exclude=bits) == down.model_dump(exclude=bits)
     left = misled.dialogue.turns[0]
     assert (left.bits_left, left.determines_answer) == (0.0, False), "the bits of the edited hint: only 1 is below 2"
