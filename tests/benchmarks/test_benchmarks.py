@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rl2f_core.types import TrainingSample
-from tests.benchmarks import leaks, report, sandbox
+from tests.benchmarks import leaks, report, sandbox, teacher
 from tests.benchmarks.learner import opening_length, padded_width
 from tests.benchmarks.rollout import build, plain_loop, requests_of
 from tests.benchmarks.worker import ROOT, Settings
@@ -200,3 +200,25 @@ def test_the_benchmark_of_the_sandbox_prints_rates(capsys: pytest.CaptureFixture
     found = sandbox.main(["--verdicts", "10"])
     assert found["one by one"] > 0 and found["batch"] > 0
     assert "batch of 10" in capsys.readouterr().out
+
+
+def test_the_measurement_of_a_teacher_writes_each_hint_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    out = tmp_path / "teacher.json"
+    found = teacher.main(["--model", "tiny-random", "--hints", "3", "--out", str(out)])
+    assert [*found] == [f"{name}, {style}" for name in teacher.TASKS for style in teacher.STYLES]
+    rows = found["secret_code, facts"]["rows"]
+    assert len(rows) == 3 and {len(row["attempts"]) for row in rows} <= {1, 2, 3}
+    del found["arithmetic, facts"]
+    found["secret_code, facts"]["hints"] = 99
+    out.write_text(json.dumps(found))
+    again = teacher.main(["--model", "tiny-random", "--hints", "3", "--out", str(out)])
+    assert again["secret_code, facts"]["hints"] == 99 and again["arithmetic, facts"]["hints"] == 3
+
+
+def test_the_summary_of_a_teacher_counts_truth_over_the_hints_that_can_be_read() -> None:
+    """Two of four hints can be read, one of them is true; bits of unread hints count as 0: 2 / 4."""
+    row = {"true": None, "bits": None, "exact": False, "mentions": True, "tokens": 10, "seconds": 0.5}
+    rows = [row, row, {**row, "true": True, "bits": 2.0}, {**row, "true": False}]
+    found = teacher.summary(rows)
+    assert found["read"].startswith(".50") and found["true"].startswith(".50") and found["exact"].startswith(".00")
+    assert (found["mentions"][:4], found["bits"], found["tokens"], found["seconds"]) == ("1.00", 0.5, 10, 0.5)
