@@ -442,9 +442,10 @@ def test_a_schedule_is_a_number_or_settings_and_its_errors_stand_at_the_point_th
 
 
 # -- presets and names -------------------------------------------------------------------------------------------------
-def test_presets_start_with_the_default_and_say_what_they_are_for() -> None:
+def test_presets_start_with_the_first_look_and_the_default_and_say_what_they_are_for() -> None:
     found = run_form.presets()
-    assert found[0].name == run_form.DEFAULT_PRESET and {p.path.parents[1] for p in found} == {CONFIGS}
+    assert [preset.name for preset in found[:2]] == [run_form.FIRST_PRESET, run_form.DEFAULT_PRESET]
+    assert {preset.path.parents[1] for preset in found} == {CONFIGS}
     assert all(preset.about for preset in found)
 
 
