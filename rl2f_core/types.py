@@ -311,7 +311,7 @@ class Turn(FrozenModel):
     prompt_template: str | None = None
     """`name@version` of the template of this attempt's reprompt; None without a reprompt."""
     misled: bool | None = None
-    """Whether the attempt moves toward the misleading hint before it (`MisleadingHints.is_misled`), read or not."""
+    """Whether the attempt moves toward the misleading hint before it, read or not (`is_misled`); None: undefined."""
     actions: tuple[ActionChoice, ...] = ()
     """The labeled actions of this attempt's prompt; empty unless `prompting: enumerate`."""
     reflection: str | None = None

@@ -137,4 +137,5 @@ def estimate_study(arms: Sequence[BaseConfig], seeds: int, pace_of: Callable[[st
         seconds=seeds * sum(seconds) if len(seconds) == len(found) else None,
         memory_gb=max((size.memory_gb for size in found if size.memory_gb is not None), default=None),
         like=found[0].like,
+        model_teacher=any(size.model_teacher for size in found),
     )

@@ -23,7 +23,7 @@ from rl2f_core.config.components import (
     wrapped_teacher,
 )
 from rl2f_core.config.evaluation import EvaluationConfig, PreflightConfig
-from rl2f_core.config.fields import BASIC_FIELD, RUN_REF, BaseConfig
+from rl2f_core.config.fields import BASIC_FIELD, RUN_REF, BaseConfig, ComponentConfig
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.model import LoraConfig, ModelConfig, ResourcesConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
@@ -89,8 +89,7 @@ class BaseRun(BaseConfig):
     @model_validator(mode="after")
     def _check_environment(self) -> BaseRun:
         _check_run(self.environment, self)
-        _check_run(self.teacher, self)
-        registry.get("teacher", wrapped_teacher(self.teacher).type).check_environment(self.environment)
+        _check_teacher(self.teacher, self)
         kinds = [kind for kind, _ in registry.get("environment", self.environment.type).members(self.environment)]
         if self.rollout.prompting == "enumerate" and not registry.get("environment", self.environment.type).stateful:
             raise FieldValueError(
@@ -247,8 +246,7 @@ class RunConfig(BaseRun):
             if stage.teacher is not None:
                 _check_run(run.environment, run)
                 with located_below("stages", i):
-                    _check_run(stage.teacher, run)
-                registry.get("teacher", wrapped_teacher(stage.teacher).type).check_environment(run.environment)
+                    _check_teacher(stage.teacher, run)
             if hasattr(stage.method, "check_stage"):  # raises `FieldValueError` if the method cannot train the stage
                 for step in stage.breakpoints():
                     stage.method.check_stage(stage.resolve(step, self.rollout.temperature), run)
@@ -308,3 +306,12 @@ def _check_run(component: BaseConfig, run: BaseRun) -> None:
     """Call `check_run` of an environment or teacher with requirements on the run; it raises `FieldValueError`."""
     if hasattr(component, "check_run"):
         component.check_run(run)
+
+
+def _check_teacher(teacher: ComponentConfig, run: BaseRun) -> None:
+    """Raise `ValueError` if a teacher, or the one that it wraps, does not fit the run and its environment."""
+    wrapped = wrapped_teacher(teacher)
+    _check_run(teacher, run)
+    if wrapped is not teacher:
+        _check_run(wrapped, run)
+    registry.get("teacher", wrapped.type).check_environment(run.environment)

@@ -262,9 +262,13 @@ def _weighted_sum(report: EvaluationReport, rates: Sequence[_Key], weights: Sequ
     """Return the weighted sum of a metric in one report; None if a value is missing."""
     missing = Interval(value=None, n=0)
     metrics = [report.metrics(*rate) for rate in rates]
-    values = [None if m is None else m.values.get(name, missing).value for m in metrics]
+    return weighted_sum([None if m is None else m.values.get(name, missing).value for m in metrics], weights)
+
+
+def weighted_sum(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    """Return the weighted sum of values; None if one is missing."""
     terms = [weight * value for weight, value in zip(weights, values, strict=True) if value is not None]
-    return math.fsum(terms) if len(terms) == len(rates) else None
+    return math.fsum(terms) if len(terms) == len(weights) else None
 
 
 def seeds_chart(summary: SeedSummary) -> Chart:

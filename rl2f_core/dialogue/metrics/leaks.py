@@ -39,13 +39,13 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
             if hint is not None and states_answer(hint) and after.verdict.correct is not None
         ],
         "clean_hint_solve_rate": [
-            (d.task_id, bool(d.turns[1].verdict.correct))
+            (d.task_id, after.verdict.correct)
             for d in dialogues
-            if len(d.turns[:turns]) > 1
-            and d.turns[0].hint is not None
-            and not reads_leak(d.turns[0].hint)
-            and d.turns[0].verdict.correct is False
-            and d.turns[1].verdict.correct is not None
+            for before, after in pairwise(d.turns[: min(turns, 2)])
+            if before.verdict.correct is False
+            and before.hint is not None
+            and not reads_leak(before.hint)
+            and after.verdict.correct is not None
         ],
         "exported_copy_rate": [(d.task_id, copied) for d in dialogues for copied in _completions(d.turns[:turns])],
     }

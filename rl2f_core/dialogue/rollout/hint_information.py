@@ -16,11 +16,11 @@ So 0 ≤ bits_used ≤ hint_bits. An attempt that agrees with everything shown u
 statement of the hint, or cannot be parsed, uses none. Some statements hold by chance, e.g. half of those about places
 of a code with two letters. `chance_bits` is what an attempt that ignores the hint uses on average.
 
-A hint counts by the statements that the environment reads in it: the scripted wording, and for `secret_code` statements
-in free text. A text without any contributes no bits, and its own `hint_bits` is None. `hint_true` tells whether all
-statements hold for the gold answer. A false hint counts as what it claims. A hint that contradicts
-earlier ones replaces them: it is counted from the candidates that agree with the verdicts. If none of these agrees with
-it either, e.g. because it names a letter that the code cannot have, it contributes no bits and its `hint_bits` is None.
+A hint counts by the statements that the environment reads in it: the scripted wording, and for `secret_code`
+statements in free text. A text without any contributes no bits, and its own `hint_bits` is None. `hint_true` tells
+whether all statements hold for the gold answer. A false hint counts as what it claims. A hint that contradicts earlier
+ones replaces them: it is counted from the candidates that agree with the verdicts. If none of these agrees with it
+either, e.g. because it names a letter that the code cannot have, it contributes no bits and its `hint_bits` is None.
 """
 
 from __future__ import annotations

@@ -82,9 +82,8 @@ class LLMTeacher(Teacher):
         """The model."""
         style: Style = Field("socratic", json_schema_extra=BASIC_FIELD)
         """A question, the first error, the next step, the scripted hint in other words (facts), the verdict alone, or a
-        hint without knowing the answer. judge…:
-        the judge types of RLTF; those with ground_truth, hint or guide see the answer. judge_guide does not mention the
-        attempt and fits the reprompt template revise_guide."""
+        hint without knowing the answer. judge…: the judge types of RLTF; those with ground_truth, hint or guide see the
+        answer. judge_guide does not mention the attempt and fits the reprompt template revise_guide."""
         prompt: str | None = Field(None, json_schema_extra=PROMPT_REF)
         """Template instead of the style's: a shipped name, or the path of a `.txt` file."""
         sees: Visibility | None = None

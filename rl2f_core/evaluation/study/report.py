@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
@@ -21,6 +20,7 @@ from rl2f_core.evaluation.across_seeds import (
     compare_arms,
     mean_tokens,
     merge_seeds,
+    weighted_sum,
 )
 from rl2f_core.evaluation.chart_data import Chart
 from rl2f_core.evaluation.evaluate import NEWEST_STEPS, dialogues_path, training_rows
@@ -237,10 +237,8 @@ def _compare(study: Study, hypothesis: Hypothesis, arms: Mapping[str, Mapping[st
         metric = ALIASES.get(hypothesis.quantity, hypothesis.quantity)
         return compare_arms(reports, checkpoints, metric, hypothesis.condition, tests)
     name, weights = hypothesis.quantity.removeprefix(TRAINING), arm_weights(len(sides))
-    known = [[_newest(arms[arm][seed], checkpoint, name) for arm, checkpoint in sides] for seed in seeds]
-    values = [
-        None if None in means else fsum(w * (m or 0.0) for w, m in zip(weights, means, strict=True)) for means in known
-    ]
+    means = [[_newest(arms[arm][seed], checkpoint, name) for arm, checkpoint in sides] for seed in seeds]
+    values = [weighted_sum(of_seed, weights) for of_seed in means]
     difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
     budget = tuple(mean_tokens(r.values(), checkpoint) for r, checkpoint in zip(reports, checkpoints, strict=True))
     return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=budget)

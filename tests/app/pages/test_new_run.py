@@ -15,7 +15,7 @@ from app.endpoints.studio import Studio
 from app.forms import run_form
 from app.forms.allowlist import Option
 from app.forms.errors import FieldError
-from app.forms.estimate import Estimate, Pace, estimate, size
+from app.forms.estimate import Estimate, Pace, estimate, estimate_study, size
 from app.forms.preflight import PreflightState, PreflightVerdict
 from app.forms.yaml_text import read
 from app.pages.new_run.draft import (
@@ -187,6 +187,15 @@ def test_the_summary_counts_errors_and_leads_to_their_fields() -> None:
     error = FieldError(("seed",), "must be at least 0, not -1", line=2)
     shown = str(summary(FormState(kind="train", errors=(error,), data=None, yaml="")))
     assert "1 error" in shown and "'data-at': '[\"seed\"]'" in shown and "(line 2)" in shown
+
+
+def test_an_estimate_says_that_it_excludes_a_model_teacher_that_of_a_study_too(draft: Draft) -> None:
+    scripted = run_form.parse_config(draft.data)
+    asking = run_form.parse_config({**draft.data, "teacher": {"type": "leaky", "base": {"type": "llm"}}})
+    sizes = [estimate_study(arms, 2, lambda model: None) for arms in ([scripted], [scripted, asking])]
+    assert [size is not None and size.model_teacher for size in sizes] == [False, True]
+    shown = str(summary(checked(draft), sizes[1], {}, []))
+    assert "without the time and tokens of the model that writes the hints" in shown
 
 
 def test_another_task_drops_name_comments_teacher_and_token_limits_of_the_preset(draft: Draft) -> None:

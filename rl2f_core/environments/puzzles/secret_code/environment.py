@@ -283,23 +283,23 @@ class SecretCode(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, Answe
 
         Of a free text, the letters that it states for a place, and the places of the last attempt that it judges.
         """
+        length, letters = task.public["length"], task.public["letters"]
         places = hint.removeprefix(FRAME).split()
-        last, statements = last_parsed(attempts), []
+        is_scripted = hint.startswith(FRAME) and len(places) == length and max(map(len, places)) == 1
+        stated: list[tuple[str, str]]
+        if is_scripted:
+            stated = [(str(k), letter) for k, letter in enumerate(places, 1) if letter != "?"]
+            judged = [(k, False) for k, letter in enumerate(places, 1) if letter == "?"]
+        else:
+            stated = list(dict.fromkeys((place, letter) for *_, place, letter in self.stated_parts(task, hint)))
+            judged = judged_places(hint, length)
+        last = last_parsed(attempts)
         tried = {} if last is None else self.answer_parts(task, last)
-        if not hint.startswith(FRAME) or len(places) != task.public["length"] or max(map(len, places)) > 1:
-            stated = dict.fromkeys((place, letter) for *_, place, letter in self.stated_parts(task, hint))
-            statements = [one_of(place, [letter]) for place, letter in stated]
-            for place, right in judged_places(hint, task.public["length"]):
-                if (written := tried.get(str(place))) is not None:
-                    known = {written} if right else set(task.public["letters"]) - {written}
-                    statements.append(one_of(str(place), known))
-            return tuple(statements) or None
-        for k, letter in enumerate(places, 1):
-            if letter != "?":
-                statements.append(one_of(str(k), [letter]))
-            elif str(k) in tried:
-                statements.append(one_of(str(k), set(task.public["letters"]) - {tried[str(k)]}))
-        return tuple(statements)
+        statements = [one_of(place, [letter]) for place, letter in stated]
+        for place, is_right in judged:
+            if written := tried.get(str(place)):
+                statements.append(one_of(str(place), {written} if is_right else set(letters) - {written}))
+        return tuple(statements) if statements or is_scripted else None
 
     # -- leak detection ----------------------------------------------------------------------------------------
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:

@@ -115,6 +115,8 @@ def test_facts_need_an_environment_with_scripted_hints() -> None:
             "stages": [{"name": "rl2f", "method": "rl2f", "steps": 1}]}  # fmt: skip
     with pytest.raises(ConfigError, match=r"teacher 'llm' with sees.facts needs an environment with .*scripted hints"):
         parse_config({**data, "teacher": {"type": "llm", "style": "facts"}})
+    with pytest.raises(ConfigError, match=r"teacher 'llm' with sees.facts needs an environment"):
+        parse_config({**data, "teacher": {"type": "leaky", "base": {"type": "llm", "style": "facts"}}})
 
 
 def test_attempt_can_be_reduced_to_its_answer() -> None:
