@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from rl2f_core import registry
 from rl2f_core.common.file_io import write_atomically
@@ -52,6 +51,7 @@ def evaluate_run(
     backend: Backend,
     sources: Mapping[str, Path | None],
     models: ModelPool | None = None,
+    adopted: Sequence[str] = (),
 ) -> bool:
     """Evaluate every checkpoint under every condition and write the report; False if `context.stop` ended it early.
 
@@ -61,16 +61,18 @@ def evaluate_run(
         backend: With the base model loaded.
         sources: Adapter directory of each checkpoint by name; None is the base model.
         models: Models loaded by training; None loads the required ones.
+        adopted: `CHECKPOINT/CONDITION` of evaluations that the run took over from another one.
     """
     position = dict(context.journal.resume_state or {})
-    finished: list[str] = list(position.get("evaluated", []))
+    finished: list[str] = list(position.get("evaluated", adopted))
     conditions = supported_conditions(config)
     total = len(sources) * len(conditions)
-    if not finished:
+    begun = "evaluated" in position
+    if not begun:
         context.log("evaluation:skipped", "\n".join(skipped_conditions(config).values()))
     runner = EvaluationRunner(config, backend, models)
     settings = config.evaluation
-    if not finished and len(runner.tasks) < settings.num_tasks:
+    if not begun and len(runner.tasks) < settings.num_tasks:
         context.log("evaluation:problems", missing_text(len(runner.tasks), settings.num_tasks, settings.split))
     load_reflector(config, backend, context.run_dir)
     for name, adapter_dir in sources.items():
@@ -299,7 +301,7 @@ def _join(firsts: Sequence[Dialogue]) -> Dialogue:
 
 def dialogues_path(run_dir: RunDir, checkpoint: str, condition: str) -> Path:
     """Return the file of the dialogues of one checkpoint under one condition."""
-    return run_dir.evaluation / "dialogues" / quote(checkpoint, safe="@: ") / f"{condition}.jsonl"
+    return run_dir.evaluated_dialogues(checkpoint) / f"{condition}.jsonl"
 
 
 def write_dialogues(run_dir: RunDir, checkpoint: str, condition: str, dialogues: Sequence[Dialogue]) -> None:

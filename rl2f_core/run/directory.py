@@ -29,6 +29,7 @@ import time
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 from filelock import FileLock, Timeout
@@ -139,6 +140,10 @@ class RunDir:
             text = "Several stages have a checkpoint at this step." if found else "There is no such checkpoint."
             raise ConfigError(text, value=name, known=found or known)
         return found[0]
+
+    def evaluated_dialogues(self, checkpoint: str) -> Path:
+        """Return the folder of a checkpoint's dialogues in the evaluation, a file per condition."""
+        return self.evaluation / "dialogues" / quote(checkpoint, safe="@: ")
 
     def checkpoint_names(self) -> list[str]:
         """List the checkpoints in the order of saving."""

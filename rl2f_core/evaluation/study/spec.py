@@ -127,7 +127,9 @@ class Study:
                 if (key := keys[arm]) in shared:
                     warm_up = f"{WARM_UP}{shared.index(key) + 1}-seed-{seed}"
                     first = {**data, "stages": json.loads(key)["stages"]}
-                    first["evaluation"] = {**data["evaluation"], "checkpoints": []}
+                    names = {"base", *(stage["name"] for stage in first["stages"])}
+                    evaluated = [c for c in config.evaluated_checkpoints() if c.partition("@")[0] in names]
+                    first["evaluation"] = {**data["evaluation"], "checkpoints": evaluated}
                     parts.setdefault(warm_up, self._part(warm_up, first))
                 name = f"{arm}-seed-{seed}"
                 parts[name] = self._part(name, data, warm_up)

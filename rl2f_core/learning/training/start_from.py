@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from rl2f_core import registry
@@ -12,7 +13,8 @@ from rl2f_core.dialogue.dataset_store import DATASETS
 from rl2f_core.errors import ConfigError, RunError, rl2f_command
 from rl2f_core.models.process_group import current_group
 from rl2f_core.run.context import RunContext
-from rl2f_core.run.events import StatusEvent, read_events
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, Event, LogEvent, MetricEvent, StatusEvent, read_events
 from rl2f_core.run.journal import Journal
 from rl2f_core.types import JsonObject
 
@@ -37,7 +39,8 @@ def settings_of_first_stages(config: RunConfig, count: int) -> JsonObject:
 def adopt_stages(config: RunConfig, context: RunContext, name: str) -> None:
     """Copy checkpoints, datasets, events and training state of a finished run into a new one, and commit them.
 
-    The new run then continues as if it had trained these stages.
+    The new run then continues as if it had trained these stages. With equal rewards it also takes over the evaluations
+    of the checkpoints that it evaluates itself (`adopted_evaluations`).
 
     Raises `RunError` if the other run is not finished, and `ConfigError` naming the settings that differ.
     """
@@ -55,10 +58,14 @@ def adopt_stages(config: RunConfig, context: RunContext, name: str) -> None:
         fix = f"Set them as in {source.config_path} (retain_states: 0), or leave start_from out."
         raise ConfigError("The run in start_from has other settings than these first stages.", value=different, fix=fix)
 
+    same = [name for name in earlier.evaluated_checkpoints() if name in config.evaluated_checkpoints()]
+    evaluated = same if config.reward == earlier.reward else []
+
     def copy_files() -> None:
-        for folder in ("checkpoints", DATASETS):
-            if (source.path / folder).is_dir():
-                shutil.copytree(source.path / folder, run_dir.path / folder, dirs_exist_ok=True)
+        evaluations = [source.evaluated_dialogues(name) for name in evaluated]
+        for folder in (source.checkpoints, source.path / DATASETS, *evaluations):
+            if folder.is_dir():
+                shutil.copytree(folder, run_dir.path / folder.relative_to(source.path), dirs_exist_ok=True)
 
     def copy_state(target: Path) -> None:
         for file in state.iterdir() if current_group().is_main_process else ():
@@ -66,6 +73,23 @@ def adopt_stages(config: RunConfig, context: RunContext, name: str) -> None:
                 shutil.copy2(file, target / file.name)
 
     current_group().run_on_main(copy_files)
-    journal.emit(event for event in read_events(source.events_path) if not isinstance(event, StatusEvent))
+    journal.emit(event for event in read_events(source.events_path) if _is_adopted(event, evaluated))
     journal.commit({"stage": count, "step": 0}, copy_state)
     journal.resume()
+
+
+def _is_adopted(event: Event, evaluated: Sequence[str]) -> bool:
+    """Return whether an event belongs to the first stages or to an evaluation of one of these checkpoints.
+
+    Metrics and report of the evaluation are made again from its dialogues.
+    """
+    if isinstance(event, DialogueEvent) and event.phase == "evaluation":
+        return event.checkpoint in evaluated
+    is_report = isinstance(event, MetricEvent | LogEvent) and event.id.removeprefix("metric:").startswith("evaluation:")
+    return not isinstance(event, StatusEvent) and not is_report
+
+
+def adopted_evaluations(run_dir: RunDir) -> list[str]:
+    """Return `CHECKPOINT/CONDITION` of all evaluations in the events of a run, in their order."""
+    events = read_events(run_dir.events_path, having=b'"phase":"evaluation"')
+    return [*dict.fromkeys(f"{e.checkpoint}/{e.condition}" for e in events if isinstance(e, DialogueEvent))]

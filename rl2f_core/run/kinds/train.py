@@ -18,7 +18,7 @@ class Train(Kind[RunConfig]):
     def execute(self, config: RunConfig, context: RunContext) -> bool:
         """Train the remaining steps and evaluate; False if `context.stop` ended it early."""
         from rl2f_core.evaluation.evaluate import evaluate_run
-        from rl2f_core.learning.training.start_from import adopt_stages
+        from rl2f_core.learning.training.start_from import adopt_stages, adopted_evaluations
         from rl2f_core.learning.training.trainer import Trainer
 
         if config.start_from is not None and context.journal.resume_state is None:
@@ -26,10 +26,11 @@ class Train(Kind[RunConfig]):
         trainer = Trainer(config, context)
         if not trainer.run():
             return False
+        adopted = adopted_evaluations(context.run_dir) if config.start_from is not None else ()
         names = config.evaluated_checkpoints()
         sources = {name: None if name == "base" else context.run_dir.checkpoint(name) for name in names}
         models = trainer.engine.teacher.models
-        if names and not evaluate_run(config, context, trainer.backend, sources, models):
+        if names and not evaluate_run(config, context, trainer.backend, sources, models, adopted):
             return False
         trainer.retainer.seal_events()
         context.journal.commit({"stage": len(config.stages), "step": 0, "done": True})

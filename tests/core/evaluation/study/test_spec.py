@@ -30,7 +30,7 @@ def test_a_study_is_all_arms_and_seeds_with_one_warm_up_per_seed() -> None:
     assert len(parts) == 6 and [part.is_arm for part in parts[:2]] == [False, True]
     warm, first, second = (part.config("12-warm") for part in parts[:3])
     assert isinstance(warm, RunConfig) and isinstance(first, RunConfig) and isinstance(second, RunConfig)
-    assert [stage.name for stage in warm.stages] == ["warmup"] and warm.evaluated_checkpoints() == []
+    assert [stage.name for stage in warm.stages] == ["warmup"] and warm.evaluated_checkpoints() == ["warmup@4"]
     assert (warm.start_from, first.start_from, first.name) == (None, "12-warm", "tiny-rl2f-seed-0")
     assert first.stages[1].teacher is None and second.stages[1].teacher is not None
 

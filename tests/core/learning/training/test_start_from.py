@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import assert_same_run, config_of, go
+from run_helpers import assert_same_run, config_of, content, go
 
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError, RunError
-from rl2f_core.learning.training.start_from import settings_of_first_stages
+from rl2f_core.learning.training.start_from import adopted_evaluations, settings_of_first_stages
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import MetricEvent, read_events
 
@@ -43,6 +43,29 @@ def test_a_run_from_the_end_of_its_first_stages_equals_the_whole_run(speaker: Pa
     assert names == [("warm", 1), ("warm", 2)] and short.checkpoint_names() == ["warm@2"]
     assert go(short) == "succeeded"
     assert_same_run(short.path, whole.path, "rl@2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("penalty", [0.0, 0.5], ids=["equal rewards", "other rewards"])
+def test_evaluations_of_the_first_stages_are_adopted_if_rewards_are_equal(
+    speaker: Path, tmp_path: Path, penalty: float
+) -> None:
+    """The runs are equal but for the order of events. Of the warm-up's checkpoints, one is not evaluated again."""
+    evaluation = {"num_tasks": 3, "conditions": ["hints", "contentless"], "checkpoints": ["warm@2", "rl@2"]}
+    reward = {"preset": "format", "progress_weight": 0.5, "leak_penalty": penalty}
+    data = config_of(speaker, steps=(2, 2), evaluation=evaluation, reward=reward).model_dump(mode="json")
+    more = {"evaluation": {**evaluation, "checkpoints": ["base", "warm@2"]}, "reward": {**reward, "leak_penalty": 0}}
+    warm = RunDir.create(tmp_path / "warm", first_stages(data, **more))
+    whole = RunDir.create(tmp_path / "whole", parse_config(data))
+    short = RunDir.create(tmp_path / "short", parse_config({**data, "start_from": "warm"}))
+    assert [go(run_dir) for run_dir in (warm, whole)] == ["succeeded"] * 2
+    assert go(short, lambda: True) == "stopped"
+    assert adopted_evaluations(short) == ([] if penalty else ["warm@2/hints", "warm@2/contentless"])
+    assert [path.name for path in short.evaluation.glob("dialogues/*")] == ([] if penalty else ["warm@2"])
+    assert go(short) == "succeeded"
+    ours, theirs = ({event["id"]: event for event in content(run_dir.path)} for run_dir in (short, whole))
+    assert ours == theirs and len(ours) == len(content(short.path))
+    assert (short.evaluation / "report.json").read_text() == (whole.evaluation / "report.json").read_text()
 
 
 @pytest.mark.slow
