@@ -66,8 +66,8 @@ class StageConfig(BaseConfig):
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Maximum global norm of the gradient; None does not clip it."""
     micro_batch_tokens: int | None = Field(None, ge=16)
-    """Tokens of one forward and backward, padding included. None: 4096, on a GPU as many as a quarter of its memory
-    holds, at most 65536."""
+    """Tokens of one forward and backward, padding included. None: 1024, on a GPU as many as a quarter of its memory
+    holds, 4096 to 65536."""
     gradient_checkpointing: Literal["auto", "always", "never"] = "auto"
     """Recompute activations in the backward pass: slower, but far less memory. auto: if a micro-batch does not fit the
     free memory."""
