@@ -212,8 +212,8 @@ class EventSink(Protocol):
     def offset(self) -> int:
         """Return the length of the stored events, in the sink's unit."""
 
-    def reconcile(self, position: int, events: Sequence[Event]) -> None:
-        """Append those of `events` that are missing after `position`."""
+    def reconcile(self, position: int, expected: bytes) -> None:
+        """Append the part of the encoded events `expected` that is missing after `position`."""
 
 
 def encode(event: Event) -> bytes:
@@ -236,9 +236,11 @@ class JsonlSink:
         """Return the size of the file in bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def reconcile(self, position: int, events: Sequence[Event]) -> None:
-        """Append missing events after byte `position`. Raises `DataError` if other events are there."""
-        expected = b"".join(encode(event) for event in events)
+    def reconcile(self, position: int, expected: bytes) -> None:
+        """Append missing events after byte `position`. Raises `DataError` if other events are there.
+
+        `expected` are the bytes as they were written: another version may encode the same events otherwise.
+        """
         stored = b""
         if self.path.exists():
             with open(self.path, "rb") as file:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rl2f_core.common.file_io import disk_full_error, disk_is_full, read_json, sha256, write_atomically
 from rl2f_core.errors import DataError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import Event, EventSink, encode, read_events
+from rl2f_core.run.events import Event, EventSink, encode
 from rl2f_core.types import JsonObject
 
 
@@ -141,7 +141,7 @@ class Journal:
     def _resume(self) -> tuple[JsonObject | None, Path | None]:
         folder = self.current()
         if folder is None:
-            self.events.reconcile(0, [])
+            self.events.reconcile(0, b"")
             return None, None
         try:
             state = json.loads((folder / "state.json").read_text())
@@ -155,5 +155,5 @@ class Journal:
                 value=str(folder),
                 fix="Start a new run from the last checkpoint, or restore the file.",
             )
-        self.events.reconcile(events_from, list(read_events(folder / "events.jsonl", strict=True)))
+        self.events.reconcile(events_from, (folder / "events.jsonl").read_bytes())
         return position, folder

@@ -116,9 +116,9 @@ class ObservedSink:
         """Return the length of the stored events."""
         return self.sink.offset()
 
-    def reconcile(self, position: int, events: Sequence[Event]) -> None:
+    def reconcile(self, position: int, expected: bytes) -> None:
         """Append missing events after `position`; see `EventSink`."""
-        self.sink.reconcile(position, events)
+        self.sink.reconcile(position, expected)
 
     def close(self, *, log: bool) -> None:
         """Wait for the observers, at most `CLOSE_SECONDS`; with `log`, log errors and the number of lost events."""

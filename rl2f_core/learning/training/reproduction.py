@@ -219,7 +219,7 @@ class _EventList:
         """Return the number of events."""
         return len(self.events)
 
-    def reconcile(self, position: int, events: Sequence[Event]) -> None:
+    def reconcile(self, position: int, expected: bytes) -> None:
         """Do nothing: a list has no incomplete events."""
 
 

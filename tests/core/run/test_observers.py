@@ -15,7 +15,7 @@ from rl2f_core.errors import ConfigError
 from rl2f_core.run import observers
 from rl2f_core.run.context import RunContext
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import Event, JsonlSink, LogEvent, StatusEvent, read_events
+from rl2f_core.run.events import Event, JsonlSink, LogEvent, StatusEvent, encode, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.run.kinds.train import Train
 from rl2f_core.run.observers import ObservedSink, Observer
@@ -121,7 +121,7 @@ def test_the_file_of_events_keeps_its_positions_when_errors_are_logged(tmp_path:
         position = sink.offset()
         sink.emit(last)
     sink.close(log=False)
-    JsonlSink(tmp_path / "events.jsonl").reconcile(position, last)
+    JsonlSink(tmp_path / "events.jsonl").reconcile(position, encode(last[0]))
     assert logs(tmp_path) == ["recorder: ValueError: step 1 is bad"]
 
 

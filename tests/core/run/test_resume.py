@@ -236,6 +236,30 @@ def test_journal_survives_a_crash_at_every_write(tmp_path: Path, fate: Fate, bac
             assert_counted(run_dir)
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_run_of_an_earlier_version_resumes_although_events_have_new_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    def encode_without_level(event: Event) -> bytes:
+        return encode(event).replace(b'"level":"info",', b"")
+
+    run_dir = RunDir(tmp_path)
+    with monkeypatch.context() as earlier:
+        for module in ("events", "journal"):
+            earlier.setattr(f"rl2f_core.run.{module}.encode", encode_without_level)
+        journal = Journal(run_dir, JsonlSink(run_dir.events_path))
+        for number in range(2):
+            journal.emit([log(number)])
+            journal.commit({"step": number + 1})
+    written = run_dir.events_path.read_bytes()
+    assert b"level" not in written
+    if missing:  # killed before the events of the last commit were appended
+        run_dir.events_path.write_bytes(written[: written.index(b"\n") + 1])
+    journal = Journal(run_dir, JsonlSink(run_dir.events_path))
+    journal.resume()
+    assert (journal.resume_state, run_dir.events_path.read_bytes()) == ({"step": 2}, written)
+
+
 def test_events_of_a_commit_in_the_background_appear_with_its_state(tmp_path: Path):
     run_dir = RunDir(tmp_path)
     journal, begun, release = Journal(run_dir, JsonlSink(run_dir.events_path)), threading.Event(), threading.Event()
