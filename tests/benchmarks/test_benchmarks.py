@@ -148,6 +148,12 @@ def test_the_benchmark_of_compiling_says_when_it_has_paid(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_a_study_and_its_runs_apart_have_equal_events_and_adapters(tmp_path: Path) -> None:
+    text, found = run_benchmark(f"tests.benchmarks.study {TINY} --part 0.05", tmp_path / "out.json")
+    assert found["equal"] and "events and adapters are equal" in text and found["ratio"]["median"] > 0
+
+
+@pytest.mark.slow
 def test_the_benchmark_of_adapters_compares_one_process_with_one_each(tmp_path: Path) -> None:
     sizes = "--adapters 2 --rank 2 --tasks 1 --turns 2 --max-new-tokens 4"
     text, found = run_benchmark(f"tests.benchmarks.adapters {TINY} {sizes}", tmp_path / "out.json")
