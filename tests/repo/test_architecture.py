@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -269,8 +270,9 @@ def test_no_source_file_asks_for_a_pickle_or_foreign_code() -> None:
     assert not any(module_name(UNTRUSTED) in imported_modules(source) for source in SOURCES.values())
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
-        tree = parse(text)
-        for node in ast.walk(tree):
+        if not re.search(r"\b(eval|exec|pickle|torch\.load|trust_remote_code|shell)\b", text):
+            continue
+        for node in ast.walk(parse(text)):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 is_sandboxed = called == "exec" and path == ROOT / UNTRUSTED

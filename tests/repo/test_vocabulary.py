@@ -274,15 +274,15 @@ def test_every_path_that_contributing_names_exists() -> None:
 
 
 def test_every_module_that_a_guide_names_exists() -> None:
-    known = [
-        f"/{path.relative_to(ROOT)}"
-        for name in ("app", "jobs", "rl2f_core", "tests", "data", ".ci")
-        for path in (ROOT / name).rglob("*.*")
-    ]
+    known = set[str]()
+    for name in ("app", "jobs", "rl2f_core", "tests", "data", ".ci"):
+        for suffix in ("py", "js", "css"):
+            for parts in (path.relative_to(ROOT).parts for path in (ROOT / name).rglob(f"*.{suffix}")):
+                known |= {"/".join(parts[start:]) for start in range(len(parts))}
     missing = {}
     for guide in (ROOT / name for name in ("app", "jobs", "rl2f_core")):
         for path in guide.rglob("README.md"):
             named = re.findall(r"`(?:\.\./)*(\w[\w./]*\.(?:py|js|css))`", path.read_text("utf-8"))
-            if gone := [name for name in named if not any(other.endswith(f"/{name}") for other in known)]:
+            if gone := [name for name in named if name not in known]:
                 missing[str(path.relative_to(ROOT))] = gone
     assert missing == {}
