@@ -21,10 +21,11 @@ TESTS = Path(__file__).parent
 BROWSER = TESTS / "browser"
 SHARING = [
     [BROWSER],
+    [TESTS / "repo"],
     [TESTS / "jobs" / "chat", TESTS / "jobs" / "model_server", TESTS / "app" / "endpoints" / "test_chat.py"],
     [TESTS / "app" / f"test_{name}.py" for name in ("endpoint_access", "security", "server")],
 ]
-"""Files and folders whose tests share the servers, the model process, and the whole app."""
+"""Files and folders whose tests share the servers, syntax trees, the model process, and the whole app."""
 
 gc.disable()  # until the tests are collected: the objects of imported modules are never garbage
 

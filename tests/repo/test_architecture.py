@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from source_trees import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("rl2f_core", "jobs", "app")
@@ -58,12 +59,6 @@ TOP_LEVEL = {
     "setup.py",
     "tests",
 }
-
-
-@cache
-def parse(source: str) -> ast.Module:
-    """Parse a module once for all tests."""
-    return ast.parse(source)
 
 
 def imports(source: str, top_only: bool = False) -> set[str]:

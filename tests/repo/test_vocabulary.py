@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+from source_trees import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = sorted(path for package in ("rl2f_core", "jobs", "app") for path in (ROOT / package).rglob("*.py"))
@@ -160,10 +160,9 @@ def parameters_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield from ((str(ast.literal_eval(key)), key.lineno) for key in node.args[0].keys if key)
 
 
-@cache
-def parse(path: Path) -> ast.Module:
-    """Parse a module once for all tests."""
-    return ast.parse(path.read_text("utf-8"))
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a module."""
+    return parse(path.read_text("utf-8"))
 
 
 def found_in(path: Path, items: Iterable[tuple[str, int]]) -> list[str]:
@@ -176,8 +175,8 @@ def test_no_module_uses_a_retired_identifier_or_metric() -> None:
     retired: list[str] = []
     for path in CODE:
         names = (IDENTIFIERS | APP_IDENTIFIERS) - VALID_IN_APP if path in APP else IDENTIFIERS
-        retired += found_in(path, (each for each in names_of(parse(path)) if each[0] in names))
-        retired += found_in(path, (each for each in strings_of(parse(path)) if each[0] in keys))
+        retired += found_in(path, (each for each in names_of(tree_of(path)) if each[0] in names))
+        retired += found_in(path, (each for each in strings_of(tree_of(path)) if each[0] in keys))
     assert CODE
     assert retired == []
 
@@ -185,7 +184,7 @@ def test_no_module_uses_a_retired_identifier_or_metric() -> None:
 def test_no_text_class_or_parameter_of_the_studio_is_retired() -> None:
     retired: list[str] = []
     for path in APP:
-        tree = parse(path)
+        tree = tree_of(path)
         ignored = docstrings_of(tree)
         texts = [(text, line) for text, line in strings_of(tree) if text not in ignored]
         retired += found_in(path, (each for each in texts if INTERFACE_WORDS.search(each[0])))

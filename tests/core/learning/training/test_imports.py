@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from run_helpers import config_of
 
 from rl2f_core.config.loading import dump_yaml
@@ -28,6 +29,7 @@ print(json.dumps([status, *sys.modules]))
 """
 
 
+@pytest.mark.slow
 def test_training_imports_no_package_that_it_does_not_use(tiny: Path, tmp_path: Path):
     (tmp_path / "run.yaml").write_text(dump_yaml(config_of(tiny, steps=(1, 1))))
     arguments = [sys.executable, "-c", PROGRAM, str(tmp_path / "run.yaml"), str(tmp_path / "run")]
