@@ -260,13 +260,14 @@ class ExportEndpoints(Endpoints):
         tally: Counter[Exclusion | None] = sum((source.tally(chosen) for source in sources), Counter())
         if not tally.total():
             check_dialogue_filters(self._context.db, map(chosen.dialogue_filter, runs))
-        labeled = chosen.model_copy(update={"labeled_only": True})
+        labeled, every = (chosen.model_copy(update={name: True}) for name in ("labeled_only", "include_controls"))
+        controls = sum(source.count(every) for source in sources) - tally[None]
+        excluded: list[tuple[str, int, str]] = [(k, tally[k], v) for k, v in EXCLUSIONS.items()]
+        excluded.append(("include_controls", controls, "of controls"))
         return ExportCount(
             dialogues=tally[None],
             labeled=sum(source.count(labeled) for source in sources),
-            excluded=[
-                ExcludedDialogues(field=k, dialogues=tally[k], what=v) for k, v in EXCLUSIONS.items() if tally[k]
-            ],
+            excluded=[ExcludedDialogues(field=k, dialogues=n, what=what) for k, n, what in excluded if n],
         )
 
     @endpoint("run")

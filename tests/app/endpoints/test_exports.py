@@ -100,6 +100,18 @@ def test_the_count_is_that_of_the_export(exports: ExportEndpoints, number: int) 
     assert count(labeled_only=True) == (1, 1) and count(condition="shuffled") == (0, 0)
 
 
+def test_controls_that_the_filter_excludes_are_counted(exports: ExportEndpoints, context: Context, number: int) -> None:
+    control = {"phase": "evaluation", "checkpoint": "rl@1", "condition": "shuffled"}
+    events = [event.model_copy(update={"id": f"{event.id}:control", **control}) for event in leaky_events()]
+    write_run(context.workspace.folder("controls"), [*leaky_events(), *events])
+    _, run = sorted(reindex(context.db, context.workspace))
+    assert exports.count_export([run, number])["dialogues"] == 16
+    assert exports.count_export([run])["excluded"] == [
+        {"field": "include_controls", "dialogues": 8, "what": "of controls"}
+    ]
+    assert exports.count_export([run], {"include_controls": True}) == {"dialogues": 16, "labeled": 0, "excluded": []}
+
+
 @pytest.mark.parametrize(
     ("run_ids", "filter", "error"),
     [
