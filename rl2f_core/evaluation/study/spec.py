@@ -140,8 +140,15 @@ class Study:
 
 
 def check_unchanged(part: Part, config: BaseRun, stored: str) -> None:
-    """Raise `ConfigError` if a part exists with another configuration; `stored` is its YAML."""
-    if parse_yaml(stored) != config:
+    """Raise `ConfigError` if a part exists with another configuration; `stored` is its YAML.
+
+    A warm-up may have been started with other evaluated checkpoints: parts evaluate themselves what it lacks.
+    """
+    earlier = parse_yaml(stored)
+    if not part.is_arm and isinstance(earlier, RunConfig) and isinstance(config, RunConfig):
+        checkpoints = {"checkpoints": config.evaluation.checkpoints}
+        earlier = earlier.model_copy(update={"evaluation": earlier.evaluation.model_copy(update=checkpoints)})
+    if earlier != config:
         raise ConfigError("The settings of a part changed after its start.", value=part.name,
                           fix="Restore them, or give the changed study another name.")  # fmt: skip
 

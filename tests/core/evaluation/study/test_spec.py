@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from rl2f_core.common.paths import CONFIGS
+from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError
-from rl2f_core.evaluation.study.spec import Study, load_study, parse_study
+from rl2f_core.evaluation.study.spec import Part, Study, check_unchanged, load_study, parse_study
 
 TINY = yaml.safe_load((CONFIGS / "studies" / "tiny.yaml").read_text("utf-8"))
 FIRST = TINY["hypotheses"][0]
@@ -33,6 +34,19 @@ def test_a_study_is_all_arms_and_seeds_with_one_warm_up_per_seed() -> None:
     assert [stage.name for stage in warm.stages] == ["warmup"] and warm.evaluated_checkpoints() == ["warmup@4"]
     assert (warm.start_from, first.start_from, first.name) == (None, "12-warm", "tiny-rl2f-seed-0")
     assert first.stages[1].teacher is None and second.stages[1].teacher is not None
+
+
+def test_a_warm_up_may_have_been_started_with_other_evaluated_checkpoints_and_nothing_else() -> None:
+    warm, arm, _ = load_study("tiny").parts()[:3]
+
+    def stored(part: Part, **evaluation: Any) -> str:
+        data = {**part.data, "evaluation": {**part.data["evaluation"], **evaluation}}
+        return dump_yaml(parse_config(data))
+
+    check_unchanged(warm, parse_config(warm.data), stored(warm, checkpoints=[]))
+    for part, change in ((arm, {"checkpoints": []}), (warm, {"num_tasks": 13})):
+        with pytest.raises(ConfigError, match="changed after its start"):
+            check_unchanged(part, parse_config(part.data), stored(part, **change))
 
 
 def test_parts_whose_first_stages_have_other_settings_share_no_warm_up() -> None:
