@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from functools import cache
@@ -261,18 +260,20 @@ UNTRUSTED = "rl2f_core/environments/sandbox/code_worker.py"
 """The only module that executes foreign code, in a sandbox; nothing imports it."""
 
 
+REFUSED = ("eval", "exec", "pickle.load", "pickle.loads", "torch.load")
+
+
 def test_no_source_file_asks_for_a_pickle_or_foreign_code() -> None:
+    last_names = {name.rpartition(".")[2] for name in REFUSED}
     assert not any(module_name(UNTRUSTED) in imported_modules(source) for source in SOURCES.values())
     for path in MODULES:
-        text = path.read_text(encoding="utf-8")
-        if not re.search(r"\b(eval|exec|pickle|torch\.load|trust_remote_code|shell)\b", text):
-            continue
-        for node in ast.walk(parse(text)):
+        for node in ast.walk(parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
-                called = ast.unparse(node.func)
-                is_sandboxed = called == "exec" and path == ROOT / UNTRUSTED
-                refused = ("eval", "exec", "pickle.load", "pickle.loads", "torch.load")
-                assert called not in refused or is_sandboxed, (path, node.lineno)
+                last = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                if last in last_names:  # unparsing all calls takes long
+                    called = ast.unparse(node.func)
+                    is_sandboxed = called == "exec" and path == ROOT / UNTRUSTED
+                    assert called not in REFUSED or is_sandboxed, (path, node.lineno)
                 for keyword in node.keywords:
                     allowed = not (keyword.arg == "trust_remote_code" and ast.unparse(keyword.value) == "True")
                     assert allowed, (path, node.lineno)
