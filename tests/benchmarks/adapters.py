@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .report import busy, of_ceiling, parser, ratio, rollout_work, spread, table
-from .worker import QUIET, ROOT
+from .worker import QUIET, ROOT, processor_seconds
 
 WANTED = 2.0
 """Least ratio, from the project's requirements."""
@@ -79,14 +78,9 @@ def measure(
     args: argparse.Namespace, folder: Path, jobs: Sequence[dict[str, str]]
 ) -> tuple[dict[str, Any], list[Path]]:
     """Seconds by the clock and of processors for some commands, one after another."""
-    start, spent = time.perf_counter(), _processor_seconds()
+    start, spent = time.perf_counter(), processor_seconds()
     runs = [run(args, folder / str(i), adapters) for i, adapters in enumerate(jobs)]
-    return {"seconds": time.perf_counter() - start, "cpu_seconds": _processor_seconds() - spent}, runs
-
-
-def _processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return {"seconds": time.perf_counter() - start, "cpu_seconds": processor_seconds() - spent}, runs
 
 
 def counted(runs: Sequence[Path]) -> tuple[int, int, int]:

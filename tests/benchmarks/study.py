@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, MetricEvent, read_events
 
 from .report import busy, parser, ratio, spread, table
+from .worker import processor_seconds
 
 WANTED = 1.8
 """Least ratio, from the project's requirements."""
@@ -78,12 +78,6 @@ def measure(study: Study, side: str, folder: Path, slots: int) -> tuple[dict[str
         db.close()
     answer = {"seconds": time.perf_counter() - start, "cpu_seconds": processor_seconds() - spent}
     return answer, {name: workspace.folder(run.folder) for name, run in now.items() if is_arm(name)}
-
-
-def processor_seconds() -> float:
-    """Of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def content(folder: Path) -> dict[str, Any]:
@@ -139,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         kept = {name: value._asdict() for name, value in result.items()}
         settings = {name: value for name, value in vars(args).items() if name != "out"}
         found_all = {"settings": settings, "load": load, "answers": sides, "equal": not differences, **kept}
-        args.out.write_text(json.dumps(found_all, indent=1, default=str))
+        args.out.write_text(json.dumps(found_all, indent=1))
     if differences:
         raise SystemExit(f"The study and the separate runs differ in {len(differences)}, first: {differences[:3]}")
 

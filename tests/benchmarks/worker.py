@@ -174,6 +174,14 @@ class Memory:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def processor_seconds() -> float:
+    """Processor seconds of all child processes that have ended."""
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class Stopwatch:
     """Time since its construction, once the device has done all that it was given."""
 

@@ -145,7 +145,7 @@ def check_unchanged(part: Part, config: BaseRun, stored: str) -> None:
     A warm-up may have been started with other evaluated checkpoints: parts evaluate themselves what it lacks.
     """
     earlier = parse_yaml(stored)
-    if not part.is_arm and isinstance(earlier, RunConfig) and isinstance(config, RunConfig):
+    if not part.is_arm:
         checkpoints = {"checkpoints": config.evaluation.checkpoints}
         earlier = earlier.model_copy(update={"evaluation": earlier.evaluation.model_copy(update=checkpoints)})
     if earlier != config:
