@@ -1,4 +1,4 @@
-"""Inverse transform sampling: one token per row from logits and a uniform number."""
+"""Gumbel-max sampling: one token per row from logits and a uniform number."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import torch
 
 from rl2f_core.models.modeling.attention import MASK_VALUE
 
-CDF_BLOCK_SIZE = 256
-"""Vocabulary entries per block of the two-level cumulative sum in `sample_tokens`."""
+BLOCK_SIZE = 256
+"""Vocabulary entries per block in `sample_tokens`, which samples a block, then a token of it."""
+_SPLITMIX_STEP = 0x9E3779B97F4A7C15 - 2**64
+_SPLITMIX_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64), (31, 1))
+"""Shift and multiplier of each round."""
 
 
 def sample_rows(
@@ -27,10 +30,13 @@ def sample_rows(
 def sample_tokens(
     logits_BV: torch.Tensor, uniform_B: torch.Tensor, top_p: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sample one token per row by inverse transform; return it and its logprob under the full distribution, both [B].
+    """Sample one token per row by Gumbel-max; return it and its logprob under the full distribution, both [B].
 
-    The result of a row depends only on its logits and its uniform number. The cumulative distribution is computed over
-    blocks of the vocabulary, then within the selected block, both in float64.
+    The result of a row depends only on its logits and its uniform number, the seed of its noise. A difference in the
+    last digit of the logits changes the token only if two tokens are that close; with the inverse of the cumulative
+    distribution, it moves the limits of all tokens. First a block of the vocabulary is sampled by the probability of
+    the block, then a token of the block, so that a row needs noise for blocks and for one block (Gumbel, "Statistical
+    Theory of Extreme Values", 1954; Maddison et al. 2014, A* Sampling, section 2).
     """
     p_BV = full_BV = logits_BV.softmax(1)
     if top_p < 1:
@@ -38,22 +44,25 @@ def sample_tokens(
         nucleus_BV = sorted_BV.cumsum(1) - sorted_BV < top_p
         p_BV = torch.zeros_like(p_BV).scatter(1, order_BV, sorted_BV * nucleus_BV)
     rows, size = p_BV.shape
-    padded_BV = torch.nn.functional.pad(p_BV, (0, -size % CDF_BLOCK_SIZE)) if size % CDF_BLOCK_SIZE else p_BV
-    p_BNK = padded_BV.view(rows, -1, CDF_BLOCK_SIZE)
-    mass_BN = p_BNK.sum(2).double()
-    cdf_BN = mass_BN.cumsum(1)
-    target_B1 = uniform_B.to(cdf_BN.dtype).unsqueeze(1) * cdf_BN[:, -1:]
-    block_B1 = _first_above(cdf_BN, target_B1)
-    mass_B1 = mass_BN.gather(1, block_B1)
-    fraction_B1 = (target_B1 - cdf_BN.gather(1, block_B1) + mass_B1) / mass_B1
-    inner_BK = p_BNK[torch.arange(rows, device=p_BNK.device), block_B1.squeeze(1)].double().cumsum(1)
-    offset_B1 = _first_above(inner_BK, fraction_B1 * inner_BK[:, -1:])
-    token_B = (block_B1 * CDF_BLOCK_SIZE + offset_B1).squeeze(1)
+    padded_BV = torch.nn.functional.pad(p_BV, (0, -size % BLOCK_SIZE)) if size % BLOCK_SIZE else p_BV
+    p_BNK = padded_BV.view(rows, -1, BLOCK_SIZE)
+    blocks = p_BNK.shape[1]
+    noise_BM = gumbel_noise(uniform_B, blocks + BLOCK_SIZE)
+    block_B = (p_BNK.sum(2).double().log() + noise_BM[:, :blocks]).argmax(1)
+    p_BK = p_BNK[torch.arange(rows, device=p_BNK.device), block_B]
+    token_B = block_B * BLOCK_SIZE + (p_BK.double().log() + noise_BM[:, blocks:]).argmax(1)
     return token_B, full_BV.gather(1, token_B[:, None]).squeeze(1).log()
 
 
-def _first_above(cdf_BN: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
-    """Return the first entry, with mass, whose cumulative sum exceeds the target."""
-    return torch.minimum(
-        torch.searchsorted(cdf_BN, target_B1, right=True), torch.searchsorted(cdf_BN, cdf_BN[:, -1:].contiguous())
-    )
+def gumbel_noise(uniform_B: torch.Tensor, count: int) -> torch.Tensor:
+    """Return independent numbers of the standard Gumbel distribution, [B, count] in float64.
+
+    A row has the numbers of the generator SplitMix64 (Steele et al. 2014, "Fast Splittable Pseudorandom Number
+    Generators") with the first 53 bits of its uniform number as seed.
+    """
+    seed_B1 = (uniform_B.double() * 2**53).to(torch.int64)[:, None]
+    state_BM = seed_B1 + torch.arange(1, count + 1, device=uniform_B.device) * _SPLITMIX_STEP
+    for shift, multiplier in _SPLITMIX_ROUNDS:
+        state_BM = (state_BM ^ (state_BM >> shift & (1 << 64 - shift) - 1)) * multiplier
+    uniform_BM = ((state_BM >> 11 & (1 << 53) - 1).double() + 0.5) / 2**53
+    return -(-uniform_BM.log()).log()
