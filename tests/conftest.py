@@ -53,7 +53,7 @@ def pytest_collection_finish() -> None:
     """Exclude what was imported from garbage collection, which takes a fifth of the CPU time otherwise."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(200_000, 20, 100)
     gc.enable()
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 LOOK = """(node) => {
@@ -82,6 +83,7 @@ def test_a_page_change_while_the_next_page_mounts_ends_on_the_last_page(visit: A
         assert page.title() == f"{name} · RL2F Studio"
 
 
+@pytest.mark.slow
 def test_a_page_change_during_an_event_shows_no_error(visit: Any) -> None:
     page = visit("/new")
     page.evaluate("""() => { window.errors = []; (function look() {
@@ -97,6 +99,7 @@ def test_a_page_change_during_an_event_shows_no_error(visit: Any) -> None:
     assert page.evaluate("window.errors") == []
 
 
+@pytest.mark.slow
 def test_a_restarted_server_sends_the_whole_page(visit: Any) -> None:
     page = visit("/compare")
     page.evaluate("window.document_of_the_test = 1; window.gradio_config.app_id = 1")
@@ -104,6 +107,7 @@ def test_a_restarted_server_sends_the_whole_page(visit: Any) -> None:
     page.wait_for_function("location.pathname === '/exports' && !window.document_of_the_test")
 
 
+@pytest.mark.slow
 def test_the_header_stays_in_view_and_a_narrow_one_shows_that_it_scrolls(
     visit: Any, new_page: Callable[..., Any]
 ) -> None:
@@ -118,6 +122,7 @@ def test_the_header_stays_in_view_and_a_narrow_one_shows_that_it_scrolls(
     expect(page.locator(".nav-holder a.active")).to_be_in_viewport(ratio=1)
 
 
+@pytest.mark.slow
 def test_escape_closes_a_menu_and_returns_the_focus(visit: Any) -> None:
     page = visit("/")
     menu = page.locator(".runs-table details.rl-menu").first
@@ -129,6 +134,7 @@ def test_escape_closes_a_menu_and_returns_the_focus(visit: Any) -> None:
     expect(menu.locator("summary")).to_be_focused()
 
 
+@pytest.mark.slow
 def test_the_panel_of_filters_closes_on_escape_and_on_a_click_elsewhere(visit: Any) -> None:
     page = visit("/dialogues?all=1")
     panel = page.locator("#dl-more")
@@ -141,6 +147,7 @@ def test_the_panel_of_filters_closes_on_escape_and_on_a_click_elsewhere(visit: A
         expect(field).not_to_be_visible()
 
 
+@pytest.mark.slow
 def test_selects_and_comboboxes_look_alike(visit: Any) -> None:
     page = visit("/new?preset=quickstart")
     page.locator("#nr-form select.rl-field").first.wait_for()

@@ -112,8 +112,10 @@ def test_a_run_is_launched_from_the_form_and_is_what_the_command_line_takes(
     wait_for_yaml(page, "\n  steps: 1\n")
     shown = text_of(page)
     assert yaml.safe_load(shown) == parse_config(yaml.safe_load(shown)).model_dump(mode="json")
+    save = page.get_by_role("button", name="Save YAML")
+    expect(save).to_have_attribute("data-text", shown)
     with page.expect_download() as saved:
-        page.get_by_role("button", name="Save YAML").click()
+        save.click()
     assert saved.value.suggested_filename == "from-the-form.yaml"
     saved.value.save_as(tmp_path / "run.yaml")
     assert (tmp_path / "run.yaml").read_text() == shown
