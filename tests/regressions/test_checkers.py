@@ -317,6 +317,14 @@ CHECKED: dict[str, tuple[str, str, str, bool]] = {
     "choice: gold in dollars": ("multiple_choice", "$B$", "B", True),
     "choice: gold in a style": ("multiple_choice", r"\text{B}", "B", True),
     "choice: gold with its text": ("multiple_choice", "B) Paris", "B", True),
+    "choice: a second small letter": ("multiple_choice", "B", "B) c)", False),
+    "choice: a small letter after a dash": ("multiple_choice", "B", "B - c", False),
+    "choice: small letters": ("multiple_choice", "B", "B. c, d", False),
+    "choice: a second small letter with its text": ("multiple_choice", "B", "B. Paris c. Rome", False),
+    "choice: a word of doubt": ("multiple_choice", "B", "B. incorrect", False),
+    "choice: a capital word of doubt": ("multiple_choice", "B", "B) Wrong", False),
+    "choice: a text with an article": ("multiple_choice", "B", "B. a dog", True),
+    "choice: a text with a unit": ("multiple_choice", "B", "B. 5 g", True),
 }  # fmt: skip
 """Checker, gold answer, answer, and whether it is correct."""
 
@@ -328,6 +336,15 @@ def test_a_checker_reads_an_answer_as_people_do(checker: str, gold: str, answer:
     except DataError as error:
         pytest.fail(str(error))
     assert result == {correct}
+
+
+@pytest.mark.parametrize("kind", ["tolerance", "relative_tolerance"])
+def test_a_decimal_tolerance_includes_its_limit(kind: str) -> None:
+    checker = Dataset(validate_config(Dataset.Config, {"checker": "numeric", kind: 0.3}))
+    gold = 1 if kind == "tolerance" else 10
+    right = [f"{0.7 * gold:g}", f"{1.3 * gold:g}"]
+    assert [answer for answer in right if verdicts(checker, str(gold), answer) != {True}] == []
+    assert verdicts(checker, str(gold), f"{1.300001 * gold:.7g}") == {False}
 
 
 def test_an_answer_that_is_no_listed_choice_has_no_letter() -> None:

@@ -17,11 +17,11 @@ from rl2f_core.environments.sandbox.pool import START_SECONDS, Job, Reply, code_
 from rl2f_core.errors import ConfigError
 
 TOLERANCE = 1e-6
-"""Relative tolerance of floating-point outputs."""
-ZERO_TOLERANCE = 1e-12
-"""Absolute tolerance of the output 0.0."""
+"""Relative tolerance of floating-point outputs that are not whole."""
+ROUNDING = 1e-12
+"""Relative rounding error of whole outputs, absolute for 0.0."""
 MAX_WHOLE = 2.0**53
-"""Whole floats below this are exact."""
+"""Floats from this on are all whole, and have the tolerance of others unless an int is compared."""
 MAX_LITERAL_CHARS = 100_000
 MAX_CACHED = 2_000
 """Programs whose outputs are cached, each at most `Limits.output_bytes`."""
@@ -206,7 +206,7 @@ def passes(expected: str, output: Output) -> bool:
 def agree(expected: object, actual: object) -> bool:
     """Return whether plain values are equal: as by `==`, with a tolerance for an expected float.
 
-    An expected `int` and whole floats are exact. Two NaN are equal.
+    An expected `int` is exact, and a whole float below 2^53 up to rounding errors. Two NaN are equal.
     """
     if isinstance(expected, float) and isinstance(actual, int | float):
         return _close(expected, actual)
@@ -226,11 +226,13 @@ def agree(expected: object, actual: object) -> bool:
 
 
 def _close(expected: float, actual: float) -> bool:
-    if abs(expected) < MAX_WHOLE and expected % 1 == actual % 1 == 0:
+    exact = isinstance(actual, int) or abs(expected) < MAX_WHOLE
+    if exact and expected % 1 == actual % 1 == 0:
         return expected == actual
+    tolerance = ROUNDING if exact and expected % 1 == 0 else TOLERANCE
     try:
         both_nan = math.isnan(expected) and math.isnan(actual)
-        return both_nan or math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=0 if expected else ZERO_TOLERANCE)
+        return both_nan or math.isclose(expected, actual, rel_tol=tolerance, abs_tol=0 if expected else ROUNDING)
     except OverflowError:  # an int beyond all floats
         return False
 

@@ -142,11 +142,16 @@ class Numeric(Checker):
     def parse(self, task: Task, text: str) -> str | None:
         return _number_form(text)
 
+    def _allowed(self, gold: Fraction) -> Fraction:
+        """Return the largest allowed distance; the settings are decimals, not their binary approximations."""
+        absolute, relative = (Fraction(str(x)) for x in (self.config.tolerance, self.config.relative_tolerance))
+        return max(absolute, relative * abs(gold))
+
     def score(self, task: Task, parsed: str) -> Verdict:
         right, answer = read_quantity(str(task.privileged["answer"])), read_quantity(parsed)
         assert right is not None and answer is not None
         gold = right.value
-        allowed = max(Fraction(self.config.tolerance), Fraction(self.config.relative_tolerance) * abs(gold))
+        allowed = self._allowed(gold)
         off = abs(answer.value - gold)
         far = max(float(min(off / scale(gold), Fraction(1))), 1e-9)
         wrong = check_units(right.unit, answer.unit)
@@ -156,9 +161,7 @@ class Numeric(Checker):
     def wrong_answers(self, task: Task, rng: random.Random) -> Iterator[str]:
         gold = read_value(str(task.privileged["answer"]))
         assert gold is not None
-        step = max(Fraction(1), 2 * Fraction(self.config.tolerance)) + abs(gold) * Fraction(
-            self.config.relative_tolerance
-        )
+        step = 1 + 2 * self._allowed(gold)
         yield from (number_text(gold + rng.choice((-1, 1)) * rng.randint(1, 9) * step) for _ in range(20))
 
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:

@@ -19,7 +19,11 @@ _LETTER = re.compile(
 )
 _CHOICE_LINE = re.compile(r"^[ \t]*[(\[]?([A-Za-z])[)\].:][ \t]*(?P<text>.*)$", re.MULTILINE)
 _CHOICE = re.compile(r"(?<![\w'’.])[(\[]?([A-Za-z])[)\].]\s*(?P<text>.*?)(?=\s[(\[]?[A-Za-z][)\].]|\s*$)", re.DOTALL)
-_SECOND_CHOICE = re.compile(r"(?<!\w)(?:[A-Z]|or|not|is|isn't|wrong|but)(?!\w)")
+_SECOND_CHOICE = re.compile(
+    r"(?<![\w'’])(?:[A-Z]|(?i:or|nor|not|is|isn['’]t|wrong|incorrect|but|maybe|perhaps))(?!\w)"
+    r"|(?<![\w'’])[a-j][)\].:]|^\W*[a-j](?:\W+[a-j])*\W*$"
+)
+"""Another choice, or doubt; a small letter is a choice if it is marked, or if there are only such letters."""
 
 
 LAST_LETTER = "J"
