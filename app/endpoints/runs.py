@@ -235,7 +235,7 @@ class RunListEndpoints(Endpoints):
             settings: How rollouts are read.
         """
         name = check_file_name(Path(file_name).name)
-        if Path(name).suffix not in TEXT_SUFFIXES:
+        if Path(name).suffix.lower() not in TEXT_SUFFIXES:
             fix = "Convert the file, or import it with `rl2f import` on the server."
             raise DataError("The file type is not supported.", value=name, known=TEXT_SUFFIXES, fix=fix)
         with tempfile.TemporaryDirectory(prefix="rl2f-import-") as folder:

@@ -17,8 +17,8 @@ from jobs.db.queries import runs
 from jobs.imports.dialogues import CONDITION, STAGE, UNKNOWN, DialogueConverter
 from jobs.imports.inspect_logs import InspectLog
 from jobs.imports.messages import Messages
-from jobs.imports.records import ImportedRollout, Phase, RolloutFormat, RowError
-from jobs.imports.rows import Row, find_files, phase_of_path, read_rows, step_of_path
+from jobs.imports.records import MAX_NUMBER, ImportedRollout, Phase, RolloutFormat, RowError
+from jobs.imports.rows import Row, find_files, phase_of_path, read_rows, stem, step_of_path
 from jobs.imports.trl import TRL
 from jobs.imports.verifiers import VerifiersResults, VerifiersTraces
 from jobs.imports.verl import Verl
@@ -73,6 +73,9 @@ class BadRow:
     reason: str
     """Column and what is wrong."""
 
+    def __str__(self) -> str:
+        return f"{self.position}: {self.reason}"
+
 
 class ImportRowsError(DataError):
     """Rows of a file cannot be imported; nothing was imported."""
@@ -81,16 +84,17 @@ class ImportRowsError(DataError):
     """All of these rows."""
 
 
-def _list_rows(bad: list[BadRow]) -> str:
-    listed = "; ".join(f"{row.position}: {row.reason}" for row in bad[:MAX_LISTED_ERRORS])
-    return f"{listed}; and {len(bad) - MAX_LISTED_ERRORS} more" if len(bad) > MAX_LISTED_ERRORS else listed
+def _list(items: Sequence[object]) -> str:
+    listed = "; ".join(map(str, items[:MAX_LISTED_ERRORS]))
+    return f"{listed}; and {len(items) - MAX_LISTED_ERRORS} more" if len(items) > MAX_LISTED_ERRORS else listed
 
 
-def _rows_error(path: Path, format: RolloutFormat, bad: list[BadRow], total: int) -> ImportRowsError:
+def _rows_error(path: Path, what: str, bad: list[BadRow], total: int) -> ImportRowsError:
+    skip = ", skip them with --skip-invalid" if len(bad) < total else ""
     error = ImportRowsError(
-        f"{len(bad)} of {total} rows cannot be read as {format.title}; nothing was imported. {_list_rows(bad)}.",
+        f"{len(bad)} of {total} rows cannot be read as {what}; nothing was imported. {_list(bad)}.",
         value=path.name,
-        fix="Correct these rows, skip them with --skip-invalid, or name another format with --format.",
+        fix=f"Correct these rows{skip}, or name another format with --format.",
     )
     error.bad = tuple(bad)
     return error
@@ -99,7 +103,7 @@ def _rows_error(path: Path, format: RolloutFormat, bad: list[BadRow], total: int
 def find_format(path: Path, name: str = "") -> RolloutFormat:
     """Return a format by its name, or the one that recognizes the first readable row of a file or folder.
 
-    Raises `DataError` listing the known formats.
+    Raises `DataError` listing the known formats, and `ImportRowsError` if no row is readable.
     """
     known = [f"{log_format.name}: {log_format.title}" for log_format in FORMATS]
     if name:
@@ -107,14 +111,25 @@ def find_format(path: Path, name: str = "") -> RolloutFormat:
             if format.name == name:
                 return format
         raise DataError("Unknown format of rollouts.", value=name, known=[log_format.name for log_format in FORMATS])
-    rows = (row for file in find_files(path) for _, row in read_rows(file))
-    first = next((row for row in rows if isinstance(row, dict)), None)
-    if first is None:
-        raise DataError("The file contains no readable row.", value=path.name, known=known)
+    bad: list[BadRow] = []
+    rows = ((file, *row) for file in find_files(path) for row in read_rows(file))
+    for file, position, first in rows:
+        if isinstance(first, dict):
+            break
+        bad.append(BadRow(_position(path, file, position), first))
+    else:
+        if bad:
+            raise _rows_error(path, "objects", bad, len(bad))
+        raise DataError("The file contains no row.", value=path.name, known=known)
     for format in FORMATS:
         if format.recognizes(frozenset(first)):
             return format
     raise DataError(f"The columns {', '.join(map(str, first))} are of no known format.", value=path.name, known=known)
+
+
+def _position(path: Path, file: Path, position: str) -> str:
+    """Return the position of a row of an imported path, in a folder with its file."""
+    return position if file == path else f"{file.relative_to(path).as_posix()} {position}"
 
 
 def parse_rewards(texts: Sequence[str]) -> dict[str, float]:
@@ -126,8 +141,11 @@ def parse_rewards(texts: Sequence[str]) -> dict[str, float]:
             weights[name] = float(weight or 1)
         except ValueError:
             weights[name] = 0.0
-        if not name or not math.isfinite(weights[name]) or not weights[name]:
-            raise DataError("A reward is NAME or NAME=WEIGHT; the weight is a number other than 0.", value=text)
+        if not name or not 0 < abs(weights[name]) <= MAX_NUMBER:
+            raise DataError(
+                f"A reward is NAME or NAME=WEIGHT; the weight is a number other than 0, at most {MAX_NUMBER:g}.",
+                value=text,
+            )
     return weights
 
 
@@ -143,7 +161,7 @@ def import_file(db: Database, workspace: Workspace, path: Path, settings: Import
     files = find_files(path)
     digests = [sha256(file) for file in files]
     digest = digests[0] if path.is_file() else hashlib.sha256("".join(digests).encode()).hexdigest()
-    title = settings.name or run_dirs.slug(path.stem if path.is_file() else path.name).lstrip("_") or "import"
+    title = settings.name or run_dirs.slug(stem(path) if path.is_file() else path.name).lstrip("_") or "import"
     source = {"format": reader.name, "source": path.name, "sha256": digest, "threshold": settings.threshold}
     config = validate_config(ImportedRun, {"name": title, "model": {"name": UNKNOWN}, **source})
     staged = folder = run_dirs.create_staged(workspace, config)
@@ -190,8 +208,8 @@ class _Import:
                 if len(batch) >= BATCH:
                     self.sink.emit(batch)
                     batch = []
-        if self.bad and not self.settings.skip_invalid:
-            raise _rows_error(self.path, self.reader, self.bad, self.counts["rows"])
+        if self.bad and not (self.settings.skip_invalid and self.counts["rollouts"]):
+            raise _rows_error(self.path, self.reader.title, self.bad, self.counts["rows"])
         if not self.counts["rollouts"]:
             raise DataError("The file contains no rollouts.", value=self.path.name)
         if unknown := [name for name in weights if name not in self.names]:
@@ -201,15 +219,13 @@ class _Import:
         for model, values in self._write_report().items():
             means[f"evaluation:{model}:{CONDITION}", 0] = values
         self.sink.emit([MetricEvent(id=f"metric:{s}:{n}", stage=s, step=n, values=v) for (s, n), v in means.items()])
-        self.sink.emit(list(self._remarks()))
+        self.sink.emit(list(self._remarks(files)))
         Journal(self.run_dir, self.sink).commit({"done": True})
         self.sink.emit([StatusEvent(id="status:import:succeeded", status="succeeded", detail=self._summary())])
 
     def _row(self, row: Row, file: Path, weights: Mapping[str, float]) -> list[DialogueEvent]:
         """Return the events of a row, of which none is counted if one is invalid."""
-        position, data = row
-        if file != self.path:
-            position = f"{file.relative_to(self.path).as_posix()} {position}"
+        position, data = _position(self.path, file, row[0]), row[1]
         self.counts["rows"] += 1
         try:
             if isinstance(data, str):
@@ -256,17 +272,21 @@ class _Import:
         counts += [f"{len(self.bad)} rows skipped"] if self.bad else []
         return ", ".join([f"{self.counts['rollouts']} rollouts of {self.path.name}", *counts])
 
-    def _remarks(self) -> Iterator[LogEvent]:
-        """Yield the skipped rows, and which rewards count if not all do."""
+    def _remarks(self, files: list[Path]) -> Iterator[LogEvent]:
+        """Yield the skipped rows, the files that were not read, and which rewards count if not all do."""
         if self.bad:
-            yield LogEvent(id="import:skipped", level="warning", text=f"Skipped rows: {_list_rows(self.bad)}.")
+            yield LogEvent(id="import:skipped", level="warning", text=f"Skipped rows: {_list(self.bad)}.")
+        in_folder = self.path.rglob("*") if self.path.is_dir() else ()
+        if others := sorted({file for file in in_folder if file.is_file()}.difference(files)):
+            names = _list([file.relative_to(self.path).as_posix() for file in others])
+            yield LogEvent(id="import:files", level="warning", text=f"Files that were not read: {names}.")
         if self.phases:
             listed = ", ".join(f"{phase} in {folder}" for folder, phase in self.phases.items())
             yield LogEvent(id="import:phases", text=f"The paths state the phases: {listed}. `--phase` names another.")
-        others = [name for name, counts in self.names.items() if not counts]
-        if others:
+        ignored = [name for name, counts in self.names.items() if not counts]
+        if ignored:
             counted = [name for name, counts in self.names.items() if counts]
-            text = f"Rewards that count: {', '.join(counted) or 'none'}. Others: {', '.join(others)}."
+            text = f"Rewards that count: {', '.join(counted) or 'none'}. Others: {', '.join(ignored)}."
             yield LogEvent(id="import:rewards", text=f"{text} `--reward` names those that count.")
 
     def _write_report(self) -> dict[str, dict[str, float]]:
@@ -275,14 +295,16 @@ class _Import:
             return {}
         dialogues = [dialogue for by_policy in self._evaluated.values() for dialogue in by_policy]
         tasks = len({dialogue.task_id for dialogue in dialogues})
-        notes = [f"Imported from {self.path.name}; no control was measured."]
+        sizes = Counter((dialogue.policy, dialogue.task_id) for dialogue in dialogues)
+        is_even = len({*sizes.values()}) == 1 and len(sizes) == tasks * len(self._evaluated)
+        notes = [f"{len(dialogues)} dialogues were imported from {self.path.name}; no control was measured."]
         if unknown := sum(dialogue.solved is None for dialogue in dialogues):
             notes.append(f"{unknown} of {len(dialogues)} dialogues have no verdict and count in no solve rate.")
         report = build_report(
             Imported(Imported.Config()),
             {policy: {CONDITION: by_policy} for policy, by_policy in self._evaluated.items()},
             max(1, *(len(dialogue.turns) for dialogue in dialogues)),
-            EvaluatedTasks(tasks, max(1, max(map(len, self._evaluated.values())) // tasks)),
+            EvaluatedTasks(tasks, max(sizes.values()) if is_even else 0),
             notes,
         )
         write_atomically(self.run_dir.evaluation / "report.json", report.to_json())

@@ -42,13 +42,12 @@ class VerifiersResults(RolloutFormat):
         """Return the rollout of a row; the reward is one term, since the weights of the metrics are not stored."""
         error = row.get("error")
         completion = row.get("completion") if row.get("completion") is not None or not error else []
-        info = row.get("info")
         return [
             ImportedRollout(
                 prompt=as_messages(row.get("prompt"), "prompt", "user"),
                 completion=as_messages(completion, "completion", "assistant"),
                 rewards={"reward": as_number(row.get("reward"), "reward")},
-                answer=as_answer(row.get("answer") or (info.get("answer") if isinstance(info, dict) else None)),
+                answer=as_answer(row.get("answer")) or as_answer(_object(row.get("info")).get("answer")),
                 phase="evaluation",
                 level=row["task"] if isinstance(row.get("task"), str) else "",
                 truncated=row.get("is_truncated") is True,

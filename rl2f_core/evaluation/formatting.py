@@ -30,6 +30,8 @@ Table = tuple[str, list[str], list[list[str]]]
 
 def size_text(problems: int, samples: int, split: str) -> str:
     """Return the number of problems, samples and dialogues."""
+    if not samples:
+        return f"{problems} distinct {split} problems with different numbers of samples"
     return (
         f"{problems} distinct {split} problems × {samples} sample{'' if samples == 1 else 's'} = "
         f"{problems * samples} dialogues per condition"

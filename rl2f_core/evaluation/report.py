@@ -106,7 +106,7 @@ class EvaluationReport(FrozenModel):
     tasks: int
     """Evaluated tasks, all of distinct problems."""
     samples: int
-    """Dialogues per problem under each condition."""
+    """Dialogues per problem under each condition; 0 if their number differs."""
     requested: int = 0
     """Requested tasks; more than `tasks` if the split has fewer distinct problems."""
     problems: tuple[str, ...] = ()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from json_endpoints import JsonEndpoints
 from typer.testing import CliRunner
@@ -295,6 +297,66 @@ def test_a_bad_row_of_a_folder_is_named_with_its_file(workspace: Workspace, tmp_
     write(tmp_path / "dump" / "2.jsonl", "verl", [verl(), verl(output=3)])
     run = Imported(workspace, tmp_path / "dump")
     assert run.result.exit_code == 2 and "2.jsonl line 2" in run.output and not run.folders
+
+
+def test_every_file_of_a_folder_is_read_or_named(workspace: Workspace, tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    write(folder / "1.jsonl", "", [verl(step=1)])
+    write(folder / "3.JSONL", "", [verl(step=None)])
+    packed = gzip.compress((json.dumps(verl(step=None)) + "\n").encode())
+    for name in ("1.jsonl.gz", "2.jsonl.gz"):
+        (folder / name).write_bytes(packed)
+    write(folder / "log.json", "inspect", [sample()])
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([verl(step=1)]), folder / "1.parquet")
+    run = Imported(workspace, folder)
+    assert [event.step for event in run.events] == [1, 2, 3]
+    assert "Files that were not read: 1.jsonl.gz; 1.parquet; log.json." in run.output
+    assert [event.step for event in Imported(workspace, folder / "2.jsonl.gz").events] == [2]
+
+
+@pytest.mark.parametrize("rows", [['{"reward": 1, "reward": 2}'], ["[" * 3000 + "]" * 3000]], ids=["twice", "nested"])
+@pytest.mark.parametrize("options", [(), ("--format", "messages", "--skip-invalid")], ids=["detected", "named"])
+def test_a_file_without_a_readable_row_names_the_reasons(
+    workspace: Workspace, tmp_path: Path, rows: list[str], options: tuple[str, ...]
+) -> None:
+    write(tmp_path / "dump" / "a.jsonl", "", rows)
+    run = Imported(workspace, tmp_path / "dump", *options)
+    assert run.result.exit_code == 2 and not run.folders
+    reason = "has the key 'reward' twice" if "reward" in rows[0] else "is not"
+    assert f"a.jsonl line 1: {reason}" in run.output
+
+
+@pytest.mark.parametrize(("answer", "stored"), [(0, "0"), (False, "false"), (None, "9"), ("", "9"), ("7", "7")])
+def test_a_gold_answer_of_zero_or_false_is_one(
+    workspace: Workspace, tmp_path: Path, answer: object, stored: str
+) -> None:
+    run = imported(workspace, tmp_path, "verifiers", [results(answer=answer, info={"answer": 9})])
+    assert [event.task.privileged for event in run.events] == [{"answer": stored}]
+
+
+def test_the_report_of_an_import_states_no_number_of_samples_if_it_differs(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    one, other = [SYSTEM, QUESTION, SEVEN], [SYSTEM, {"role": "user", "content": "2 + 5?"}, SEVEN]
+    rows = {"even": [one, one, other, other], "uneven": [one, one, one, other]}
+    titles = {}
+    for name, messages_of in rows.items():
+        run = imported(workspace, tmp_path / name, "inspect", [sample(1.0, *listed) for listed in messages_of])
+        titles[name] = (run.folder / "evaluation" / "report.md").read_text()
+    assert "2 distinct test problems × 2 samples = 4 dialogues" in titles["even"]
+    assert "2 distinct test problems with different numbers of samples" in titles["uneven"]
+    assert "4 dialogues were imported" in titles["uneven"]
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluation"])
+@pytest.mark.parametrize(("weight", "fits"), [("1e300", False), ("-1e31", False), ("nan", False), ("-1e30", True)])
+def test_weights_are_limited_as_rewards_are(
+    workspace: Workspace, tmp_path: Path, phase: str, weight: str, fits: bool
+) -> None:
+    options = ("--reward", f"score={weight}", "--phase", phase)
+    run = imported(workspace, tmp_path, "verl", [verl(1e30), verl(-1e30)], *options)
+    assert (run.result.exit_code, len(run.folders)) == ((0, 1) if fits else (2, 0)), run.output
+    assert fits or "A reward is NAME or NAME=WEIGHT" in run.output.replace("│ ", "")
 
 
 # -- public bug reports --------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def import_rollouts(
-    path: Annotated[Path, typer.Argument(help="A .parquet, .jsonl, .eval or .json file, or a folder of them.")],
+    path: Annotated[
+        Path, typer.Argument(help="A .parquet, .jsonl, .jsonl.gz, .eval or .json file, or a folder of them.")
+    ],
     settings: ImportSettings = options_of("jobs.imports.importer:ImportSettings"),
     workspace: Root = None,
 ) -> None:
