@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Literal
 
 import pytest
 from hypothesis import assume, given, settings
@@ -184,6 +185,56 @@ KEPT_WRONG = (
 def test_what_math_judged_rightly_it_still_does() -> None:
     assert [pair for pair in KEPT_RIGHT if verdicts(MATH, *pair) != {True}] == []
     assert [pair for pair in KEPT_WRONG if verdicts(MATH, *pair) != {False}] == []
+
+
+# -- math: text around a box -------------------------------------------------------------------------------------
+OPERANDS = {
+    "sign": r"$-\boxed{5}$",
+    "dash as a sign": r"—\boxed{5}",
+    "sign of an equation": r"$x = - \boxed{5}$",
+    "sign of a bracket": r"-\left(\boxed{5}\right)",
+    "two signs": r"\pm\boxed{5}",
+    "sum": r"3+\boxed{5}",
+    "sum with spaces": r"$3 + \boxed{5}$",
+    "coefficient": r"2\boxed{5}",
+    "product": r"2 \times \boxed{5}",
+    "quotient": r"1/\boxed{5}",
+    "exponent": r"10^\boxed{5}",
+    "exponent in braces": r"10^{\boxed{5}}",
+    "denominator": r"\frac{1}{\boxed{5}}",
+    "denominator with a sum": r"\frac{1}{2 + \boxed{5}}",
+    "root": r"\sqrt{\boxed{5}}",
+    "argument": r"f(\boxed{5})",
+    "argument of a sine": r"\sin\boxed{5}",
+    "inequality": r"x \ne \boxed{5}",
+    "negation": r"not \boxed{5}",
+}
+WHOLE = (
+    r"The answer is \boxed{5}.", r"$x = \boxed{5}$", r"Answer: **\boxed{5}**", r"- \boxed{5}", r"Answer - \boxed{5}",
+    "2. \\boxed{5}", "2 + 3\n\\boxed{5}", r"\[\boxed{5}\]", r"the number (\boxed{5})", r"=> \boxed{5}",
+    r"\textbf{Answer: \boxed{5}}", r"$\frac{x}{2} = \boxed{5}$", r"\boxed{\boxed{5}}", r"$\text{So }\boxed{5}$",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["boxed", "either"])
+@pytest.mark.parametrize("attempt", OPERANDS.values(), ids=OPERANDS)
+def test_a_box_in_an_expression_is_not_the_answer(attempt: str, form: Literal["boxed", "either"]) -> None:
+    environment = Math(Math.Config(answer_form=form))
+    assert not environment.verify(environment.task_from_gold("Find it.", "5"), attempt).correct
+
+
+def test_a_box_after_text_is_the_answer() -> None:
+    task = MATH.task_from_gold("Find it.", "5")
+    assert [attempt for attempt in WHOLE if not MATH.verify(task, attempt).correct] == []
+
+
+@pytest.mark.parametrize(
+    "answer", [*OPERANDS.values(), r"\boxed{4} or \boxed{5}", r"6 or \boxed{5}"], ids=[*OPERANDS, "two boxes", "or"]
+)
+def test_a_box_in_tags_is_the_whole_answer(answer: str) -> None:
+    task = MATH.task_from_gold("Find it.", "5")
+    assert not MATH.verify(task, wrap_answer(answer)).correct
+    assert [box for box in (r"$\boxed{5}$", r" \boxed{5}. ") if not MATH.verify(task, wrap_answer(box)).correct] == []
 
 
 # -- math: properties ---------------------------------------------------------------------------------------------

@@ -41,6 +41,20 @@ _PERCENTAGE = re.compile(r"(?<![\w.,])[+\-−]?\d+(?:,\d{3})*(?:\.\d+)? ?(?:\\?%
 _LATEX = re.compile(
     r"\$([^$\n]{1,200})\$|\\\(([^\n]{1,200}?)\\\)|\\boxed\s*\{|\\[dt]?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}"
 )
+_MAX_BEFORE = 400
+"""Characters before a box that are searched for an operator."""
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_OPENED = re.compile(
+    r"(?:\\(?:[fm]?box|boxed|text[a-z]*|math[a-z]+|bm|boldsymbol)\s*\{|(?<![\w}\]^])\{|\\left|(?<!\\)[(\[])\s*\Z"
+)
+"""What may open around a box."""
+_OPERATOR = re.compile(
+    r"(?:[+\-−‐‑‒–—―±∓/÷⁄∕×·⋅∙∗√^_¬\d]|[\w)}]\*{1,2}|\\[dt]?frac\s*(?:\w|\{[^{}]*\})"
+    r"|(?:[<≠≤≥]|(?<![-=])>|[!<>]=|\bnot)[ \t]*"
+    r"|\\(?:times|cdot|div|pm|mp|frac|sqrt|not|neg|lnot|neq?|[lg](?:eq?|t)|sin|cos|tan|cot|log|ln|exp|sum|prod|int)\s*"
+    r"|(?:[\d)}\]$=^_]|(?<![A-Za-z])[A-Za-z]|\\[A-Za-z]+)[ \t]*[+\-−–±/÷×·⋅*^_][ \t]+)\Z"
+)
+"""A sign, operator, relation or function before a box. Before white space, a dash or bullet of a text is none."""
 _SPELLED = re.compile(r"(?<![\w\\])[A-Za-z0-9(\[\\+\-][\w\\^{}()\[\]+\-*/=.,]{1,80}")
 
 
@@ -106,10 +120,11 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         if len(attempt) > MAX_ATTEMPT_CHARS:
             return None, f"unparsable: the attempt is {len(attempt)} characters long"
         if self.form == "either" and "<answer>" in attempt.lower():
-            inner, problem = extract_answer(attempt)
-            boxed = None if inner is None or r"\boxed" not in inner else last_boxed(inner)[0]
-            return (inner if boxed is None else boxed), problem
-        return last_boxed(attempt)
+            return extract_answer(attempt)  # `normal` reads a box that is the whole answer, and no other one
+        boxed, problem = last_boxed(attempt)
+        if boxed is not None and _is_operand(attempt, boxed):
+            return None, r"unparsable: the last \boxed{…} is a part of an expression"
+        return boxed, problem
 
     def prefetch_verdicts(self, attempts: Sequence[tuple[Task, str]]) -> None:
         """Compare the answers of a batch together; `verify` then uses the cached results."""
@@ -230,6 +245,23 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
                 if form is not None:
                     result.add((match.start(), end, form))
         return sorted(result)
+
+
+def _is_operand(attempt: str, boxed: str) -> bool:
+    """Return whether the last box, with this content, is a part of an expression."""
+    box = list(_BOX.finditer(attempt))[-1]
+    before, closed = attempt[: box.start()][-_MAX_BEFORE:], attempt[box.end() + len(boxed) + 1 :].count("}")
+    outer, text = before, ""
+    while outer != text:
+        text, outer = outer, re.sub(r"\{[^{}]*\}", "", outer)
+    open_braces = [match.end() for match in re.finditer(r"\{", outer)][-closed:] if closed else []
+    if not all(_OPENED.search(outer[:end]) for end in open_braces):
+        return True
+    while opened := _OPENED.search(before):
+        before = before[: opened.start()]
+        if opened[0][0] in "([" and re.search(r"[\w)]\Z", before):
+            return True
+    return bool(_OPERATOR.search(before))
 
 
 def normalize_gold(answer: str) -> str | None:
