@@ -180,12 +180,21 @@ def _parse_row(line: bytes, where: str, environment: Environment) -> Row:
         turns = [(str(message["role"]), str(message["content"])) for message in messages if message["role"] != "system"]
         task = None if data.get("task_data") is None else Task.model_validate(data["task_data"])
         split, name = data.get("split"), data.get("environment")
+        verdicts = data.get("verdicts")
+        last = verdicts[-1] if isinstance(verdicts, list) and verdicts else data
+        is_incorrect = isinstance(last, dict) and (last.get("correct") is False or last.get("solved_at") == 0)
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise DataError(
             f"A row of the dataset cannot be read ({where}): {shorten(str(error), 200)}.",
             value=shorten(line.decode(errors="replace"), 120),
             fix="Write `prompt` and `completion`, or `messages`, as TRL does.",
         ) from error
+    if is_incorrect:
+        raise DataError(
+            f"The last attempt of a row is incorrect by its `verdicts`, `solved_at` or `correct` ({where}).",
+            value=shorten(turns[-1][1] if turns else "", 120),
+            fix="Leave out such rows, or export the dialogues as `prompt_completion`: correct attempts only.",
+        )
     name = task.environment if task is not None else name
     if name is not None and not environment.owns_environment(str(name)):
         raise DataError(

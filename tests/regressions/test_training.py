@@ -20,6 +20,7 @@ from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.loading import parse_config
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.stage import StageConfig
+from rl2f_core.dialogue.dataset_store import read_rows
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest
@@ -29,7 +30,7 @@ from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.environments.verifiers import server
 from rl2f_core.environments.worlds.household.environment import Household
-from rl2f_core.errors import AdapterError, ConfigError, RunError
+from rl2f_core.errors import AdapterError, ConfigError, DataError, RunError
 from rl2f_core.leaks.base import LeakDetector, LeakQuery
 from rl2f_core.learning.learner.kl import divergence
 from rl2f_core.learning.learner.learner import Learner
@@ -439,6 +440,31 @@ def test_a_loss_without_a_number_names_the_dialogue_and_not_the_learning_rate(ti
     with pytest.raises(RunError, match="advantages of dialogue 'rl/1/0'") as error:
         learner.update([sample], LossConfig(), stage.resolve(0, 1.0))
     assert "learning_rate" not in str(error.value)
+
+
+# -- datasets that state verdicts -----------------------------------------------------------------------------------
+RIGHT, WRONG = {"correct": True}, {"correct": False}
+
+
+@pytest.mark.parametrize(("stated", "taken"), [
+    ({"verdicts": [WRONG], "solved_at": 0}, False), ({"verdicts": [RIGHT, WRONG], "solved_at": 1}, False),
+    ({"solved_at": 0}, False), (WRONG, False), ({"verdicts": [WRONG, RIGHT], "solved_at": 2}, True),
+    ({"verdicts": "good", "solved_at": 1}, True), ({}, True),
+], ids=["unsolved", "solved earlier", "no turn", "one verdict", "solved", "other column", "no verdict"])  # fmt: skip
+def test_the_last_attempt_of_a_row_is_no_gold_answer_if_it_is_incorrect(
+    stated: dict[str, Any], taken: bool, tmp_path: Path
+) -> None:
+    environment = SecretCode(SecretCode.Config())
+    task = environment.task("train", 0)
+    texts = {"user": environment.prompt(task.public), "assistant": wrap_answer(environment.gold_answer(task))}
+    row = {"messages": [{"role": role, "content": text} for role, text in texts.items()], **stated}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row))
+    if taken:
+        assert len(read_rows(path, environment)) == 1
+    else:
+        with pytest.raises(DataError, match=r"last attempt of a row is incorrect .*rows.jsonl, line 1.*prompt_compl"):
+            read_rows(path, environment)
 
 
 def test_a_metric_without_a_number_does_not_hide_those_of_its_step(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ class SFT(Method["SFT.Config"]):
         dataset: str | None = Field(None, json_schema_extra={**BASIC_FIELD, **DATASET_REF})
         """Dataset to learn from instead of demonstrations: the name of an earlier `distill` stage, the folder of
         another run's dataset, or a JSONL file with `prompt` and `completion` or `messages`, as exports and TRL write
-        them. The student receives this run's system message."""
+        them. A row whose last attempt is incorrect by its `verdicts`, `solved_at` or `correct` is refused. The student
+        receives this run's system message."""
         num_epochs: float | None = Field(None, gt=0, json_schema_extra=BASIC_FIELD)
         """With dataset: epochs of the whole stage, spread evenly over its steps; None takes `tasks_per_step` rows per
         step, cyclically."""
