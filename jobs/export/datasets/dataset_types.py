@@ -80,13 +80,16 @@ def origin(record: ExportRecord) -> JsonObject:
 def teacher_prompt(record: ExportRecord, index: int, privileged: bool = False) -> list[Message]:
     """Return what a teacher reads before its hint on attempt `index`: problem, attempts, hints as the student reads."""
     messages = [Message(role="system", content=TEACHER)]
-    head = problem_text(record, privileged) + "\n\n"
+    unread = [problem_text(record, privileged)]
     conversation = next(segment for segment in record.segments() if segment[-1].index >= index)
     for turn in (turn for turn in conversation if turn.index <= index):
-        messages.append(Message(role="user", content=head + attempt_text(turn)))
-        head = ""
-        if turn.index < index:
-            messages.append(Message(role="assistant", content=_hint_text(turn, "text")))
+        unread.append(attempt_text(turn))
+        hint = _hint_text(turn, "text")
+        if turn.index == index or hint:
+            messages.append(Message(role="user", content="\n\n".join(unread)))
+            unread = []
+        if turn.index < index and hint:
+            messages.append(Message(role="assistant", content=hint))
     return messages
 
 
@@ -263,7 +266,7 @@ FORMATS["preference"] = Format(
         "seed": ("int", "seed of the sampling"),
         "stop_reason": ("string", "why the dialogue ended"),
         "solved_at": ("int", "1-based turn of the correct attempt; 0: none"),
-        "segment": ("int", "0-based position in the dialogue; a conversation ends at an attempt without reply"),
+        "segment": ("int", "0-based position in the dialogue, which has several if its attempts are independent"),
         "turns": ("list int", "0-based turns; the lists below, except `reward_terms`, have an entry for each"),
         "verdicts": ("list verdict", "the verifier's result for each attempt"),
         "rewards": ("list float", "sum of the reward terms of each turn"),
@@ -296,8 +299,8 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
         conversation = _student_prompt(record, privileged)
         for turn in segment:
             conversation.append(Message(role="assistant", content=turn.attempt))
-            if turn.reply and turn is not segment[-1]:
-                conversation.append(Message(role="user", content=turn.reply))
+            if turn is not segment[-1]:
+                conversation += _read_after(turn)
         chosen = [decisions[turn.index] for turn in segment]
         yield {
             "messages": conversation,
@@ -379,12 +382,18 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
                     "phase": event.phase,
                     "stage": event.stage,
                 }
-            prompt += [answer, Message(role="user", content=turn.reply)]
+            prompt += [answer, *_read_after(turn)]
             decision = decisions[turn.index]
             if decision is not None and decision.leaks and turn.hint is not None and not turn.hint.is_replaced:
                 break
             unlabeled += decision is not None and decision.leaks is None
             determined |= turn.determines_answer
+
+
+def _read_after(turn: Turn) -> list[Message]:
+    """Return the message that follows an attempt, also an empty one; none between attempts without hint or result."""
+    is_answered = turn.hint is not None or turn.verdict.observation is not None
+    return [Message(role="user", content=turn.reply)] if is_answered else []
 
 
 def _hint_text(turn: Turn, field: str) -> str:

@@ -53,20 +53,15 @@ class ExportRecord:
         return next((turn.index + 1 for turn in self.turns if turn.verdict.correct), missing)
 
     def segments(self) -> Iterator[tuple[Turn, ...]]:
-        """Yield the turns of each conversation: after an attempt without hint and observation, a new one begins."""
-        segment: list[Turn] = []
-        for turn in self.turns:
-            segment.append(turn)
-            if not turn.reply:
-                yield tuple(segment)
-                segment = []
-        if segment:
-            yield tuple(segment)
+        """Yield the turns of each conversation: one, but the attempts of condition `resample` are independent."""
+        independent = self.event.condition == "resample"
+        yield from filter(None, ((turn,) for turn in self.turns) if independent else (self.turns,))
 
 
 def written(turn: Turn) -> str | None:
-    """Return the hint as the teacher wrote it, which findings and labels refer to; None if it wrote none."""
-    return None if turn.hint is None or turn.hint.is_fallback else turn.hint.feedback
+    """Return the hint as the teacher wrote it, which findings and labels refer to; None without a text."""
+    hint = turn.hint
+    return None if hint is None or hint.is_fallback or not hint.feedback.strip() else hint.feedback
 
 
 def task_key(environment: str, public: Mapping[str, object], privileged: Mapping[str, object]) -> str:
