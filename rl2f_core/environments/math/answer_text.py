@@ -44,6 +44,7 @@ _OVERLINED = re.compile("(?:\\d\u0305)+")
 _DOTTED = re.compile("(\\d)\u0307")
 _ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt) ?\(([^()]*)\)|√ ?(\d+|[A-Za-z])")
 _OVER = re.compile(r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}")
+_BARE = re.compile(r"(\\sqrt ?|\\frac ?(?:\{[^{}]*\} ?|\d ?)?)(\\[A-Za-z]+)(?![A-Za-z{[])")
 _WHOLE = r"(?:\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+|(?:\{,\}\d{3})+|(?:'\d{3})+)(?!\d)|\d+)"
 _EXPONENT_OF_TEN = r"10 ?\^ ?(?:[{(] ?(?P<e1>[+-]? ?\d{1,3}) ?[})]|(?P<e2>[+-]?\d{1,3}))(?!\d)"
 _SIMPLE = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30}|/[0-9]{0,29}[1-9])?")
@@ -78,8 +79,9 @@ _BRACED = re.compile(r"\{\s*([A-Za-z]+)\s*\}")
 _QUOTIENT = re.compile(r"\\frac ?\{([^{}]*[A-Za-z][^{}]*)\} ?\{([^{}]*[A-Za-z][^{}]*)\}")
 _ASSIGNED = re.compile(r"[A-Za-z](?:_(?:\w|\{\w{1,6}\}))?\s*=\s*(?=[^=])")
 _RELATION = re.compile(r"=|<|>|\\(?:le|leq|ge|geq|lt|gt|ne|neq|approx|in|equiv|sim)(?![a-zA-Z])")
-_WORD = re.compile(r"[A-Za-z]{2,}")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
+_WORD = re.compile(r"[^\W\d_]{3,}|\b[Nn]o\b")
+_ALONE = re.compile(r"(?<![^\s,])[^\W\d_]{2,}(?![^\s,.;:!?])")
+_OPERATOR = re.compile(r"\s*(?:\\[A-Za-z]+|[+\-*/=<>^])\s*")
 _ANY_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
 _SUM = re.compile(r"(?<=[\w)}\]])\s*(?:[+\-*/]|\\(?:times|cdot|div|pm)(?![a-zA-Z]))")
 _DANGER = re.compile(r"__|[`;@#\"]|\\(?:input|include|write|def|let|csname|catcode|begin\{document)")
@@ -162,7 +164,7 @@ def clean(text: str) -> str | None:
         answer = _OVER.sub(r"\\frac{\1}{\2}", _SPACING.sub(" ", re.sub(r"\\!\s*", "", answer)))
     answer = _unwrapped(" ".join(answer.split()))
     if "\\" in answer or "√" in answer or "sqrt" in answer:
-        answer = re.sub(r"\\[dtc]frac", r"\\frac", answer)
+        answer = _BARE.sub(r"\1{\2}", re.sub(r"\\[dtc]frac", r"\\frac", answer))
         answer = _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", answer).replace("√", r"\sqrt")
     answer = re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi", answer.replace("**", "^"))
     return re.sub(r"_\{(\w)\}(?!\w)", r"_\1", answer).strip()
@@ -367,14 +369,23 @@ def number_text(value: Fraction) -> str:
 
 
 def plain_words(text: str) -> list[str]:
-    r"""Return the plain words of an answer, including those in `\text{…}` but no names of commands."""
-    return _WORD.findall(_COMMAND.sub(" ", _TEXT.sub(r" \1 ", text)))
+    r"""Return the words that stand alone, also those in `\text{…}`: no commands, and no products as in `ab + bc`."""
+    return _ALONE.findall(_OPERATOR.sub("+", _TEXT.sub(r" \1 ", text)))
 
 
+@cached(4096)
 def is_words(text: str) -> bool:
-    r"""Return whether an answer consists of words (a name, `\text{even}`), which algebra must not reorder."""
-    inner = _TEXT.sub(r"\1", text)
-    return bool(_WORD.search(inner)) and not re.search(r"[\d\\^_=+*/{}()]", inner)
+    r"""Return whether an answer consists of words (a name, `\text{even}`), which algebra must not reorder.
+
+    Two letters may be a product.
+    """
+    return bool(_WORD.search(_TEXT.sub(r"\1", text))) and not has_symbols(text)
+
+
+@cached(4096)
+def has_symbols(text: str) -> bool:
+    """Return whether an answer contains digits, brackets, commands or operators other than a hyphen."""
+    return bool(re.search(r"[\d\\^_=+*/{}()<>]", _TEXT.sub(r"\1", text).strip("() ")))
 
 
 def unsafe_power(text: str) -> bool:

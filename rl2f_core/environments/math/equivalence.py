@@ -13,10 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
+from math import gcd
 from typing import NamedTuple
 
 from rl2f_core.environments.math.answer_text import (
     flat,
+    has_symbols,
     is_words,
     number_text,
     plain_words,
@@ -35,10 +37,16 @@ MIN_ROUNDED_PLACES = 2
 _replies: dict[tuple[str, str], pool.Reply] = {}
 """Replies of workers, for every environment of this process."""
 _UNREAD = re.compile(
-    r"'|\\(?:ldots|dots|cdots|approx|sim|simeq|cong|circ|degree|phantom|p?mod|bmod|overline|bar)(?![a-zA-Z])|\.\.+"
+    r"'|^\[[^,]*\]$|(?<!\d)\d{4}-\d\d-\d\d(?!\d)|\d+(?:\.\d+){2,}|\\(?:ldots|dots|cdots|approx|sim|simeq|cong|circ|degree|phantom|p?mod|bmod|overline|bar)(?![a-zA-Z])|\.\.+"
     r"|\^\{?(?:T|\\top)\}?|(?<=[\d)\]}])\s*_\S{0,8}|(?<![_^\d])\d+\s+\d+|~"
 )
-"""Marks that math-verify ignores or misreads: primes, dots, transposition, a number base, digits side by side."""
+"""Marks that math-verify ignores or misreads.
+
+Primes, dots, transposition, a number base, digits side by side, a value in brackets, a date, an address.
+"""
+_INNERMOST = re.compile(r"[(\[{][^()\[\]{}]*[)\]}]")
+_CLOCK = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
+_UNSPELLED = re.compile(r"[\s.,;]|(?<=[^\W\d_]{4})-(?=[^\W\d_])|(?<=[^\W\d_])-(?=[^\W\d_]{4})")
 _EQUALITY = re.compile(r"=|\\approx(?![a-zA-Z])")
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
@@ -72,7 +80,8 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
         return check_units(right.unit, number.unit) or Equivalence(same, "" if same else "another number")
     if _LOOSE_SPACE.sub("", flat(pair.answer)) == _LOOSE_SPACE.sub("", flat(pair.gold)):
         return Equivalence(True)
-    if is_words(pair.gold) or is_words(pair.answer):
+    plain = right or number or not (has_symbols(pair.gold) or has_symbols(pair.answer))
+    if plain and (is_words(pair.gold) or is_words(pair.answer)):
         same = _spelled(pair.gold) == _spelled(pair.answer)
         return Equivalence(same, "" if same else "other words")
     (gold, gold_unit), (answer, unit) = split_unit(pair.gold), split_unit(pair.answer)
@@ -89,10 +98,16 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
         return Equivalence(False, "more values than the answer has")
     if is_number and not worked_out(answer):
         return Equivalence(False, "not worked out")
-    if len(answer) > 2 and _tight(answer) in _tight(pair.problem):
+    if len(answer) > 2 and _tight(answer) in _tight(pair.problem) and _characters(answer) != _characters(gold):
         return Equivalence(False, "copied out of the problem")
     if unsafe_power(answer) or unsafe_power(gold):
         return Equivalence(False, "no verdict: a power or factorial too large to work out")
+    colons = gold.count(":"), answer.count(":")
+    if max(colons) > 1 and colons[0] != colons[1]:
+        return Equivalence(False, "another number of parts")
+    clock = _CLOCK.fullmatch(gold)
+    if clock and gcd(int(clock[1]), int(clock[2])) > 1:
+        return Equivalence(False, "another time of day")
     right_side = gold if relation(answer) else _EQUALITY.split(gold)[-1]
     if _UNREAD.findall(_expression(pair.answer)) != _UNREAD.findall(_expression(right_side)):
         return Equivalence(False, "another notation, whose value is not known")
@@ -131,18 +146,24 @@ def too_wordy(gold: str, answer: str) -> bool:
 
 
 def _spelled(text: str) -> str:
-    return " ".join(word.casefold() for word in plain_words(text)) or text
+    """Return words without case, white space, punctuation, and hyphens next to a word."""
+    return _UNSPELLED.sub("", flat(text).replace("$", "").strip("()")).casefold()
 
 
 def _tight(text: str) -> str:
     return "".join(text.split())
 
 
+def _characters(text: str) -> list[str]:
+    """Return what an expression consists of, in any order and with any braces."""
+    return sorted(re.sub(r"[\s{}]", "", text))
+
+
 def compare_answers(pairs: Sequence[Pair], time_limit: float) -> list[Equivalence]:
     """Compare all pairs; workers compare those undecided by form in one batch, `time_limit` seconds each."""
     by_form = [compare_normalized(pair) for pair in pairs]
     keys = {
-        pair: (_expression(pair.gold), _expression(pair.answer))
+        pair: _alike(_expression(pair.gold), _expression(pair.answer))
         for pair, r in zip(pairs, by_form, strict=True)
         if not r
     }
@@ -160,6 +181,30 @@ def _expression(text: str) -> str:
     core = _STYLE.sub(r"\\text", split_unit(text)[0])
     core = _ANGLE.sub(r"(\1\\cdot\\frac{\\pi}{180})", core)
     return re.sub(r"(.+?) ?\\?%", r"\\frac{\1}{100}", core) if core.endswith("%") and worked_out(core) else core
+
+
+def _alike(gold: str, answer: str) -> tuple[str, str]:
+    """Return two expressions with a list in parentheses if the other is a tuple, and ratios as tuples of quotients."""
+    if gold.count(":") > 1 and answer.count(":") > 1:
+        gold, answer = _quotients(gold), _quotients(answer)
+    if "," in gold and "," in answer and not relation(gold + answer):
+        tops = _top_level(gold), _top_level(answer)
+        if "" in tops:
+            gold, answer = (f"({t})" if "," in top else t for t, top in zip((gold, answer), tops, strict=True))
+    return gold, answer
+
+
+def _quotients(ratio: str) -> str:
+    """Return the quotients of a ratio's parts and its first part."""
+    first, *others = ratio.split(":")
+    return "(" + ",".join(rf"\frac{{{part}}}{{{first}}}" for part in others) + ")"
+
+
+def _top_level(text: str) -> str:
+    """Return a text without what is in brackets; empty for a tuple or an interval."""
+    while (shorter := _INNERMOST.sub("", text)) != text:
+        text = shorter
+    return text
 
 
 def _job(gold: str, answer: str) -> pool.Job:

@@ -40,6 +40,7 @@ _FORBIDDEN = tuple(
 )
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _EXPRESSION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|[A-Za-z]+|[+\-*/^(), =\n]|\.[0-9]+)*")
+_IMAGINARY_UNIT = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])|\\(?:mathbb\{C\}|det|arg|Re|Im)(?![a-zA-Z])")
 _NAMES = frozenset("sin cos tan cot sec csc asin acos atan sinh cosh tanh exp log ln sqrt pi E C Abs".split())
 _SYMBOLIC = frozenset(
     "simple_integration intermediate_integration polynomial_multiplication puzzle24 countdown".split()
@@ -60,20 +61,102 @@ def equal(gold: str, answer: str, places: int = 0) -> bool:
 
     If `places` is positive, an answer that rounds to the gold answer, a decimal with so many places, is equal too.
     """
-    from latex2sympy2_extended import NormalizationConfig
-    from math_verify import LatexExtractionConfig, grader, parse, verify
+    grader = patched_grader()
+    real = not _IMAGINARY_UNIT.search(f"{gold} {answer}")
+    first, second = parsed(gold, real), parsed(answer, real)
+    if first is None or second is None:
+        return False
+    if not (gold.startswith("\\{") or answer.startswith("\\{")):
+        first, second = with_repeated(first, second)
+    first, second = with_imaginary_unit(first, second)
+    return grader.verify(first, second, timeout_seconds=None) or bool(places and rounds_to(second, first, places))
 
+
+@functools.lru_cache(1)
+def patched_grader() -> Any:
+    """Return math-verify's module of comparisons, with exact numbers, symbols with case, and ordered tuples."""
+    from latex2sympy2_extended import symbols
+    from math_verify import grader
+
+    symbols.sympy_singleton_map.pop("Gamma", None)
     grader.sympy_numeric_eq = same_number  # it rounds to 6 places, and drops values below 1e-15
+    grader.sympy_compare_symbols = same_name
+    grader.sympy_compare_sets = functools.partial(same_elements, grader.sympy_compare_sets)
+    return grader
+
+
+@functools.lru_cache(256)
+def parsed(text: str, real: bool) -> Any:
+    """Return a LaTeX expression as one of sympy, whose symbols have case and may be known as real; or None."""
+    from latex2sympy2_extended import NormalizationConfig, latex2sympy2
+    from math_verify import LatexExtractionConfig, parser
+
+    def convert(latex: str, **options: Any) -> Any:
+        config = latex2sympy2.ConversionConfig(lowercase_symbols=False)
+        return latex2sympy2.latex2sympy(latex, **{**options, "is_real": real or None, "conversion_config": config})
+
+    parser.latex2sympy = convert
+    parser.parse_latex_cached.cache_clear()
     # LaTeX only: the package parses plain expressions with sympy's parse_expr, which evaluates its input
     plain = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=False, boxed="all")
     config = (LatexExtractionConfig(boxed_match_priority=0, normalization_config=plain),)
-    first, second = (
-        parse(f"$\\boxed{{{text}}}$", config, fallback_mode="no_fallback", parsing_timeout=None)
-        for text in (gold, answer)
-    )
-    if not (first and second):
+    found = parser.parse(f"$\\boxed{{{text}}}$", config, fallback_mode="no_fallback", parsing_timeout=None)
+    return found[0] if found else None
+
+
+def with_repeated(*expressions: Any) -> tuple[Any, ...]:
+    """Replace lists of which one repeats a value by sorted tuples; as sets, `1,1,2` and `1,2,2` would be equal."""
+    from math_verify.grader import sort_key
+    from sympy import Tuple
+
+    if not all(hasattr(expression, "_unsorted_args") for expression in expressions):
+        return expressions
+    lists = [expression._unsorted_args for expression in expressions]
+    if all(len(e.args) == len(values) for e, values in zip(expressions, lists, strict=True)):
+        return expressions
+    return tuple(Tuple(*sorted(values, key=sort_key)) for values in lists)
+
+
+def with_imaginary_unit(*expressions: Any) -> tuple[Any, ...]:
+    """Replace the symbol i by the imaginary unit, unless j, k or an index i make it a vector or an index."""
+    from sympy import I
+
+    symbols = {symbol for expression in expressions for symbol in getattr(expression, "free_symbols", ())}
+    units = [symbol for symbol in symbols if symbol.name == "i"]
+    if not units or any(re.search("^[jk]$|_.*i", symbol.name) for symbol in symbols):
+        return expressions
+    return tuple(expression.subs(units[0], I) for expression in expressions)
+
+
+def same_name(one: Any, other: Any, *_: object) -> bool:
+    """Return whether a symbol and an expression have the same letters; case matters unless they are a word."""
+    from latex2sympy2_extended.symbols import GREEK_LETTER_MAP
+
+    first, second = letters(one), letters(other)
+    is_word = len(first) > 2 and first.isalpha() and first not in GREEK_LETTER_MAP.values()
+    return first == second or (is_word and first.casefold() == second.casefold())
+
+
+def letters(expression: Any) -> str:
+    """Return the name of a symbol, or those of a product of symbols in their order."""
+    from sympy import E, Mul, Symbol
+
+    if isinstance(expression, Mul) and all(arg == E or isinstance(arg, Symbol) for arg in expression.args):
+        return "".join(map(letters, expression.args))
+    return "e" if expression == E else str(expression)
+
+
+def same_elements(compare: Callable[..., bool], gold: Any, value: Any, *more: object) -> bool:
+    """Compare sets, intervals and tuples; a set in braces is neither a point nor a single value."""
+    from sympy import FiniteSet, Interval, Set, Tuple
+    from sympy.core.relational import Relational
+
+    ordered = [isinstance(expression, (Interval, Tuple)) for expression in (gold, value)]
+    if isinstance(value, FiniteSet) and (ordered[0] or not isinstance(gold, Set)):
         return False
-    return verify(first, second, timeout_seconds=None) or bool(places and rounds_to(second[0], first[0], places))
+    if isinstance(gold, FiniteSet) and ordered[1] and not any(isinstance(arg, Relational) for arg in gold.args):
+        return False
+    return compare(gold, value, *more)
 
 
 def same_number(one: Any, other: Any, *_: object) -> bool:
