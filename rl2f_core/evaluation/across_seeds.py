@@ -151,6 +151,46 @@ def join_runs(reports: Sequence[EvaluationReport]) -> EvaluationReport:
     return reports[0].model_copy(update={**joined, "notes": notes})
 
 
+def name_apart(groups: Mapping[str, Sequence[EvaluationReport]]) -> list[EvaluationReport]:
+    """Return the reports of several configurations, so that reports of a seed can be joined without losing results.
+
+    A checkpoint of several configurations gets the name `CHECKPOINT of CONFIGURATION`, unless its results are the same
+    in each seed that two of them share, as those of an untrained base are.
+
+    Args:
+        groups: Reports of each configuration, by its name; one report per seed.
+    """
+    found: dict[str, dict[str, dict[int, EvaluationReport]]] = {}
+    for name, reports in groups.items():
+        for report in reports:
+            for checkpoint in report.checkpoints:
+                found.setdefault(checkpoint, {}).setdefault(name, {})[report.seed] = alone(report, checkpoint)
+    shared = {
+        checkpoint
+        for checkpoint, sides in found.items()
+        for a, b in combinations(sides.values(), 2)
+        if not a.keys() & b.keys() or any(a[seed].rows != b[seed].rows for seed in a.keys() & b.keys())
+    }
+    return [
+        _rename(report, {checkpoint: f"{checkpoint} of {name}" for checkpoint in shared})
+        for name, reports in groups.items()
+        for report in reports
+    ]
+
+
+def _rename(report: EvaluationReport, names: Mapping[str, str]) -> EvaluationReport:
+    """Return a report in which some checkpoints have another name."""
+    changed: dict[str, tuple[FrozenModel, ...]] = {}
+    for field in ("rows", "effects", "differences"):
+        items = getattr(report, field)
+        keys = ("checkpoint", "against") if field == "differences" else ("checkpoint",)
+        changed[field] = tuple(
+            item.model_copy(update={key: names.get(getattr(item, key), getattr(item, key)) for key in keys})
+            for item in items
+        )
+    return report.model_copy(update=changed)
+
+
 class Comparison(FrozenModel):
     """A quantity of one checkpoint minus that of another one, or minus the mean of several, over seeds."""
 

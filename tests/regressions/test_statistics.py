@@ -12,7 +12,7 @@ import pytest
 import tracking_data
 from event_data import dialogue, small_run, stored_run, turn
 from export_builders import leaky_events, write_run
-from report_data import built
+from report_data import built, tasks
 from tracking_data import Memory, config_with, run_dir_of
 from typer.testing import CliRunner
 
@@ -157,3 +157,52 @@ def test_a_small_sample_is_too_few_to_tell_in_every_line() -> None:
 )
 def test_ends_of_intervals_have_no_exponent(low: float, text: str) -> None:
     assert text in interval_text(Interval(value=0.1, low=low, high=0.2, n=20)) and "e" not in value_text(low, "share")
+
+
+# -- reports over several configurations -----------------------------------------------------------------------------
+def reported(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, int], int]]) -> list[list[str]]:
+    """Return the rows of `rl2f report` with the solve rate of the last turn.
+
+    Args:
+        folder: Where the runs are written.
+        runs: Settings, number of 8 solved problems by checkpoint, and seed, by folder.
+    """
+    for name, (settings, solved, seed) in runs.items():
+        write_run(folder / name, [], seed=seed, **settings)
+        by_checkpoint = {c: {"hints": tasks(*[1] * n, *[0] * (8 - n))} for c, n in solved.items()}
+        (folder / name / "evaluation").mkdir(exist_ok=True)
+        (folder / name / "evaluation" / "report.json").write_text(built(by_checkpoint, seed).to_json())
+    done = CliRunner().invoke(app, ["report", *(str(folder / name) for name in runs)])
+    assert done.exit_code == 0, done.output
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.output.splitlines()]
+    return [[row[0], *row[3:-2]] for row in cells if row[1:3] == ["hints", "cum_acc/3"]]
+
+
+ONE, OTHER = {"name": "one"}, {"name": "other", "lora": {"rank": 4}}
+
+
+def test_a_report_names_equal_checkpoints_of_different_configurations_apart(tmp_path: Path) -> None:
+    assert reported(tmp_path, {
+        "a": (ONE, {"base": 0, "rl@2": 8}, 0), "b": (ONE, {"base": 0, "rl@2": 6}, 1),
+        "c": (OTHER, {"base": 0, "rl@2": 4}, 0), "d": (OTHER, {"base": 0, "rl@2": 2}, 1),
+    }) == [["base", ".00", ".00"], ["rl@2 of one", "1.00", ".75"], ["rl@2 of other", ".50", ".25"]]  # fmt: skip
+
+
+def test_a_report_averages_no_seeds_of_different_configurations(tmp_path: Path) -> None:
+    rows = reported(tmp_path, {"a": (ONE, {"rl@2": 8}, 0), "b": (OTHER, {"rl@2": 4}, 1)})
+    assert rows == [["rl@2 of one", "1.00", "–"], ["rl@2 of other", "–", ".50"]]
+
+
+def test_a_report_keeps_a_repeated_run_with_other_results(tmp_path: Path) -> None:
+    rows = reported(tmp_path, {"a": (ONE, {"rl@2": 8}, 0), "b": (ONE, {"rl@2": 4}, 0), "c": (ONE, {"rl@2": 8}, 0)})
+    assert [(name.partition("(")[0], name[-2:], rate) for name, rate in rows] == [
+        ("rl@2 of one", "ne", "1.00"), ("rl@2 of one ", "b)", ".50"), ("rl@2 of one ", "c)", "1.00")
+    ]  # fmt: skip
+
+
+def test_a_report_joins_arms_with_different_checkpoints_and_seeds_of_one_configuration(tmp_path: Path) -> None:
+    assert reported(tmp_path, {
+        "a": ({"name": "rl-seed-0"}, {"base": 0, "rl@2": 8}, 0),
+        "b": ({"name": "rl-seed-1"}, {"base": 0, "rl@2": 6}, 1),
+        "c": (OTHER, {"base": 0, "rlvr@2": 4}, 0), "d": (OTHER, {"base": 0, "rlvr@2": 2}, 1),
+    }) == [["base", ".00", ".00"], ["rl@2", "1.00", ".75"], ["rlvr@2", ".50", ".25"]]  # fmt: skip
