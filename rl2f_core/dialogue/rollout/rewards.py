@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rl2f_core.config.rollout import RewardConfig
-from rl2f_core.dialogue.rollout.request import turn_seed
 from rl2f_core.environments.base import Environment
-from rl2f_core.types import Hint, RewardTerm, Rollout, StopReason, Task, Turn, Verdict
+from rl2f_core.types import Hint, RewardTerm, StopReason, Task, Turn, Verdict
 
 UNFINISHED = "unfinished"
 """Reward term of the last turn of an episode without an end."""
@@ -61,27 +59,6 @@ def charge_unfinished(
         term = RewardTerm(name=UNFINISHED, score=score, weight=weights[0])
         result[-1] = result[-1].model_copy(update={"rewards": (*result[-1].rewards, term)})
     return tuple(result)
-
-
-def exchange_rewards(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return rollouts whose rewards were exchanged at random between the dialogues, at each turn separately.
-
-    The permutation follows from the seeds of the dialogues. So the rewards of each turn, and the mean of any
-    discounted return, stay the same. Dialogues that are not trained on keep their rewards.
-    """
-    turns = [list(rollout.dialogue.turns) for rollout in rollouts]
-    trained = [i for i, rollout in enumerate(rollouts) if rollout.dialogue.trainable]
-    for k in range(max(map(len, turns), default=0)):
-        members = [i for i in trained if len(turns[i]) > k]
-        rewards = [turns[i][k].reward for i in members]
-        drawn = sorted(range(len(members)), key=lambda j: turn_seed(rollouts[members[j]].dialogue.seed, f"{k}/reward"))
-        for i, source in zip(members, drawn, strict=True):
-            terms = (RewardTerm(name="random", score=rewards[source]),)
-            turns[i][k] = turns[i][k].model_copy(update={"rewards": terms})
-    return [
-        replace(rollout, dialogue=rollout.dialogue.model_copy(update={"turns": tuple(turns[i])}))
-        for i, rollout in enumerate(rollouts)
-    ]
 
 
 def _distance(verdict: Verdict) -> float:

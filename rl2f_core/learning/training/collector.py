@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.dialogue.rollout.build import with_teacher
 from rl2f_core.dialogue.rollout.engine import RolloutEngine, RolloutRequest, derive_seed
-from rl2f_core.dialogue.rollout.rewards import exchange_rewards
+from rl2f_core.dialogue.rollout.request import turn_seed
 from rl2f_core.dialogue.rollout.trees import run_trees
 from rl2f_core.dialogue.teachers.shuffled import RecordedHints, ShuffledTeacher
+from rl2f_core.learning.methods.advantages import returns_to_go
 from rl2f_core.learning.methods.base import DemonstrationSettings, Method
 from rl2f_core.learning.training.curriculum import CurriculumTracker
 from rl2f_core.learning.training.demonstrations import demonstrate
 from rl2f_core.models.process_group import current_group
 from rl2f_core.run.directory import RunDir
-from rl2f_core.types import Dialogue, Group, Rollout, Task
+from rl2f_core.types import Dialogue, Group, RewardTerm, Rollout, Task
 
 
 @dataclass
@@ -70,7 +72,7 @@ class Collector:
             if isinstance(engine.teacher, ShuffledTeacher):
                 requests = with_recorded_hints(engine, engine.teacher, requests, recorded, options)
             rollouts = run_trees(functools.partial(engine.run, **options), requests, method.branches, run_other)
-            return exchange_rewards(rollouts) if now.rewards == "random" else rollouts
+            return exchange_rewards(rollouts, method.turn_discount) if now.rewards == "random" else rollouts
 
         recorded: list[tuple[Task, Dialogue]] = []
         groups = self._collect(now, 0, now.step * now.tasks_per_step, now.tasks_per_step, roll_out)
@@ -150,6 +152,31 @@ def with_recorded_hints(
     recorded += [(request.task, source.dialogue) for request, source in zip(firsts, sources, strict=True)]
     hints = RecordedHints(engine.environment, recorded, teacher.config.base.type)
     return [replace(request, recorded_hints=hints.match(request.task, request.seed)) for request in requests]
+
+
+def exchange_rewards(rollouts: Sequence[Rollout], gamma: float) -> list[Rollout]:
+    """Return rollouts whose returns were exchanged at random between the dialogues, at each turn separately.
+
+    The return of a turn is Σ_j γ^j r_j over its reward and the later ones. Exchanged rewards would say something about
+    the attempts: a wrong one is followed by more turns, so by more rewards. The permutation follows from the seeds of
+    the dialogues. The mean return of each turn stays the same. Dialogues that are not trained on keep their rewards.
+    """
+    seeds = {i: rollout.dialogue.seed for i, rollout in enumerate(rollouts) if rollout.dialogue.trainable}
+    earned = {i: returns_to_go([turn.reward for turn in rollouts[i].dialogue.turns], gamma) for i in seeds}
+    exchanged = {i: [*returns, 0.0] for i, returns in earned.items()}
+    for k in range(max(map(len, earned.values()), default=0)):
+        members = [i for i, returns in earned.items() if len(returns) > k]
+        for i, source in zip(members, sorted(members, key=lambda i: turn_seed(seeds[i], f"{k}/reward")), strict=True):
+            exchanged[i][k] = earned[source][k]
+    result = list(rollouts)
+    for i, returns in exchanged.items():
+        dialogue = rollouts[i].dialogue
+        turns = tuple(
+            turn.model_copy(update={"rewards": (RewardTerm(name="random", score=now - gamma * following),)})
+            for turn, (now, following) in zip(dialogue.turns, pairwise(returns), strict=True)
+        )
+        result[i] = replace(rollouts[i], dialogue=dialogue.model_copy(update={"turns": turns}))
+    return result
 
 
 def group_requests(task: Task, group: str, size: int, seed: int, *keys: object) -> list[RolloutRequest]:

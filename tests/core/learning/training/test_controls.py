@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from random import Random
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 from run_helpers import config_of, go
 
 from rl2f_core.config.loading import parse_config
-from rl2f_core.dialogue.rollout.rewards import exchange_rewards
 from rl2f_core.dialogue.teachers.base import FeedbackRequest
 from rl2f_core.dialogue.teachers.neutral_text import neutral_text
 from rl2f_core.errors import ConfigError
 from rl2f_core.evaluation.counterfactual.config import inherit_settings
+from rl2f_core.learning.methods.advantages import dialogue_advantages, returns_to_go, turn_advantages
+from rl2f_core.learning.training.collector import exchange_rewards
 from rl2f_core.models.tokenizer import ByteTokenizer
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_events
@@ -36,21 +39,47 @@ def rewards(rollouts: list[Rollout]) -> list[list[float]]:
     return [[turn.reward for turn in item.dialogue.turns] for item in rollouts]
 
 
-def test_exchanged_rewards_are_a_permutation_of_each_turn() -> None:
-    """Three dialogues have a first turn, with 1, 2 and 3, and two of them a second one, with 10 and 20."""
+def test_exchanged_returns_are_a_permutation_of_each_turn() -> None:
+    """Three dialogues have a first turn and two of them a second one.
+
+    With γ = 0.5 the returns are 1, 2 + 10 / 2 = 7 and 3 + 20 / 2 = 13, then 10 and 20.
+    """
     before = [rollout(0, 1), rollout(1, 2, 10), rollout(2, 3, 20)]
-    after = rewards(exchange_rewards(before))
+    after = rewards(exchange_rewards(before, 0.5))
     assert [len(turns) for turns in after] == [1, 2, 2]
-    assert Counter(turns[0] for turns in after) == Counter([1, 2, 3])
-    assert Counter(turns[1] for turns in after[1:]) == Counter([10, 20])
-    gamma = 0.5  # the mean discounted return is (1 + 2 + 3 + 0.5 · (10 + 20)) / 3 = 7
-    assert sum(r * gamma**k for turns in after for k, r in enumerate(turns)) / 3 == pytest.approx(7)
+    returns = [returns_to_go(turns, 0.5) for turns in after]
+    assert sorted(turns[0] for turns in returns) == [1, 7, 13]
+    assert sorted(turns[1] for turns in returns[1:]) == [10, 20]
+    assert Counter(r for turns in rewards(exchange_rewards(before, 0.0)) for r in turns) == Counter([1, 2, 3, 10, 20])
+
+
+@pytest.mark.parametrize("solves", [(1.0, 0.0), (2.0, -1.5)], ids=["binary", "negative if wrong"])
+def test_exchanged_returns_favor_neither_right_nor_wrong_attempts(solves: tuple[float, float]) -> None:
+    """A right attempt ends the dialogue; three of ten are right, within three turns."""
+    right, wrong, gamma = *solves, 0.9
+    random = Random(0)
+    means: dict[tuple[str, bool], list[float]] = {}
+    for step in range(400):
+        before = []
+        for i in range(32):
+            solved = next((k for k in range(3) if random.random() < 0.3), None)
+            length = 3 if solved is None else solved + 1
+            earned = [right if k == solved else wrong for k in range(length)]
+            before.append(rollout(1000 * step + i, *earned))
+        after = rewards(exchange_rewards(before, gamma))
+        groups = [after[i : i + 8] for i in range(0, 32, 8)]
+        for name, advantages in (("turn", turn_advantages), ("dialogue", dialogue_advantages)):
+            first = [row[0] for group in groups for row in advantages(group, gamma)]
+            for item, advantage in zip(before, first, strict=True):
+                means.setdefault((name, item.dialogue.turns[0].reward == right), []).append(advantage)
+    for values in means.values():
+        assert abs(fmean(values)) <= 4 * stdev(values) / len(values) ** 0.5
 
 
 def test_exchanged_rewards_follow_from_the_dialogues_seeds_and_say_nothing_about_them() -> None:
     before = [rollout(seed, float(seed)) for seed in range(2000)]
-    after = exchange_rewards(before)
-    assert rewards(after) == rewards(exchange_rewards(before))
+    after = exchange_rewards(before, 1.0)
+    assert rewards(after) == rewards(exchange_rewards(before, 1.0))
     assert {turn.rewards[0].name for item in after for turn in item.dialogue.turns} == {"random"}
     unchanged = sum(a == b for a, b in zip(rewards(after), rewards(before), strict=True))
     assert unchanged <= 8  # a random permutation has one fixed point on average
@@ -58,7 +87,7 @@ def test_exchanged_rewards_follow_from_the_dialogues_seeds_and_say_nothing_about
 
 def test_a_dialogue_that_is_not_trained_on_keeps_its_rewards() -> None:
     failed = rollout(1, 7, stop=StopReason.FAILED)
-    after = exchange_rewards([rollout(0, 1), failed, rollout(2, 3)])
+    after = exchange_rewards([rollout(0, 1), failed, rollout(2, 3)], 1.0)
     assert after[1] == failed and Counter(r for (r,) in rewards(after)) == Counter([1, 3, 7])
 
 
@@ -125,19 +154,22 @@ def test_neutral_hints_have_the_tokens_of_the_true_ones(controlled: RunDir, spea
     assert compared > 4
 
 
-def test_a_stage_with_random_rewards_has_the_rewards_of_its_attempts_in_another_order(controlled: RunDir) -> None:
+def test_a_stage_with_random_rewards_has_the_returns_of_its_attempts_in_another_order(controlled: RunDir) -> None:
     """Its attempts are scored again."""
     from rl2f_core.dialogue.rollout.rewards import turn_rewards
 
     config: Any = controlled.config()
+    gamma = next(stage for stage in config.stages if stage.name == "random").method.gamma
     dialogues = trained(controlled, "random")
     earned, drawn = Counter[tuple[int, float]](), Counter[tuple[int, float]]()
     for d in dialogues:
-        for k, turn in enumerate(d.turns):
-            earlier = (d.turns[k - 1].verdict, d.turns[k - 1].hint) if k else ()
-            terms = turn_rewards(config.reward, turn.verdict, *earlier)  # type: ignore[arg-type]
-            earned[k, round(sum(term.value for term in terms), 9)] += 1
-            drawn[k, round(turn.reward, 9)] += 1
+        scored = [
+            turn_rewards(config.reward, turn.verdict, *((before.verdict, before.hint) if before else ()))  # type: ignore[arg-type]
+            for before, turn in zip([None, *d.turns], d.turns, strict=False)
+        ]
+        totals = [sum(term.value for term in terms) for terms in scored]
+        earned.update((k, round(r, 9)) for k, r in enumerate(returns_to_go(totals, gamma)))
+        drawn.update((k, round(r, 9)) for k, r in enumerate(returns_to_go([t.reward for t in d.turns], gamma)))
     assert earned == drawn
     assert {term.name for d in dialogues for turn in d.turns for term in turn.rewards} == {"random"}
 
