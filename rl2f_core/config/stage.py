@@ -40,7 +40,7 @@ class StageConfig(BaseConfig):
     `contentless`, `shuffled`, `misleading`, `neutral_text`."""
     rewards: Literal["earned", "random"] = "earned"
     """random is a training control: at each turn, the dialogues of a step exchange their returns (the rewards from this
-    turn on, discounted as in the method) at random, so that they have the same mean and say nothing about the attempts."""
+    turn on, discounted as in the method) at random: they keep their mean and say nothing about the attempts."""
     steps: int = Field(ge=1, json_schema_extra=BASIC_FIELD)
     """Number of steps, each with `minibatches` optimizer updates per iteration."""
     tasks_per_step: int = Field(8, ge=1, json_schema_extra=BASIC_FIELD)

@@ -198,16 +198,21 @@ class Comparison(FrozenModel):
     """Difference of each seed; None if missing."""
     difference: Interval
     """Mean over seeds, with the crossed interval; over seeds only if the reports have no values by problem."""
+    is_crossed: bool = False
+    """Whether the interval is over problems, too."""
     detectable: float | None = None
-    """Smallest true difference that these seeds and problems find with a probability of 80 %."""
+    """Smallest true difference that these seeds and problems find with a probability of 80 %; infinite if it is larger
+    than the quantity can be."""
     tokens: tuple[float | None, ...] = ()
     """Sampled student tokens of the stages of all checkpoints, mean over seeds; None if unknown."""
 
     @property
     def token_gap(self) -> float | None:
-        """Sampled tokens of the first checkpoint relative to the mean of the others, minus 1."""
+        """Sampled tokens of the first checkpoint relative to those that differ most from them, minus 1."""
         known = [tokens for tokens in self.tokens if tokens]
-        return known[0] / fmean(known[1:]) - 1 if len(known) == len(self.tokens) > 1 else None
+        if len(known) < max(2, len(self.tokens)):
+            return None
+        return max((known[0] / tokens - 1 for tokens in known[1:]), key=abs)
 
     def tokens_text(self) -> str:
         """Return the sampled tokens, and whether they are equal up to `MAX_TOKEN_GAP`."""
@@ -257,13 +262,18 @@ def compare_arms(
     stacked = [_stacked(reports, rate, name) for rate in rates]
     sums, counts = np.array([s for s, _, _ in stacked]), np.array([c for _, c, _ in stacked])
     values = [_weighted_sum(report, rates, weights, name) for report in reports]
-    if sums.size and counts.any(axis=(1, 2)).all() and all(complete for _, _, complete in stacked):
+    is_crossed = bool(sums.size and counts.any(axis=(1, 2)).all() and all(complete for _, _, complete in stacked))
+    if is_crossed:
         difference = contrast(sums, counts, weights)
         detectable = detectable_effect(*paired_rates(sums, counts, weights), tests=tests)
+        if detectable is not None and detectable > sum(weight for weight in weights if weight > 0):
+            detectable = math.inf
     else:
         difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
     tokens = tuple(mean_tokens([arm[seed] for seed in seeds], checkpoint) for arm, checkpoint, _ in sides)
-    return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=tokens)
+    return Comparison(
+        values=tuple(values), difference=difference, is_crossed=is_crossed, detectable=detectable, tokens=tokens
+    )
 
 
 def arm_weights(arms: int) -> list[float]:

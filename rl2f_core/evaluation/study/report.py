@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,9 +118,9 @@ class StudyReport(FrozenModel):
             sides = [" ".join([side, *(_link(*item) for item in seeds.items() if item[1])])
                      for side, seeds in zip(h.compare, result.dialogues, strict=True)]  # fmt: skip
             difference, smallest = interval_beside(c.difference, h.smallest_effect, signed=True)
-            tested.append([h.name, result.finding, difference, p_text(c.difference.holm_p), smallest,
-                           number(c.detectable), c.tokens_text(), f"{quantity_text(h.quantity)}{under}",
-                           h.difference(sides)])  # fmt: skip
+            detectable = "none" if c.detectable == math.inf else number(c.detectable)
+            tested.append([h.name, result.finding, difference, p_text(c.difference.holm_p), smallest, detectable,
+                           c.tokens_text(), f"{quantity_text(h.quantity)}{under}", h.difference(sides)])  # fmt: skip
         rows = [
             [a.arm, a.row.checkpoint, a.row.condition, quantity_text(a.row.quantity),
              interval_text(a.row.mean, a.row.above_zero is not None),
@@ -194,7 +195,7 @@ def build_study_report(
     tested = []
     for hypothesis, comparison, difference in zip(hypotheses, comparisons, corrected, strict=True):
         updated = comparison.model_copy(update={"difference": difference})
-        finding = find(hypothesis, difference)
+        finding = find(hypothesis, updated)
         condition = "" if hypothesis.quantity.startswith(TRAINING) else hypothesis.condition
         sides = [(arm, arms[arm], checkpoint) for arm, checkpoint in map(study.side, hypothesis.compare)]
         dialogues = tuple(_addresses(*side, condition, link) for side in sides)
@@ -252,12 +253,13 @@ def _newest(part: FinishedPart, checkpoint: str, metric: str) -> float | None:
     return fmean(values) if values else None
 
 
-def find(hypothesis: Hypothesis, difference: Interval) -> str:
+def find(hypothesis: Hypothesis, comparison: Comparison) -> str:
     """Return whether a difference confirms a hypothesis after Holm's correction, contradicts it, or neither."""
-    smallest, p_value = hypothesis.smallest_effect, difference.holm_p
+    difference, smallest = comparison.difference, hypothesis.smallest_effect
+    p_value = difference.holm_p
     if difference.low is None or difference.high is None:
         return "no result yet" if difference.value is None else "no interval"
-    if not hypothesis.quantity.startswith(TRAINING) and difference.n < MIN_PROBLEMS:
+    if comparison.is_crossed and difference.n < MIN_PROBLEMS:
         return TOO_FEW
     within = difference.above(-smallest) and difference.below(smallest)
     large = min(abs(difference.low), abs(difference.high)) >= smallest

@@ -196,6 +196,9 @@ def parse_study(text: str) -> Study:
 
 def _check(study: Study, hypothesis: Hypothesis) -> None:
     where = f"Hypothesis {hypothesis.name!r}"
+    if (hypothesis.quantity, hypothesis.condition) == ("hint_effect", "contentless"):
+        raise ConfigError(f"{where}: hint_effect under contentless hints is 0, because it is their difference to them.",
+                          value="contentless", fix="Name another condition, or quantity: solved.")  # fmt: skip
     for compared in hypothesis.compare:
         arm = compared.partition(":")[0]
         if arm not in study.arms:

@@ -196,9 +196,18 @@ def test_the_detectable_effect_grows_with_the_number_of_hypotheses() -> None:
     assert one is not None and six is not None and one < six
 
 
+def test_no_effect_is_detectable_if_none_that_is_possible_would_be_found() -> None:
+    method, twin = {"0": evaluated(16, 0), "1": evaluated(0, 0, 1)}, {"0": evaluated(0, 0), "1": evaluated(16, 0, 1)}
+    found = compare_arms((method, twin), ("rl2f@24", "rl2f@24"), tests=6)
+    assert found.is_crossed and found.detectable == math.inf
+    assert compare_arms((method, twin), ("rl2f@24", "rl2f@24"), "attempt_tokens").is_crossed is False
+
+
 def test_unequal_tokens_are_stated() -> None:
     effect = Comparison(values=(0.1,), difference=made(0.0, 0.2), tokens=(1060, 1000))
     assert effect.tokens_text() == "NOT equal (+6 %): 1,060 and 1,000"
+    three = Comparison(values=(0.1,), difference=made(0.0, 0.2), tokens=(1500, 1000, 2000))  # the mean is equal
+    assert three.tokens_text() == "NOT equal (+50 %): 1,500 and 1,000 and 2,000"
     unknown = Comparison(values=(0.1,), difference=made(0.0, 0.2), tokens=(1060, None))
     assert unknown.token_gap is None and unknown.tokens_text() == "unknown"
 

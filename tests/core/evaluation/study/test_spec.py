@@ -75,6 +75,7 @@ def test_parts_whose_first_stages_have_other_settings_share_no_warm_up() -> None
             "that arm rl2f does not evaluate. Got: 'rl2f@2'. Known: warmup@4, rl2f@3",
         ),
         ({"condition": "shuffled"}, r"a condition that arm rl2f does not evaluate. Got: \['shuffled'\]"),
+        ({"quantity": "hint_effect", "condition": "contentless"}, "hint_effect under contentless hints is 0"),
         ({"quantity": "retentoin"}, r"unknown quantity. Got: 'retentoin'. Fix: Nearest: \['retention'"),
         ({"quantity": "training/rewrad"}, r"Nearest: \['training/reward'"),
         ({"smallest_effect": 0}, "hypotheses.0.smallest_effect: Input should be greater than 0"),

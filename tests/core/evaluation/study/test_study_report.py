@@ -12,6 +12,7 @@ from study_data import evaluated
 
 from rl2f_core.common.paths import CONFIGS
 from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.evaluation.across_seeds import Comparison
 from rl2f_core.evaluation.figure_files import html_page
 from rl2f_core.evaluation.study.registration import changes, read_versions, register
 from rl2f_core.evaluation.study.report import FinishedPart, build_study_report, curves_chart, file_links, find
@@ -72,7 +73,7 @@ def test_numbers_that_a_finding_distinguishes_are_shown_as_different(parts: dict
     difference = Interval(value=0.03, low=-0.02, high=smallest - 0.004, n=20, holm_p=0.0503)
     changed = first.model_copy(update={"comparison": first.comparison.model_copy(update={"difference": difference})})
     (_, _, (row,)), *_ = report.model_copy(update={"hypotheses": (changed,)}).tables()
-    assert find(first.hypothesis, difference) == "not shown; smaller than the smallest effect"
+    assert find(first.hypothesis, changed.comparison) == "not shown; smaller than the smallest effect"
     assert row[2:5] == ["+.030 [−.020, .096]", ".0503", ".100"]
 
 
@@ -134,8 +135,13 @@ def test_a_finding_needs_the_corrected_p_value_and_the_expected_direction(
 ) -> None:
     fields = {"name": "x", "quantity": "solved", "compare": ["a", "b"], "direction": direction, "smallest_effect": 0.1}
     hypothesis = Hypothesis.model_validate(fields)
-    assert find(hypothesis, Interval(value=(low + high) / 2, low=low, high=high, n=20, holm_p=holm)) == finding
-    assert find(hypothesis, Interval(value=0.2, low=low, high=high, n=9, holm_p=holm)) == "too few to tell"
+
+    def found(n: int, is_crossed: bool) -> str:
+        difference = Interval(value=(low + high) / 2, low=low, high=high, n=n, holm_p=holm)
+        return find(hypothesis, Comparison(values=(0.2,), difference=difference, is_crossed=is_crossed))
+
+    assert found(20, True) == found(5, False) == finding  # 5 seeds of a metric without values by problem
+    assert found(9, True) == "too few to tell"
 
 
 def test_a_third_arm_is_compared_with_the_mean_of_two_others(parts: dict[str, Any], tmp_path: Path) -> None:
