@@ -130,6 +130,21 @@ REFUSED = {
     "a date as a difference": ("2024-01-05", "2018"),
     "a date in another order": ("2024-01-05", "2024-05-01"),
     "an address as a product": ("192.168.0.1", "192.168.0.2"),
+    "a larger scale": ("5", "5 quadrillion dollars"),
+    "a larger scale in the plural": ("5", "5 quadrillions"),
+    "a larger scale of the gold answer": ("1 quadrillion", "1"),
+    "an invented scale": ("5", "5 zillions"),
+    "another scale": ("5", "5 googols"),
+    "a plural digit": ("5", "5 fives"),
+    "a plural of ten": ("5", "5 twenties"),
+    "a plural operation": ("5", "5 factorials"),
+    "a comparison of one": ("1", "1 greater"),
+    "infinity": ("1", "1 infinity"),
+    "a multiple of one": ("1", "1 tenfold"),
+    "a participle after one": ("1", "1 negated"),
+    "a retraction of one": ("1", "1 nope"),
+    "an alternative to zero": ("0", "0 otherwise"),
+    "a participle after zero": ("0", "0 failed"),
 }  # fmt: skip
 """Gold answer and a wrong answer by the kind of difference."""
 
@@ -209,6 +224,10 @@ ACCEPTED = {
     "a power with i": ("-1", r"e^{i\pi}"),
     "a factor of i": ("1+i", "1+1i"),
     "a fraction of pi without braces": (r"\frac{\pi}{2}", r"\frac\pi2"),
+    "a larger scale in words": ("10^{15}", "1 quadrillion"),
+    "a gold answer rounded to a zero": ("4.80", r"\sqrt{23}"),
+    "a gold fraction rounded to a zero": ("0.30", "16/53"),
+    "a gold price rounded to a zero": (r"\$4.80", r"\sqrt{23}"),
 }  # fmt: skip
 """Gold answer and the same value by the kind of notation."""
 
@@ -230,6 +249,8 @@ KEPT_RIGHT = (
     ("(1,2)", "1,2"), ("3,-1", "-1,3"), ("3,-1", "(3,-1)"), ("3,-1", r"\{-1,3\}"), (r"\{5\}", "5"), ("1,1,2", "1,2,1"),
     ("(1,2),(3,4)", "(3,4),(1,2)"), ("x=1,y=2", "(1,2)"), (r"x\in\{1,2\}", "2,1"), ("3:2", r"\frac32"),
     ("1:12", r"\frac{1}{12}"), ("a_i+j", "j+a_i"), ("2i+3j-k", "-k+3j+2i"), ("x+iy", "iy+x"),
+    ("1", "1 apple"), ("1", "1 player"), ("1", "1 city"), ("0", "0 apples"), ("0", "0 cm"), ("5", "5 real roots"),
+    ("5", "5 smaller cubes"), ("3.50", "7/2"), (r"\$4.80", "4.8"),
 )  # fmt: skip
 KEPT_WRONG = (
     ("5", "5 thousand"), (r"x=\sqrt{2}", r"x \approx \sqrt{2}"), (r"\sqrt{2}", r"\sqrt{2}\%"),
@@ -238,7 +259,8 @@ KEPT_WRONG = (
     ("0.5", "0.49"), ("0.5", r"\frac{6}{11}"), ("3.14", "3.1"), ("[1, 2)", "[1, 2]"), ("(1, 200)", "1200"),
     (r"\frac{1}{3}", "0.333"), ("5m", "5"), ("3 feet", "36 inches"),
     (r"\text{even}", "neve"), ("no", "on"), ("(1,2)", "2,1"), ("(1,2)", "[1,2]"), ("i^2+j^2", "j^2-1"), ("a_i", "a_j"),
-    ("1+i", "1-i"), ("1+i,1-i", "1+i,1+i"),
+    ("1+i", "1-i"), ("1+i,1-i", "1+i,1+i"), ("4.80", "4.796"), ("4.8", r"\sqrt{23}"), ("4.00", r"\frac{1203}{301}"),
+    ("5", "5 millions"), ("5", "5 dozens"),
 )  # fmt: skip
 
 
@@ -325,6 +347,9 @@ CHECKED: dict[str, tuple[str, str, str, bool]] = {
     "numeric: pounds": ("numeric", "29", "£29", True),
     "numeric: a box": ("numeric", "29", r"\boxed{29}", True),
     "numeric: percent": ("numeric", "0.29", "29%", True),
+    "numeric: a larger scale": ("numeric", "5", "5 quadrillions", False),
+    "numeric: a participle after one": ("numeric", "1", "1 negated", False),
+    "numeric: a larger scale of the gold answer": ("numeric", "1 quadrillion", "10^{15}", True),
     "exact: a raised digit": ("exact", "2⁵", "25", False),
     "exact: a raised exponent": ("exact", "x²", "x2", False),
     "exact: a lowered digit": ("exact", "H₂", "H2", False),

@@ -69,7 +69,9 @@ _SIGN = re.compile(
     r"(?P<sign>[+-]?) ?(?P<money>US\$|\\?\$|[£€¥₹]|(?:USD|GBP|EUR|Rs\.?)(?= ?[\d.]))? ?(?P<inner>[+-]?) ?"
 )
 _PERCENT = re.compile(r" ?(?:\\?%|(?:percent|per cent|pct)(?![A-Za-z]))", re.IGNORECASE)
-_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALES = {"hundred": 10**2, "thousand": 10**3} | {
+    f"{start}illion": 10 ** (3 * n) for n, start in enumerate("m b tr quadr quint sext sept oct non dec".split(), 2)
+}
 _SCALE = re.compile(rf" ?({'|'.join(_SCALES)})(?![A-Za-z])", re.IGNORECASE)
 _DEGREE = re.compile(r"\^ ?\{? ?\\(?:circ|degree)(?![a-zA-Z]) ?\}?|\\degree(?![a-zA-Z])")
 _BEFORE_UNIT = re.compile(rf"\\(?:{_STYLES})\s*\{{| (?=[A-Za-z]{{3}}|[ck]m|mm|kg)|{_DEGREE.pattern}")
@@ -335,7 +337,7 @@ def _with_unit(value: Fraction, answer: str, end: int, money: str) -> Quantity |
         rest = f"{money} {rest}".strip()
     if not rest:
         return Quantity(value)
-    unit = (read_single if abs(value) <= 1 else read_unit)(rest)
+    unit = (read_single if 0 < abs(value) <= 1 else read_unit)(rest)
     if not unit or (money and read_unit(money) not in unit):
         return None
     loose = end < len(answer) and bool(re.match(r"[A-Za-z](?![A-Za-z])", answer[end:]))

@@ -36,6 +36,7 @@ NO_HINT = "That is not the answer. Check each step again."
 FALSE_HINT = "The steps are right; only the way the answer is written is not."
 _BASELINE_TASKS = 200
 _DECIMAL = re.compile(r"(?<![\w.,])[+\-−]?\d+(?:,\d{3})*\.\d+(?![\w]|\.\d)")
+_DECIMALS = re.compile(r"-?\d+(\.\d+)(?![\d.])")
 _RATIO = re.compile(r"(?<![\w.,/])[+\-−]?\d{1,20} ?/ ?\d{1,20}(?![\w/]|\.\d)")
 _PERCENTAGE = re.compile(r"(?<![\w.,])[+\-−]?\d+(?:,\d{3})*(?:\.\d+)? ?(?:\\?%|percent\b)")
 _LATEX = re.compile(
@@ -265,9 +266,16 @@ def _is_operand(attempt: str, boxed: str) -> bool:
 
 
 def normalize_gold(answer: str) -> str | None:
-    """Return a gold answer in normal form, or None if it cannot be parsed or is a sentence."""
+    """Return a gold answer in normal form, or None if it cannot be parsed or is a sentence.
+
+    Zeros at the end of a decimal are kept: they say to how many digits it is rounded.
+    """
     gold = normal(answer)
-    return None if gold is None or too_wordy("", gold) else gold
+    if gold is None or too_wordy("", gold):
+        return None
+    decimals = _DECIMALS.match(gold)
+    zeros = re.search(rf"{re.escape(decimals[1])}(0+)(?!\d)", answer) if decimals else None
+    return gold if decimals is None or zeros is None else gold[: decimals.end()] + zeros[1] + gold[decimals.end() :]
 
 
 @cached(1024)

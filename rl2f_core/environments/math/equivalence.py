@@ -34,7 +34,7 @@ MORE_WORDS = 2
 """Plain words that an answer may have in addition to those of the gold answer, e.g. a unit."""
 MIN_ROUNDED_PLACES = 2
 """A gold answer with fewer decimals is not rounded."""
-_replies: dict[tuple[str, str], pool.Reply] = {}
+_replies: dict[tuple[str, str, int], pool.Reply] = {}
 """Replies of workers, for every environment of this process."""
 _UNREAD = re.compile(
     r"'|^\[[^,]*\]$|(?<!\d)\d{4}-\d\d-\d\d(?!\d)|\d+(?:\.\d+){2,}|\\(?:ldots|dots|cdots|approx|sim|simeq|cong|circ|degree|phantom|p?mod|bmod|overline|bar)(?![a-zA-Z])|\.\.+"
@@ -76,7 +76,7 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
     right, number = read_quantity(pair.gold), read_quantity(pair.answer)
     is_number = right is not None and not right.loose
     if right is not None and number is not None and (is_number or right.unit == number.unit):
-        same = _same_number(right.value, number.value)
+        same = _same_number(right.value, number.value, pair.gold)
         return check_units(right.unit, number.unit) or Equivalence(same, "" if same else "another number")
     if _LOOSE_SPACE.sub("", flat(pair.answer)) == _LOOSE_SPACE.sub("", flat(pair.gold)):
         return Equivalence(True)
@@ -92,6 +92,8 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
     wrong = check_units(gold_unit, unit)
     if wrong or gold == answer:
         return wrong or Equivalence(True)
+    if is_number and plain_words(answer):
+        return Equivalence(False, "words, where the answer is a number")
     if relation(answer) and not relation(gold):
         return Equivalence(False, "an equation or inequality, where the answer is none")
     if _separators(answer) > _separators(gold):
@@ -114,18 +116,19 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
     return None
 
 
-def _same_number(gold: Fraction, value: Fraction) -> bool:
+def _same_number(gold: Fraction, value: Fraction, text: str) -> bool:
     """Return whether two numbers are equal, or whether a value that no decimal can state rounds to the gold answer."""
     if value == gold or "/" not in number_text(value):
         return value == gold
-    places = _rounded_places(number_text(gold))
+    places = _rounded_places(text)
     return places > 0 and 2 * abs(value - gold) * 10**places < 1
 
 
 def _rounded_places(gold: str) -> int:
     """Return the number of decimals of a gold answer that may be rounded; otherwise 0."""
-    match = re.fullmatch(r"-?\d+\.(\d+)", gold)
-    return len(match[1]) if match and len(match[1]) >= MIN_ROUNDED_PLACES else 0
+    match, quantity = re.match(r"-?\d+\.(\d+)", gold), read_quantity(gold)
+    is_number = match and quantity is not None and not quantity.loose
+    return len(match[1]) if match and is_number and len(match[1]) >= MIN_ROUNDED_PLACES else 0
 
 
 def check_units(gold: str, unit: str) -> Equivalence | None:
@@ -163,7 +166,7 @@ def compare_answers(pairs: Sequence[Pair], time_limit: float) -> list[Equivalenc
     """Compare all pairs; workers compare those undecided by form in one batch, `time_limit` seconds each."""
     by_form = [compare_normalized(pair) for pair in pairs]
     keys = {
-        pair: _alike(_expression(pair.gold), _expression(pair.answer))
+        pair: (*_alike(_expression(pair.gold), _expression(pair.answer)), _rounded_places(pair.gold))
         for pair, r in zip(pairs, by_form, strict=True)
         if not r
     }
@@ -207,10 +210,10 @@ def _top_level(text: str) -> str:
     return text
 
 
-def _job(gold: str, answer: str) -> pool.Job:
+def _job(gold: str, answer: str, places: int) -> pool.Job:
     """Return the comparison by value: decimals as fractions, so that no digit is rounded."""
     exact = [_DECIMAL.sub(_as_fraction, text) for text in (gold, answer)]
-    return pool.Job("math", {"gold": exact[0], "answer": exact[1], "places": _rounded_places(gold)})
+    return pool.Job("math", {"gold": exact[0], "answer": exact[1], "places": places})
 
 
 def _as_fraction(match: re.Match[str]) -> str:

@@ -45,16 +45,22 @@ _NO_NOUNS = frozenset(
     my mine who whose which what when where why how all any both each every either neither few fewer many more
     most much less least lots several some such other another same only just even ever yet still also too very
     quite rather almost nearly perhaps maybe always sometimes often again once twice times plus minus divided
-    multiplied mod modulo modulus remainder factorial root power sin cos tan cot csc exp sqrt abs max gcd lcm
+    multiplied mod modulo modulus remainder root power sin cos tan cot csc exp sqrt abs max gcd lcm
     log ln lim det arcsin arccos arctan true false right wrong correct incorrect valid invalid yes okay unknown
-    undefined approx approximate circa estimated rounded negative positive infinite minimum maximum zero one two
-    three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
-    hundred thousand million billion trillion dozen lakh crore score gross mil mill bil ones twos tens hundreds
-    thousands millions billions trillions dozens lakhs crores scores mils mills half halves third thirds quarter
-    quarters whole equals means gives makes seems exceeds fails percent percents percentage percentages permille
-    ratio sum possible probable sure unsure guess final""".split()
+    undefined approx approximate circa estimated rounded negative positive infinite minimum maximum half halves
+    third thirds quarter quarters whole equals means gives makes seems exceeds fails percent percents percentage
+    percentages permille ratio sum possible probable sure unsure guess final""".split()
 )
-"""Words that are neither counted nor describe what is counted: function words, numbers, and names of operations."""
+"""Words that are neither counted nor describe what is counted: function words and names of operations."""
+_NUMBER_WORD = re.compile(
+    r"(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ie)|hundred|thousand|[a-z]*illion|googol(?:plex)?|dozen|lakh|crore"
+    r"|score|gross|mil|mill|bil|factorial)(?:e?s)?"
+)
+_NO_SINGLE = re.compile(
+    r"(?:great|less|larg|small|bigg|high|low|long|short)er|infinity|nope|[a-z]+(?:fold|wise)|[a-z]{3,}[^e]ed"
+)
+"""Words that no single thing is called, though its adjective may be."""
 _FRACTION_WORD = re.compile(r"(?:four|fif|six|seven|eigh|nin|ten|teen|twelf|tie|hundred|thousand|illion)ths?$")
 _TOKEN = re.compile(
     r"\s*(?:\^\s*\{?\s*(?P<power>-?\d)\s*\}?|(?P<word>[A-Za-z](?:\.[A-Za-z])+\.?|[A-Za-zµμΩ]+\.?|[°$£€¥₹₩₽¢])|(?P<mark>\\cdot|[*/]|(?<=[a-z]{3})-(?=[a-z]{3})))"
@@ -113,7 +119,7 @@ def _read(text: str, singular: bool) -> str:
             sign = -1
         elif word in _POWERS:
             factor = _POWERS[word]
-        elif word == "of" and powers and all((t["word"] or "of") not in _NO_NOUNS for t in tokens[i + 1 :]):
+        elif word == "of" and powers and not any(_is_no_noun(t["word"] or "of") for t in tokens[i + 1 :]):
             break
         elif word and not (word in _AFTER_UNITS and powers and i == len(tokens) - 1):
             names = _factors(word, singular or sign < 0)
@@ -144,10 +150,14 @@ def _factors(word: str, singular: bool) -> dict[str, int]:
         return {}
     if folded.endswith("s") and not folded.endswith(("ss", "us", "is")):
         return {re.sub(r"(?<=[^aeiou])ies$|(?<=[cs]h|.x|ss|zz)es$|s$", lambda m: "y" * (m[0] == "ies"), folded): 1}
-    return {folded: 1} if singular else {}
+    return {folded: 1} if singular and not _NO_SINGLE.fullmatch(folded) else {}
 
 
 def _is_plain(word: str) -> bool:
     """Return whether a word may be a noun, or an adjective before one."""
     folded = word.lower()
-    return not (folded in _NO_NOUNS or folded.endswith("ly") or _FRACTION_WORD.search(folded)) and folded.isalpha()
+    return not (_is_no_noun(folded) or folded.endswith("ly") or _FRACTION_WORD.search(folded)) and folded.isalpha()
+
+
+def _is_no_noun(word: str) -> bool:
+    return word in _NO_NOUNS or _NUMBER_WORD.fullmatch(word) is not None
