@@ -37,8 +37,8 @@ def runs_of(queue: Queue, name: str) -> dict[str, Run]:
 def launch(queue: Queue, study: Study) -> dict[str, Run]:
     """Queue the parts that do not exist yet, and resume those that ended without success; return all by name.
 
-    Raises `ConfigError` if the settings of an existing part have changed, and `RunError` while a part is stopping, from
-    which others may start.
+    Nothing is registered or queued if it raises: `ConfigError` if the settings of an existing part have changed, and
+    `RunError` while a part is stopping, from which others may start.
     """
     existing = runs_of(queue, study.name)
     if stopping := [name for name, run in existing.items() if run.status == "stopping"]:
@@ -47,15 +47,16 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
         )
     finished = [name for name, run in existing.items() if run.status == "succeeded"]
     parts = study.parts()
+    for part in parts:
+        if run := existing.get(part.name):
+            check_unchanged(part, run.config)
     register(study, folder_of(queue.workspace, study.name), sum(p.is_arm and p.name in finished for p in parts))
     for part in parts:
-        config = part.config(existing[part.warm_up].folder if part.warm_up else None)
         run = existing.get(part.name)
         if run is None:
+            config = part.config(existing[part.warm_up].folder if part.warm_up else None)
             existing[part.name] = queue.add(config, origin="cli", tags=[f"{TAG}{study.name}"])
-            continue
-        check_unchanged(part, config, run.config)
-        if run.status in RESUMABLE:
+        elif run.status in RESUMABLE:
             existing[part.name] = queue.resume(run.id or 0)
     return existing
 

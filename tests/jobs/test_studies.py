@@ -79,10 +79,18 @@ def test_stopping_a_study_saves_what_runs_and_keeps_what_has_ended(queue: Queue)
     assert [resumed[name].status for name in names] == ["succeeded", *["queued"] * 5]
 
 
-def test_a_changed_hypothesis_is_registered_and_a_changed_arm_is_refused(queue: Queue) -> None:
+def test_a_changed_hypothesis_is_registered(queue: Queue) -> None:
     studies.launch(queue, load_study("tiny"))
     studies.launch(queue, parse_study(TEXT.replace("smallest_effect: 0.05", "smallest_effect: 0.5")))
     (text,) = changes(read_versions(studies.folder_of(queue.workspace, "tiny")))
     assert "after 0 finished parts: hypothesis 'The reward in training differs' changed (smallest_effect 0.05" in text
+
+
+def test_a_refused_study_changes_neither_the_registration_nor_the_queue(queue: Queue) -> None:
+    studies.launch(queue, load_study("tiny"))
+    study = parse_study(TEXT.replace("steps: 3", "steps: 5").replace("    rl2f: {}", "    new: {}\n    rl2f: {}"))
+    assert study.parts()[1].name == "new-seed-0"
     with pytest.raises(ConfigError, match=r"settings of a part changed after its start. Got: 'rl2f-seed-0'"):
-        studies.launch(queue, parse_study(TEXT.replace("steps: 3", "steps: 5")))
+        studies.launch(queue, study)
+    assert [version.text for version in read_versions(studies.folder_of(queue.workspace, "tiny"))] == [TEXT]
+    assert len(runs.queued(queue.db)) == 6

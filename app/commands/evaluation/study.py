@@ -61,6 +61,9 @@ def _execute_parts(loaded: Study, folder: Path) -> None:
     from rl2f_core.evaluation.study.spec import check_unchanged
 
     parts = {part.name: (RunDir(folder / part.name), part) for part in loaded.parts()}
+    for run_dir, part in parts.values():
+        if run_dir.config_path.is_file():
+            check_unchanged(part, run_dir.config_path.read_text(encoding="utf-8"))
     finished = [name for name, (run_dir, _) in parts.items() if run_dir.last_status() == "succeeded"]
     register(loaded, folder, sum(parts[name][1].is_arm for name in finished))
     request = InterruptHandler()
@@ -68,8 +71,6 @@ def _execute_parts(loaded: Study, folder: Path) -> None:
         config = part.config(part.warm_up)
         if not run_dir.config_path.is_file():
             RunDir.create(run_dir.path, config)
-        else:
-            check_unchanged(part, config, run_dir.config_path.read_text(encoding="utf-8"))
         if name in finished:
             continue
         err().print(f"{name} ({list(parts).index(name) + 1} of {len(parts)})", markup=False)

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -139,12 +139,14 @@ class Study:
         return Part(name, {**data, "name": f"{self.name}-{name}"}, warm_up)
 
 
-def check_unchanged(part: Part, config: BaseRun, stored: str) -> None:
+def check_unchanged(part: Part, stored: str) -> None:
     """Raise `ConfigError` if a part exists with another configuration; `stored` is its YAML.
 
-    A warm-up may have been started with other evaluated checkpoints: parts evaluate themselves what it lacks.
+    A warm-up may have been started with other evaluated checkpoints: parts evaluate themselves what it lacks. An arm may
+    have been started from an earlier copy of its warm-up.
     """
     earlier = parse_yaml(stored)
+    config = part.config((isinstance(earlier, RunConfig) and earlier.start_from) or part.warm_up)
     if not part.is_arm:
         checkpoints = {"checkpoints": config.evaluation.checkpoints}
         earlier = earlier.model_copy(update={"evaluation": earlier.evaluation.model_copy(update=checkpoints)})
@@ -191,6 +193,9 @@ def parse_study(text: str) -> Study:
             raise ConfigError(f"The {field} of the study repeat.", value=values)
     for hypothesis in settings.hypotheses:
         _check(study, hypothesis)
+    ends = settings.model_copy(update={"seeds": (min(settings.seeds), max(settings.seeds))})
+    for part in replace(study, settings=ends).parts():  # other seeds differ in nothing that is checked
+        part.config(part.warm_up)
     return study
 
 

@@ -13,7 +13,8 @@ import pytest
 from run_helpers import assert_same_run, statuses
 
 from rl2f_core.common.paths import CONFIGS
-from rl2f_core.errors import UnknownNameError
+from rl2f_core.errors import ConfigError, UnknownNameError
+from rl2f_core.evaluation.study.spec import load_study
 from rl2f_core.run.directory import RunDir
 
 TINY = CONFIGS / "studies" / "tiny.yaml"
@@ -81,3 +82,15 @@ def test_a_study_is_queued_in_a_workspace_and_stopped(tmp_path: Path, capsys: py
     assert "rl2f-seed-0: run 2, stopped" in capsys.readouterr().err
     with pytest.raises(UnknownNameError, match="Unknown study"):
         study(Path("leaks"), workspace=tmp_path / "w", stop=True)
+
+
+def test_a_refused_study_changes_no_file(tmp_path: Path) -> None:
+    from app.commands.evaluation.study import study
+
+    part = load_study("tiny").parts()[1]
+    RunDir.create(tmp_path / part.name, part.config(part.warm_up))
+    files = sorted(tmp_path.rglob("*"))
+    (changed := tmp_path / "changed.yaml").write_text(TINY.read_text().replace("steps: 3", "steps: 5"))
+    with pytest.raises(ConfigError, match=r"settings of a part changed after its start. Got: 'rl2f-seed-0'"):
+        study(changed, tmp_path)
+    assert sorted(tmp_path.rglob("*")) == sorted([*files, changed])

@@ -43,10 +43,10 @@ def test_a_warm_up_may_have_been_started_with_other_evaluated_checkpoints_and_no
         data = {**part.data, "evaluation": {**part.data["evaluation"], **evaluation}}
         return dump_yaml(parse_config(data))
 
-    check_unchanged(warm, parse_config(warm.data), stored(warm, checkpoints=[]))
+    check_unchanged(warm, stored(warm, checkpoints=[]))
     for part, change in ((arm, {"checkpoints": []}), (warm, {"num_tasks": 13})):
         with pytest.raises(ConfigError, match="changed after its start"):
-            check_unchanged(part, parse_config(part.data), stored(part, **change))
+            check_unchanged(part, stored(part, **change))
 
 
 def test_parts_whose_first_stages_have_other_settings_share_no_warm_up() -> None:
@@ -93,6 +93,8 @@ def test_a_wrong_hypothesis_is_refused(changes: dict[str, Any], message: str) ->
     [
         ({"seeds": []}, "seeds: .* at least 1"),
         ({"seeds": [1, 1]}, "The seeds of the study repeat"),
+        ({"seeds": [3, -1]}, "seed: .* greater than or equal to 0"),
+        ({"name": "a" * 86}, "name: String should match pattern"),  # `-contentless-seed-0` follows
         ({"hypotheses": [FIRST, FIRST]}, "The names of hypotheses of the study repeat"),
         ({"matrix": {"arm": {"rl2f": {"lora.rnk": 4}}}}, "lora.rnk: unknown key"),
         ({"matrix": {"arm": {"rl2f": {}, "contentless": {"environment.length": 3}}}}, "arms with other tasks"),
