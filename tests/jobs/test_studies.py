@@ -83,7 +83,7 @@ def test_a_changed_hypothesis_is_registered(queue: Queue) -> None:
     studies.launch(queue, load_study("tiny"))
     studies.launch(queue, parse_study(TEXT.replace("smallest_effect: 0.05", "smallest_effect: 0.5")))
     (text,) = changes(read_versions(studies.folder_of(queue.workspace, "tiny")))
-    assert "after 0 finished parts: hypothesis 'The reward in training differs' changed (smallest_effect 0.05" in text
+    assert "before a part had finished: hypothesis 'The reward in training differs' changed (smallest_effect" in text
 
 
 def test_a_refused_study_changes_neither_the_registration_nor_the_queue(queue: Queue) -> None:

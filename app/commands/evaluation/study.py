@@ -79,8 +79,9 @@ def _execute_parts(loaded: Study, folder: Path) -> None:
                 result = execute(config, run_dir, JsonlSink(run_dir.events_path), request, progress)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        except RL2FError as error:
-            err().print(f"{name} failed: {error}", markup=False)
+        except Exception as error:
+            text = error if isinstance(error, RL2FError) else f"{type(error).__name__}: {error}"
+            err().print(f"{name} failed: {text}", markup=False)
             continue
         if result.status == "stopped":
             err().print(f"Stopped and saved. Resume with: {rl2f_command('study')} …", markup=False)

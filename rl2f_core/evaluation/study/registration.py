@@ -58,10 +58,11 @@ def changes(versions: Sequence[Version]) -> Iterator[str]:
             texts.append(f"hypothesis {name!r} changed ({moved})")
         others = [key for key in {**before, **after} if key != "hypotheses" and before.get(key) != after.get(key)]
         texts += [f"{', '.join(others)} changed"] if others else []
-        parts = f"{new.finished_parts} finished part{'' if new.finished_parts == 1 else 's'}"
-        yield f"{when(new)}, after {parts}: {'; '.join(texts) or 'only comments or layout changed'}."
+        yield f"{when(new)}: {'; '.join(texts) or 'only comments or layout changed'}."
 
 
 def when(version: Version) -> str:
-    """Return the time of a version, UTC."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(version.time))
+    """Return the time of a version, UTC, and how many parts had finished."""
+    finished = f"after {version.finished_parts} finished part{'' if version.finished_parts == 1 else 's'}"
+    moment = finished if version.finished_parts else "before a part had finished"
+    return f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(version.time))}, {moment}"

@@ -98,7 +98,7 @@ class StudyReport(FrozenModel):
 
     name: str
     registered: tuple[str, str]
-    """Time and hash of the file before the first run."""
+    """Time of the first version of the file with the number of finished parts, and its hash."""
     changes: tuple[str, ...]
     """Later changes of the file."""
     missing: tuple[str, ...]
@@ -140,7 +140,7 @@ class StudyReport(FrozenModel):
         """Return how the study was registered and changed, what is missing, and how to read the numbers."""
         time, digest = self.registered
         return [
-            f"Registered {time}, before the first run; SHA-256 of the file: {digest}.",
+            f"Registered {time}; SHA-256 of the file: {digest}.",
             *(f"The file changed: {text}" for text in self.changes),
             *([f"Parts without a result: {', '.join(self.missing)}."] if self.missing else []),
             "Square brackets contain 95 % intervals, which treat seeds and problems as crossed; those of training "

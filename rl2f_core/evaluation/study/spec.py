@@ -142,8 +142,8 @@ class Study:
 def check_unchanged(part: Part, stored: str) -> None:
     """Raise `ConfigError` if a part exists with another configuration; `stored` is its YAML.
 
-    A warm-up may have been started with other evaluated checkpoints: parts evaluate themselves what it lacks. An arm may
-    have been started from an earlier copy of its warm-up.
+    A warm-up may have been started with other evaluated checkpoints: parts evaluate themselves what it lacks. An arm
+    may have been started from an earlier copy of its warm-up.
     """
     earlier = parse_yaml(stored)
     config = part.config((isinstance(earlier, RunConfig) and earlier.start_from) or part.warm_up)

@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from run_helpers import assert_same_run, statuses
 
 from rl2f_core.common.paths import CONFIGS
-from rl2f_core.errors import ConfigError, UnknownNameError
+from rl2f_core.errors import ConfigError, RunError, UnknownNameError
 from rl2f_core.evaluation.study.spec import load_study
 from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import StatusEvent
 
 TINY = CONFIGS / "studies" / "tiny.yaml"
 SECONDS = 600
@@ -94,3 +96,27 @@ def test_a_refused_study_changes_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"settings of a part changed after its start. Got: 'rl2f-seed-0'"):
         study(changed, tmp_path)
     assert sorted(tmp_path.rglob("*")) == sorted([*files, changed])
+
+
+def test_a_part_that_fails_with_any_error_does_not_end_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.commands.evaluation import study as command
+
+    errors = iter([RuntimeError("CUDA out of memory"), RunError("It waits."), *[OSError("No space left")] * 4])
+
+    def fail(*_: object) -> StatusEvent:
+        raise next(errors)
+
+    monkeypatch.setattr(command, "execute", fail)
+    with pytest.raises(typer.Exit, match="2"):
+        command.study(TINY, tmp_path)
+    shown = capsys.readouterr().err
+    assert "warm-up-1-seed-0 failed: RuntimeError: CUDA out of memory" in shown
+    assert "rl2f-seed-0 failed: It waits." in shown
+    assert "contentless-seed-1 (6 of 6)\ncontentless-seed-1 failed: OSError: No space left" in shown
+
+    errors = iter([RuntimeError("CUDA out of memory"), KeyboardInterrupt()])
+    with pytest.raises(typer.Exit, match="130"):
+        command.study(TINY, tmp_path)
+    assert "rl2f-seed-0 (2 of 6)" in (shown := capsys.readouterr().err) and "(3 of 6)" not in shown

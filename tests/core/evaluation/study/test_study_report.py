@@ -66,6 +66,17 @@ def test_the_hypotheses_are_tested_over_seeds_and_problems(parts: dict[str, Any]
     assert f"SHA-256 of the file: {planned.sha256}" in text
 
 
+@pytest.mark.parametrize(
+    ("finished", "moment"),
+    [(0, "before a part had finished"), (1, "after 1 finished part"), (6, "after 6 finished parts")],
+)
+def test_a_report_states_how_many_parts_had_finished_before_the_registration(
+    finished: int, moment: str, parts: dict[str, Any], tmp_path: Path
+) -> None:
+    versions = register(study(), tmp_path, finished)
+    assert f" UTC, {moment}; SHA-256" in build_study_report(study(), versions, parts, no_link).sentences()[0]
+
+
 def test_numbers_that_a_finding_distinguishes_are_shown_as_different(parts: dict[str, Any], tmp_path: Path) -> None:
     planned = study()
     report = build_study_report(planned, register(planned, tmp_path, 0), parts, no_link)
