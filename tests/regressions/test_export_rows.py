@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_builders import ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
+from export_builders import CONFIG, ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
 
 from jobs.db.engine import Database
-from jobs.export.datasets.exporter import export
+from jobs.export.datasets.exporter import export, summary
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource, WorkspaceSource
 from jobs.imports.importer import import_file
 from jobs.workspace import Workspace
+from rl2f_core.config.loading import parse_config
+from rl2f_core.dialogue.rollout.build import build_engine
+from rl2f_core.dialogue.rollout.engine import RolloutRequest
+from rl2f_core.errors import DataError
+from rl2f_core.models.backends.fake import FakeBackend
+from rl2f_core.models.tokenizer import ByteTokenizer
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Hint, LeakReport
 
@@ -85,3 +91,73 @@ def test_independent_attempts_of_an_evaluation_remain_separate_conversations(tmp
     rows = exported(source, tmp_path / "out", "messages", "prompt_completion", filter={"include_controls": True})
     assert [len(row["messages"]) for row in rows["messages"]] == [3, 3]
     assert [message["role"] for message in rows["prompt_completion"][0]["prompt"]] == ["system", "user"]
+
+
+# -- the student's prompts under each kind of prompting ----------------------------------------------------------------
+SETTINGS: dict[str, dict[str, Any]] = {
+    "append": {"environment": CONFIG["environment"]},
+    "reprompt": {"environment": CONFIG["environment"]},
+    "enumerate": {"environment": "corridor", "reward": {"preset": "environment"}},
+}
+
+
+def sampled(tmp_path: Path, prompting: str) -> tuple[Path, list[str]]:
+    """A run with one dialogue of three turns, the last one correct, and the prompts that the model got."""
+    rollout = {"max_turns": 4, "max_new_tokens": 64, "max_seq_len": 4096, "prompting": prompting}
+    changes = {"backend": "fake", "teacher": "scripted", "rollout": rollout, **SETTINGS[prompting]}
+    changes |= {"leak_detection": {"detectors": []}}
+    number = iter(range(9))
+
+    def script(text: str, rng: Any) -> str:
+        if prompting == "enumerate":
+            return next(line[-1] for line in text.splitlines() if line[:-1] == "right: ")
+        return (wrong(TASK, 0), wrong(TASK, 1), RIGHT)[next(number)]
+
+    config = parse_config({**CONFIG, **changes})
+    backend = FakeBackend(script=script)
+    engine = build_engine(config, backend)
+    task = TASK
+    if prompting == "enumerate":
+        public = {"public": {"start": 3}, "privileged": {"flag": 6}}
+        task = engine.environment.task("train", 0).model_copy(update=public)
+    (played,) = engine.run([RolloutRequest(task, "d", "g", 0, 3)])
+    stored = played.dialogue.model_copy(update={"policy": "rl@1"})
+    assert [turn.verdict.correct for turn in stored.turns] == [False, False, True]
+    folder = write_run(tmp_path / "run", [DialogueEvent.of("train", "rl", 1, task, stored)], **changes)
+    return folder, list(backend.seen)
+
+
+def rendered(messages: list[dict[str, str]]) -> str:
+    """Messages as the chat template of the fake backend renders a prompt."""
+    return str(ByteTokenizer().apply_chat_template(messages, add_generation_prompt=True))
+
+
+@pytest.mark.usefixtures("corridor")
+@pytest.mark.parametrize("prompting", SETTINGS)
+def test_the_prompt_of_a_row_is_what_the_model_got(tmp_path: Path, prompting: str) -> None:
+    folder, seen = sampled(tmp_path, prompting)
+    rows = exported(FolderSource(folder), tmp_path / "out", "messages", "prompt_completion")
+    (part,) = rows["prompt_completion"]
+    assert rendered(part["prompt"]) == seen[2] and part["unlabeled_hints"] == (2 if prompting == "append" else 1)
+    wholes = [rendered(row["messages"][:-1]) for row in rows["messages"]]
+    assert wholes == (seen[2:] if prompting == "append" else seen)
+    written = part["completion"][0]["content"]
+    assert written == rows["messages"][-1]["messages"][-1]["content"]
+    assert len(written) == 1 if prompting == "enumerate" else written == RIGHT
+
+
+@pytest.mark.usefixtures("corridor")
+@pytest.mark.parametrize("prompting", ["reprompt", "enumerate"])
+def test_dialogues_whose_prompts_cannot_be_rebuilt_are_left_out_and_counted(tmp_path: Path, prompting: str) -> None:
+    folder, _ = sampled(tmp_path, prompting)
+    (tmp_path / "own.txt").write_text("{{ problem }} {{ hint }}")
+    config = (folder / "config.yaml").read_text().replace("type: corridor", "type: missing")
+    (folder / "config.yaml").write_text(config.replace("template: revise", f"template: {tmp_path / 'own.txt'}"))
+    with pytest.raises(DataError, match="1 dialogues have prompts that cannot be rebuilt"):
+        exported(FolderSource(folder), tmp_path / "none", "messages", "prompt_completion")
+    plain = write_run(tmp_path / "plain", [event(TASK, [turn(TASK, 0, RIGHT, None)], name="d")])
+    settings = ExportSettings(formats=("messages",), files=("jsonl",))
+    manifest = export([FolderSource(folder), FolderSource(plain)], settings, tmp_path / "out")
+    assert manifest is not None and manifest["formats"]["messages"]["rows"] == 1
+    assert "1 dialogues have prompts that cannot be rebuilt" in summary(manifest)
+    assert "lack 1 dialogues: their prompts" in (tmp_path / "out" / "README.md").read_text()

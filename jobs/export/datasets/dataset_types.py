@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from jobs.export.datasets.export_records import SYSTEM_ROLES, ExportRecord, labels_json, written
 from jobs.export.datasets.formats import FORMATS, Decisions, Format, dataset_type
 from jobs.export.datasets.label_choice import Decision
+from rl2f_core.dialogue.rollout.enumeration import written_label
 from rl2f_core.types import JsonObject, Message, Turn
 
 TEACHER = (
@@ -108,14 +109,22 @@ def attempt_text(turn: Turn) -> str:
 def problem_text(record: ExportRecord, privileged: bool = False) -> str:
     """Return the problem, with the answer if `privileged`."""
     text = f"Problem:\n{record.problem}"
-    return f"{text}\n\nAnswer, for the teacher alone:\n{record.answer}" if privileged else text
+    return _with_answer(text, record) if privileged else text
 
 
-def _student_prompt(record: ExportRecord, privileged: bool) -> list[Message]:
+def _with_answer(text: str, record: ExportRecord) -> str:
+    return f"{text}\n\nAnswer, for the teacher alone:\n{record.answer}"
+
+
+def _student_prompt(record: ExportRecord, first: Turn, privileged: bool) -> list[Message]:
+    """Return what the student reads before the first attempt of a conversation."""
+    new = record.new_prompts.get(first.index)
+    prompt = list(new or record.prompt)
     if not privileged:
-        return list(record.prompt)
-    system = [message for message in record.prompt if message["role"] in SYSTEM_ROLES]
-    return [*system, Message(role="user", content=problem_text(record, True))]
+        return prompt
+    system = [message for message in prompt if message["role"] in SYSTEM_ROLES]
+    text = problem_text(record, True) if new is None else _with_answer(new[-1]["content"], record)
+    return [*system, Message(role="user", content=text)]
 
 
 def reply(text: str) -> list[Message]:
@@ -266,7 +275,10 @@ FORMATS["preference"] = Format(
         "seed": ("int", "seed of the sampling"),
         "stop_reason": ("string", "why the dialogue ended"),
         "solved_at": ("int", "1-based turn of the correct attempt; 0: none"),
-        "segment": ("int", "0-based position in the dialogue, which has several if its attempts are independent"),
+        "segment": (
+            "int",
+            "0-based position in the dialogue, which has several with independent attempts or new prompts",
+        ),
         "turns": ("list int", "0-based turns; the lists below, except `reward_terms`, have an entry for each"),
         "verdicts": ("list verdict", "the verifier's result for each attempt"),
         "rewards": ("list float", "sum of the reward terms of each turn"),
@@ -295,10 +307,10 @@ def messages(record: ExportRecord, decisions: Decisions, privileged: bool = Fals
     A final hint without a following attempt is in `hints` but not in `messages`.
     """
     event, dialogue = record.event, record.event.dialogue
-    for number, segment in enumerate(record.segments()):
-        conversation = _student_prompt(record, privileged)
+    for number, segment in enumerate(record.conversations()):
+        conversation = _student_prompt(record, segment[0], privileged)
         for turn in segment:
-            conversation.append(Message(role="assistant", content=turn.attempt))
+            conversation.append(Message(role="assistant", content=written_label(turn)))
             if turn is not segment[-1]:
                 conversation += _read_after(turn)
         chosen = [decisions[turn.index] for turn in segment]
@@ -366,28 +378,30 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
     the answer, so it is not a row.
     """
     event = record.event
-    for segment in record.segments():
-        prompt = _student_prompt(record, privileged)
-        unlabeled, determined = 0, False
-        for turn in segment:
-            answer = Message(role="assistant", content=turn.attempt)
+    for conversation in record.conversations():
+        first = conversation[0]
+        prompt = _student_prompt(record, first, privileged)
+        read = [record.turns[first.index - 1]] if first.index and first.index in record.new_prompts else []
+        for turn in conversation:
+            answer = Message(role="assistant", content=written_label(turn))
             if turn.verdict.correct:
                 yield {
                     "prompt": list(prompt),
                     "completion": [answer],
                     **origin(record),
                     "turn": turn.index,
-                    "unlabeled_hints": unlabeled,
-                    "determines_answer": determined,
+                    "unlabeled_hints": sum(
+                        d is not None and d.leaks is None for d in (decisions[t.index] for t in read)
+                    ),
+                    "determines_answer": any(earlier.determines_answer for earlier in read),
                     "phase": event.phase,
                     "stage": event.stage,
                 }
             prompt += [answer, *_read_after(turn)]
             decision = decisions[turn.index]
             if decision is not None and decision.leaks and turn.hint is not None and not turn.hint.is_replaced:
-                break
-            unlabeled += decision is not None and decision.leaks is None
-            determined |= turn.determines_answer
+                return
+            read.append(turn)
 
 
 def _read_after(turn: Turn) -> list[Message]:

@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from rl2f_core.types import Message, Task, Turn
 
 if TYPE_CHECKING:
     from jobs.db.models import LeakLabel
+    from rl2f_core.config.rollout import RolloutConfig
 
 SYSTEM_ROLES = ("system", "developer")
 
@@ -40,6 +42,8 @@ class ExportRecord:
     """The gold answer: privileged."""
     labels: Mapping[int, Sequence[LeakLabel]] = field(default_factory=dict)
     """By turn, sorted by annotator."""
+    new_prompts: Mapping[int, tuple[Message, ...] | None] = field(default_factory=dict)
+    """By turn, the prompt of an attempt that does not continue the conversation; None if it cannot be rebuilt."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -56,6 +60,18 @@ class ExportRecord:
         """Yield the turns of each conversation: one, but the attempts of condition `resample` are independent."""
         independent = self.event.condition == "resample"
         yield from filter(None, ((turn,) for turn in self.turns) if independent else (self.turns,))
+
+    @property
+    def has_all_prompts(self) -> bool:
+        """Whether the prompts of all attempts are known."""
+        return None not in self.new_prompts.values()
+
+    def conversations(self) -> Iterator[tuple[Turn, ...]]:
+        """Yield the turns of each conversation of the student: those of `segments`, divided at new prompts."""
+        for segment in self.segments():
+            starts = [k for k, turn in enumerate(segment) if k == 0 or turn.index in self.new_prompts]
+            for start, end in pairwise((*starts, len(segment))):
+                yield segment[start:end]
 
 
 def written(turn: Turn) -> str | None:
@@ -77,8 +93,8 @@ class TaskRenderer:
     configuration. The system message needs one.
     """
 
-    def __init__(self, environment: Environment | None) -> None:
-        self.environment = environment
+    def __init__(self, environment: Environment | None, rollout: RolloutConfig | None = None) -> None:
+        self.environment, self.rollout = environment, rollout
         self._others: dict[str, Environment | None] = {}
 
     @classmethod
@@ -87,7 +103,7 @@ class TaskRenderer:
         from rl2f_core.dialogue.rollout.build import build_environment
 
         try:
-            return cls(build_environment(config.environment))
+            return cls(build_environment(config.environment), getattr(config, "rollout", None))
         except (AttributeError, RL2FError):
             return cls(None)
 
@@ -110,6 +126,35 @@ class TaskRenderer:
                 return messages, others[0] if len(others) == 1 else problem, answer
         problem, answer = (json.dumps(d, sort_keys=True, ensure_ascii=False) for d in (task.public, task.privileged))
         return (*system, Message(role="user", content=problem)), problem, answer
+
+    def new_prompts(self, record: ExportRecord) -> dict[int, tuple[Message, ...] | None]:
+        """Return the prompts with `prompting: reprompt` or `enumerate`, see `ExportRecord.new_prompts`."""
+        prompts: dict[int, tuple[Message, ...] | None] = {}
+        for segment in record.segments():
+            for k, turn in enumerate(segment):
+                if turn.prompt_template is not None or turn.actions:
+                    prompts[turn.index] = None
+                    with contextlib.suppress(RL2FError, LookupError, TypeError, ValueError, AttributeError):
+                        prompts[turn.index] = self._new_prompt(record.event.task, segment[:k], turn)
+        return prompts
+
+    def _new_prompt(self, task: Task, earlier: Sequence[Turn], turn: Turn) -> tuple[Message, ...] | None:
+        from rl2f_core.dialogue.rollout import enumeration
+        from rl2f_core.dialogue.rollout.prompting import load_reprompt_template, reprompt_text
+
+        environment = self._find_environment(task.environment)
+        if self.environment is None or self.rollout is None or environment is None:
+            return None
+        if turn.actions:
+            state = enumeration.state_text(environment, task, earlier)
+            text = enumeration.action_text(state, turn.actions, turn.reflection)
+        else:
+            template = load_reprompt_template(self.rollout)
+            if template is None or template.version != turn.prompt_template:
+                return None
+            text = reprompt_text(template, environment.prompt(task.public), earlier[-1])
+        system = enumeration.system_message(self.environment, self.rollout)
+        return (*((Message(role="system", content=system),) if system else ()), Message(role="user", content=text))
 
     def _find_environment(self, name: str) -> Environment | None:
         if self.environment is not None and self.environment.owns_environment(name):
@@ -134,7 +179,8 @@ def from_event(
     task = event.task
     key = task_key(task.environment, task.public, task.privileged)
     ordered = {turn: sorted(given, key=attrgetter("annotator")) for turn, given in (labels or {}).items()}
-    return ExportRecord(run, run_name, event, key, *renderer.render(task), ordered)
+    record = ExportRecord(run, run_name, event, key, *renderer.render(task), ordered)
+    return replace(record, new_prompts=renderer.new_prompts(record))
 
 
 def labels_json(labels: Sequence[LeakLabel]) -> str:

@@ -20,6 +20,7 @@ from jobs.export.datasets.card import card
 from jobs.export.datasets.controls import CONTROL_TEACHERS, is_control
 from jobs.export.datasets.dataset_types import FORMATS, Decisions, FormatName
 from jobs.export.datasets.export_records import ExportRecord, written
+from jobs.export.datasets.formats import STUDENT_TYPES
 from jobs.export.datasets.label_choice import LEAK, decide
 from jobs.export.datasets.pairs import PairFinder, scratch_is_full
 from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
@@ -36,6 +37,10 @@ from rl2f_core.types import SPLITS, JsonObject
 SCHEMA_VERSION = 3
 """Version of manifest and columns; increased by every visible change."""
 PAIR_BATCH = 500
+UNKNOWN_PROMPTS = (
+    "dialogues have prompts that cannot be rebuilt, because the environment or the template of the reprompt is missing "
+    "or has changed"
+)
 
 
 @dataclass
@@ -57,10 +62,13 @@ class LabelCounts:
     """Hints without a flagged leak that determine the answer."""
     uncounted: int = 0
     """Hints without a flagged leak whose candidates were not counted."""
+    without_prompts: int = 0
+    """Dialogues that are in no row of `STUDENT_TYPES`, because a prompt is unknown."""
 
     def add(self, record: ExportRecord, decisions: Decisions) -> None:
         """Count a dialogue's hints."""
         self.dialogues += 1
+        self.without_prompts += not record.has_all_prompts
         self.policies[record.event.task.split, record.event.dialogue.policy] += 1
         for turn, decision in zip(record.turns, decisions, strict=True):
             hint = turn.hint
@@ -231,7 +239,7 @@ class _Export:
             ]
             counts.add(record, decisions)
             for format in settings.formats:
-                if build := FORMATS[format].build:
+                if (build := FORMATS[format].build) and (record.has_all_prompts or format not in STUDENT_TYPES):
                     rows[format] += build(record, decisions, settings.privileged)
             if self.finder is not None:
                 self.finder.add(record, decisions)
@@ -262,6 +270,7 @@ class _Export:
             "runs": about,
             "dialogues": counts.dialogues,
             "dialogues_without_an_attempt": counts.empty,
+            "dialogues_without_prompts": counts.without_prompts,
             "labels": counts.as_dict(),
             "origins": counts.by_origin(),
             "own_leaks": counts.own_leaks,
@@ -278,6 +287,8 @@ class _Export:
 
 
 def _why_empty(format: FormatName, counts: LabelCounts) -> str:
+    if format in STUDENT_TYPES and counts.without_prompts == counts.dialogues > 0:
+        return f"{counts.dialogues:,} {UNKNOWN_PROMPTS}."
     if format == "messages":
         return "No dialogue has an attempt."
     if format == "prompt_completion":
@@ -341,6 +352,9 @@ def _no_rows(settings: ExportSettings, counts: LabelCounts) -> DataError:
     formats = list(settings.formats)
     if counts.controls and not counts.dialogues:
         return _only_controls(counts.controls)
+    if set(formats) <= set(STUDENT_TYPES) and counts.without_prompts == counts.dialogues:
+        return DataError(_why_empty("messages", counts), value=formats,
+                         fix="Load the plug-in of the environment, or restore the template.")  # fmt: skip
     if formats == ["prompt_completion"]:
         return DataError(f"No attempt of {counts.dialogues} dialogues before a leak is correct.", value=formats,
                          fix="Take other runs, or drop a part of the filter.")  # fmt: skip
@@ -369,6 +383,8 @@ def summary(manifest: JsonObject) -> str:
     for name, what in EXCLUSIONS.items():
         if excluded := sum(run["excluded"][name] for run in manifest["runs"]):
             text += f" Excluded: {excluded:,} dialogues {what} (--{name.replace('_', '-')})."
+    if (number := manifest["dialogues_without_prompts"]) and {*STUDENT_TYPES} & {*manifest["formats"]}:
+        text += f" Not in {' and '.join(STUDENT_TYPES)}: {number:,} {UNKNOWN_PROMPTS}."
     for run in manifest["runs"]:
         if run["rescoring"]:
             text += f" Leaks of {run['name']}: those of {run['rescoring']} ({', '.join(run['detectors'])})."

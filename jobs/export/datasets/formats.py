@@ -70,6 +70,8 @@ _STRUCTS = {
 }
 
 
+STUDENT_TYPES = ("messages", "prompt_completion")
+"""Types whose prompts are those of the student."""
 FORMATS: dict[str, Format] = {}
 """The dataset types by name."""
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from rl2f_core.config.rollout import RewardConfig
 from rl2f_core.dialogue.rollout.enumeration import (
-    action_prompt,
+    action_text,
     allowed_tokens,
     label_tokens,
     shuffled_actions,
@@ -111,8 +111,8 @@ class DialogueBuilder:
         self.actions = tuple(actions) or shuffled_actions(prompts, task, self.verdicts, seed)
         if self.tokens:
             self._buffers.append(_TokenBuffer())
-        state = state_text(prompts, task, self.turns)
-        self._buffers[-1].append(action_prompt(prompts.renderer, state, self.actions, self.reflection), self.turn - 1)
+        text = action_text(state_text(prompts.environment, task, self.turns), self.actions, self.reflection)
+        self._buffers[-1].append(prompts.renderer.initial_prompt(text), self.turn - 1)
 
     def attempt_text(self, text: str) -> str:
         """Return the text of an attempt: of a label, the answer with its action."""

@@ -24,7 +24,7 @@ from typing import cast
 from rl2f_core.config.rollout import RolloutConfig
 from rl2f_core.dialogue.rollout.prompting import PromptBuilder
 from rl2f_core.dialogue.rollout.request import RolloutRequest, turn_seed
-from rl2f_core.environments.base import Environment
+from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.stateful import OracleEnvironment, StatefulEnvironment
 from rl2f_core.errors import DataError
 from rl2f_core.models.backends.base import allowed_next
@@ -78,29 +78,32 @@ def allowed_tokens(choices: Sequence[Sequence[int]], label: Sequence[int], start
     return {start + i: allowed_next(choices, label[:i]) for i in range(len(label))}
 
 
-def state_text(prompts: PromptBuilder, task: Task, turns: Sequence[Turn]) -> str:
+def state_text(environment: Environment, task: Task, turns: Sequence[Turn]) -> str:
     """Describe the state after `turns`, and the last hint, if any."""
-    environment = cast(StatefulEnvironment[object], prompts.environment)
     hint = turns[-1].hint if turns else None
-    state = environment.describe_state(task, [turn.verdict for turn in turns])
+    state = cast(StatefulEnvironment[object], environment).describe_state(task, [turn.verdict for turn in turns])
     return "\n\n".join(filter(None, (state, hint.text if hint is not None else "")))
 
 
-def action_prompt(
-    renderer: ChatRenderer, state: str, actions: Sequence[ActionChoice], reflection: str | None = None
-) -> tuple[int, ...]:
-    """Return the tokens of the policy's prompt: state, reflection, labeled actions.
+def action_text(state: str, actions: Sequence[ActionChoice], reflection: str | None = None) -> str:
+    """Return the user message of the policy's prompt: state, reflection, labeled actions.
 
     The label follows its action (`north: B`), unlike the published list. A small causal model then learns in few
     steps to answer with the label: attention finds the action and copies the next token.
     """
     listed = "\n".join(f"{choice.action}: {choice.label}" for choice in actions)
-    return renderer.initial_prompt("\n\n".join(filter(None, (state, reflection, f"{listed}\n{QUESTION}"))))
+    return "\n\n".join(filter(None, (state, reflection, f"{listed}\n{QUESTION}")))
+
+
+def written_label(turn: Turn) -> str:
+    """Return what the student wrote: the label of its action, or the attempt if no actions were listed."""
+    labels = {wrap_answer(choice.action): choice.label for choice in turn.actions}
+    return labels.get(turn.attempt, turn.attempt)
 
 
 def reflection_prompt(prompts: PromptBuilder, task: Task, turns: Sequence[Turn]) -> tuple[int, ...]:
     """Return the tokens of the reflector's prompt: the state without the list of actions."""
-    return prompts.renderer.initial_prompt(f"{state_text(prompts, task, turns)}\n\n{REFLECT}")
+    return prompts.renderer.initial_prompt(f"{state_text(prompts.environment, task, turns)}\n\n{REFLECT}")
 
 
 def replaced_reflection(prompts: PromptBuilder, request: RolloutRequest, verdicts: Sequence[Verdict]) -> str | None:

@@ -43,6 +43,12 @@ def load_reprompt_template(config: RolloutConfig) -> prompt_templates.PromptTemp
     return prompt
 
 
+def reprompt_text(template: prompt_templates.PromptTemplate, problem: str, turn: Turn) -> str:
+    """Return the user message of the prompt after a turn, with `prompting: reprompt`."""
+    values = {"problem": problem, "attempt": turn.attempt.strip(), "hint": turn.reply}
+    return template.render(values)[-1]["content"]
+
+
 @dataclass(frozen=True)
 class PromptBuilder:
     """Prompts of one environment's dialogues."""
@@ -70,8 +76,8 @@ class PromptBuilder:
         """
         if self.reprompt is None:
             return self.renderer.hint_suffix(turn.reply, ended=ended)
-        values = {"problem": self.environment.prompt(task.public), "attempt": turn.attempt.strip(), "hint": turn.reply}
-        return self.renderer.initial_prompt(self.reprompt.render(values)[-1]["content"])
+        text = reprompt_text(self.reprompt, self.environment.prompt(task.public), turn)
+        return self.renderer.initial_prompt(text)
 
     def prompt(self, task: Task, turns: Sequence[Turn], get_tokens: Callable[[Turn], Sequence[int]]) -> tuple[int, ...]:
         """Return all prompt tokens of the attempt after `turns`.

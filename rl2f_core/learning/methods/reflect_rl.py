@@ -33,7 +33,7 @@ from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.dialogue.rollout.enumeration import (
-    action_prompt,
+    action_text,
     allowed_tokens,
     label_tokens,
     reflection_prompt,
@@ -123,7 +123,7 @@ class _SampleWriter:
         label = choices[[choice.action for choice in actions].index(best)]
         for kind, text in (("action_with_reflection", reflection), ("action", None)):
             if kind in self.kinds:
-                prompt = action_prompt(renderer, state_text(self.prompts, task, turns), actions, text)
+                prompt = renderer.initial_prompt(action_text(state_text(environment, task, turns), actions, text))
                 allowed = allowed_tokens(choices, label, len(prompt))
                 samples.append(dataclasses.replace(sft_sample(prompt, label, dialogue), allowed_tokens=allowed))
         return samples
