@@ -217,6 +217,11 @@ ACCEPTED = {
     "a relation of products from right to left": ("AB<CD", "CD>AB"),
     "a ratio of multiples": ("1:2:3", "2:4:6"),
     "a ratio of roots": (r"1:\sqrt3:2", r"\sqrt{3}:3:2\sqrt3"),
+    "an article": (r"\text{ellipse}", "an ellipse"),
+    "an article and a hyphen": ("x-axis", "the $x$-axis"),
+    "spaces between the rows of a matrix": (
+        r"\begin{pmatrix}1\\-2\end{pmatrix}", r"\begin{pmatrix} 1 \\ -2 \end{pmatrix}",
+    ),
     "a complex square": ("-3+4i", "(1+2i)^2"),
     "the square of i": ("-1", "i^2"),
     "the reciprocal of i": ("-i", r"\frac1i"),
@@ -250,7 +255,7 @@ KEPT_RIGHT = (
     ("(1,2),(3,4)", "(3,4),(1,2)"), ("x=1,y=2", "(1,2)"), (r"x\in\{1,2\}", "2,1"), ("3:2", r"\frac32"),
     ("1:12", r"\frac{1}{12}"), ("a_i+j", "j+a_i"), ("2i+3j-k", "-k+3j+2i"), ("x+iy", "iy+x"),
     ("1", "1 apple"), ("1", "1 player"), ("1", "1 city"), ("0", "0 apples"), ("0", "0 cm"), ("5", "5 real roots"),
-    ("5", "5 smaller cubes"), ("3.50", "7/2"), (r"\$4.80", "4.8"),
+    ("5", "5 smaller cubes"), ("3.50", "7/2"), (r"\text{parabola}", "a parabola"), (r"\$4.80", "4.8"),
 )  # fmt: skip
 KEPT_WRONG = (
     ("5", "5 thousand"), (r"x=\sqrt{2}", r"x \approx \sqrt{2}"), (r"\sqrt{2}", r"\sqrt{2}\%"),
@@ -260,7 +265,7 @@ KEPT_WRONG = (
     (r"\frac{1}{3}", "0.333"), ("5m", "5"), ("3 feet", "36 inches"),
     (r"\text{even}", "neve"), ("no", "on"), ("(1,2)", "2,1"), ("(1,2)", "[1,2]"), ("i^2+j^2", "j^2-1"), ("a_i", "a_j"),
     ("1+i", "1-i"), ("1+i,1-i", "1+i,1+i"), ("4.80", "4.796"), ("4.8", r"\sqrt{23}"), ("4.00", r"\frac{1203}{301}"),
-    ("5", "5 millions"), ("5", "5 dozens"),
+    ("5", "5 millions"), ("5", "5 dozens"), ("A and C", "and C"),
 )  # fmt: skip
 
 

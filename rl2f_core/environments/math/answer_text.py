@@ -30,8 +30,8 @@ _SIGNS = str.maketrans(
     | {"＋": "+", "∗": "*", "′": "'", "’": "'", "°": r"^\circ ", "º": r"^\circ ", "℃": r"^\circ C", "℉": r"^\circ F"}
 )  # fmt: skip
 _SPACING = re.compile(
-    r"\\(?:[,;:> ]|(?:quad|qquad|thinspace|medspace|thickspace|enspace|left|right|displaystyle|textstyle|big|Big|rm|bf"
-    r"|it)(?![a-zA-Z]))|(?<=.)~"
+    r"(?<!\\)\\ |\\(?:[,;:>]|(?:quad|qquad|thinspace|medspace|thickspace|enspace|left|right|displaystyle|textstyle|big"
+    r"|Big|rm|bf|it)(?![a-zA-Z]))|(?<=.)~"
 )
 _STYLES = "text|mathrm|mbox|operatorname|textbf|textit|textrm|textsf|textnormal|mathbf|mathit|mathsf|boldsymbol|bm"
 _TEXT = re.compile(rf"\\(?:{_STYLES})\s*\{{([^{{}}]*)\}}")

@@ -46,6 +46,7 @@ Primes, dots, transposition, a number base, digits side by side, a value in brac
 """
 _INNERMOST = re.compile(r"[(\[{][^()\[\]{}]*[)\]}]")
 _CLOCK = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
+_ARTICLE = re.compile(r"^(?:an?|the) (?!(?:and|or)\b)(?=[^\W\d_]{3}|[a-z]-)", re.IGNORECASE)
 _UNSPELLED = re.compile(r"[\s.,;]|(?<=[^\W\d_]{4})-(?=[^\W\d_])|(?<=[^\W\d_])-(?=[^\W\d_]{4})")
 _EQUALITY = re.compile(r"=|\\approx(?![a-zA-Z])")
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
@@ -149,8 +150,8 @@ def too_wordy(gold: str, answer: str) -> bool:
 
 
 def _spelled(text: str) -> str:
-    """Return words without case, white space, punctuation, and hyphens next to a word."""
-    return _UNSPELLED.sub("", flat(text).replace("$", "").strip("()")).casefold()
+    """Return words without case, a first article, white space, punctuation, and hyphens next to a word."""
+    return _UNSPELLED.sub("", _ARTICLE.sub("", flat(text).replace("$", "").strip("()"))).casefold()
 
 
 def _tight(text: str) -> str:
