@@ -1,7 +1,7 @@
 """`reasoning_gym:<name>`: a data set of the package reasoning-gym with its scorer.
 
-Two checks protect the scorer from exploits: if the gold answer is a number, the answer must be one, and an answer must
-not contain the gold answer and more.
+Three checks protect the scorer from exploits: if the gold answer is a number, the answer must be one; an answer must
+not contain the gold answer and more; and an answer with the full score must agree with the gold answer in its numbers.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rl2f_core.environments.capabilities import (
 )
 from rl2f_core.environments.math.answer_text import number_text, read_number
 from rl2f_core.environments.math.base import number_candidates
+from rl2f_core.environments.reasoning_gym.agreement import EXPRESSIONS, agrees, says_more
 from rl2f_core.environments.reasoning_gym.dataset import ScoringJob, open_dataset
 from rl2f_core.environments.reasoning_gym.dataset_names import UNUSABLE, Name
 from rl2f_core.errors import DataError, shorten
@@ -38,12 +39,9 @@ UNREAD = "No answer of the right form was found."
 MAX_ANSWER = 8_000
 _BASELINE_TASKS = 60
 _PROBED_ENTRIES = 6
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 _MAX_ERROR_DRAWS = 30
 ONE_NUMBER = frozenset(("basic_arithmetic", "chain_sum", "count_bits", "gcd", "lcm", "leg_counting"))
 """Data sets whose scorer accepts exactly the numbers equal to the answer."""
-EXPRESSIONS = frozenset(("countdown", "puzzle24"))
-"""Data sets whose answers are expressions of the problem's numbers."""
 _EXPRESSION = re.compile(r"[(\d][\d\s+*/×÷()−-]*[\d)]")
 _OPERATORS = str.maketrans("×÷−", "*/-")
 
@@ -179,10 +177,12 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         return ScoringJob(text, None, task.public["problem"], self.gold_answer(task))
 
     def score_parsed(self, task: Task, parsed: str) -> Verdict:
-        """The scorer's score; only the full score is correct."""
+        """The scorer's score; only the full score is correct, and only if the answer agrees with the gold answer."""
         gold = self.gold_answer(task)
         score, error = (1.0, "") if parsed == gold else self.source.scores([self._scoring_job(task, parsed)])[0]
         correct = score > 1 - 1e-9
+        if correct and parsed != gold and not agrees(self.config.name, parsed, gold, task.public["problem"]):
+            correct, score = False, 0.0
         reason = f"no verdict: {error}" if error else f"scores {score:.2f}"
         wrong = f"{shorten(parsed, 80)} is wrong ({reason}): the answer is {shorten(gold, 200)}"
         return Verdict(
@@ -266,11 +266,3 @@ def clean(text: str) -> str | None:
             if kind != "Nd" or not char.isascii():
                 return None
     return candidate
-
-
-def says_more(candidate: str, gold: str) -> bool:
-    """Return whether an answer contains the gold answer and more."""
-    tokens, expected = (_TOKEN.findall(text.casefold()) for text in (candidate, gold))
-    if len(tokens) <= len(expected):
-        return False
-    return any(tokens[i : i + len(expected)] == expected for i in range(len(tokens) - len(expected) + 1))
