@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.errors import DataError
 from rl2f_core.evaluation.study.spec import Study
 from rl2f_core.types import FrozenModel
 
@@ -29,10 +31,18 @@ class Version(FrozenModel):
     text: str
 
 
+_VERSIONS = TypeAdapter(Annotated[list[Version], Field(min_length=1)])
+
+
 def read_versions(folder: Path) -> list[Version]:
-    """Return the versions of the study in a folder, oldest first."""
-    path = folder / FILE
-    return TypeAdapter(list[Version]).validate_json(path.read_bytes()) if path.is_file() else []
+    """Return the versions of the study in a folder, oldest first. Raises `DataError` if they cannot be read."""
+    try:
+        return _VERSIONS.validate_json((folder / FILE).read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise DataError("The registration of the study cannot be read.", value=f"{folder.name}/{FILE}",
+                        fix="Restore it; without it, the next start registers the study again.") from error  # fmt: skip
 
 
 def register(study: Study, folder: Path, finished_parts: int) -> list[Version]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,8 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
 
+from pydantic import TypeAdapter
+
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.stats.intervals import LEVEL, Interval, correct_family, difference_over_seeds, t_interval
+from rl2f_core.errors import DataError
 from rl2f_core.evaluation.across_seeds import (
     Comparison,
     SeedRow,
@@ -48,6 +50,7 @@ from rl2f_core.types import FrozenModel, JsonObject
 TRAINING_METRICS = ("reward", "clean_reward", "clean_hint_solve_rate", "leak_rate", "planted_rate", "planted_recall",
                     "copied_answer_rate", "exported_copy_rate")  # fmt: skip
 """Metrics of training that a report has for each arm: the effect of leaks on it, and on an export of the run."""
+_STAGES = TypeAdapter(dict[str, dict[str, list[object]]])
 Link = Callable[[str, str, str], str]
 """Returns the address of the dialogues of a part, checkpoint and condition, or the empty string."""
 
@@ -160,17 +163,27 @@ def _link(text: str, address: str) -> str:
 
 
 def read_part(folder: Path) -> FinishedPart | None:
-    """Return the results in a run directory, or in a folder of `rl2f results collect`; None without a report."""
+    """Return the results in a run directory, or in a folder of `rl2f results collect`; None without a report.
+
+    Raises `DataError` naming the file that cannot be read.
+    """
     if (report := read_report(folder)) is not None:
         return FinishedPart(folder, report, training_rows(RunDir(folder)))
-    if not (folder / "report.json").is_file():
+    file = folder / "report.json"
+    if not file.is_file():
         return None
-    stages = json.loads((folder / "training.json").read_bytes())
-    training = {
-        name: [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        for name, columns in stages.items()
-    }
-    return FinishedPart(folder, EvaluationReport.model_validate_json((folder / "report.json").read_bytes()), training)
+    try:
+        report = EvaluationReport.model_validate_json(file.read_bytes())
+        file = folder / "training.json"
+        stages = _STAGES.validate_json(file.read_bytes())
+        training = {
+            name: [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            for name, columns in stages.items()
+        }
+    except (OSError, ValueError) as error:
+        fix = "Collect the results again."
+        raise DataError("A file of results cannot be read.", value=f"{folder.name}/{file.name}", fix=fix) from error
+    return FinishedPart(folder, report, training)
 
 
 def file_links(parts: Mapping[str, FinishedPart | None], out: Path) -> Link:

@@ -213,6 +213,11 @@ def _check(study: Study, hypothesis: Hypothesis) -> None:
         if checkpoint not in known:
             raise ConfigError(f"{where} compares a checkpoint that arm {arm} does not evaluate.", value=checkpoint,
                               known=known, fix="Add it to evaluation.checkpoints.")  # fmt: skip
+        methods = {stage.name: registry.get("method", stage.method.type) for stage in config.stages}
+        method = methods.get(checkpoint.rpartition("@")[0])
+        if hypothesis.quantity.startswith(TRAINING) and not (method and method.on_policy):
+            raise ConfigError(f"{where} needs a metric of rollouts, which this checkpoint's stage does not sample.",
+                              value=checkpoint, fix="Name a checkpoint of a stage that samples.")  # fmt: skip
         needed = [hypothesis.condition, *(["contentless"] if hypothesis.quantity == "hint_effect" else [])]
         if missing := [name for name in needed if name not in config.evaluation.conditions]:
             raise ConfigError(f"{where} needs a condition that arm {arm} does not evaluate.", value=missing,

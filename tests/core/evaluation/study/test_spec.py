@@ -78,6 +78,10 @@ def test_parts_whose_first_stages_have_other_settings_share_no_warm_up() -> None
         ({"quantity": "hint_effect", "condition": "contentless"}, "hint_effect under contentless hints is 0"),
         ({"quantity": "retentoin"}, r"unknown quantity. Got: 'retentoin'. Fix: Nearest: \['retention'"),
         ({"quantity": "training/rewrad"}, r"Nearest: \['training/reward'"),
+        (
+            {"quantity": "training/reward", "compare": ["rl2f", "rl2f:warmup@4"]},
+            "which this checkpoint's stage does not sample. Got: 'warmup@4'",
+        ),
         ({"smallest_effect": 0}, "hypotheses.0.smallest_effect: Input should be greater than 0"),
         ({"smalest_effect": 1}, "hypotheses.0.smalest_effect: unknown key"),
         ({"direction": "up"}, "hypotheses.0.direction"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,18 @@ from study_data import evaluated
 
 from rl2f_core.common.paths import CONFIGS
 from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.errors import DataError
 from rl2f_core.evaluation.across_seeds import Comparison
 from rl2f_core.evaluation.figure_files import html_page
 from rl2f_core.evaluation.study.registration import changes, read_versions, register
-from rl2f_core.evaluation.study.report import FinishedPart, build_study_report, curves_chart, file_links, find
+from rl2f_core.evaluation.study.report import (
+    FinishedPart,
+    build_study_report,
+    curves_chart,
+    file_links,
+    find,
+    read_part,
+)
 from rl2f_core.evaluation.study.spec import Hypothesis, Study, parse_study
 
 TINY = yaml.safe_load((CONFIGS / "studies" / "tiny.yaml").read_text("utf-8"))
@@ -198,3 +206,25 @@ def test_changes_of_the_file_are_told_with_the_number_of_finished_parts(tmp_path
     assert f"hypothesis {first['name']!r} changed (smallest_effect 0.1 → 0.05, direction None → different)" in texts[0]
     assert texts[0].endswith("seeds changed.")
     assert texts[1].endswith("after 6 finished parts: only comments or layout changed.")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "read"),
+    [
+        ("evaluation/report.json", "{", read_part),
+        ("report.json", "{", read_part),
+        ("training.json", "[]", read_part),
+        ("training.json", '{"rl2f": {"step": [1, 2], "reward": [1]}}', read_part),
+        ("registration.json", "[", read_versions),
+        ("registration.json", "[]", read_versions),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_folder(
+    name: str, content: str, read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    folder = tmp_path / "rl2f-seed-1"
+    (folder / "evaluation").mkdir(parents=True)
+    (folder / "report.json").write_text(evaluated(1, 8).to_json())
+    (folder / name).write_text(content)
+    with pytest.raises(DataError, match=f"Got: 'rl2f-seed-1/{name}'"):
+        read(folder)
