@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 from export_builders import CONFIG, ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
+from typer.testing import CliRunner
 
+from app.cli import app
 from jobs.db.engine import Database
+from jobs.db.queries import runs
 from jobs.export.datasets.exporter import export, summary
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource, WorkspaceSource
 from jobs.imports.importer import import_file
+from jobs.ingest.ingester import reindex
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import parse_config
 from rl2f_core.dialogue.rollout.build import build_engine
@@ -161,3 +165,78 @@ def test_dialogues_whose_prompts_cannot_be_rebuilt_are_left_out_and_counted(tmp_
     assert manifest is not None and manifest["formats"]["messages"]["rows"] == 1
     assert "1 dialogues have prompts that cannot be rebuilt" in summary(manifest)
     assert "lack 1 dialogues: their prompts" in (tmp_path / "out" / "README.md").read_text()
+
+
+# -- what summaries, errors and cards claim ----------------------------------------------------------------------------
+def test_the_json_lines_load_by_the_recipe_of_the_card_if_the_first_rows_have_only_nulls(tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    unknown, known = (event(TASK, [turn(TASK, 0, RIGHT, None)], name=name) for name in "ab")
+    bits = known.dialogue.turns[0].model_copy(update={"bits_used": 1.5})
+    known = known.model_copy(update={"dialogue": known.dialogue.model_copy(update={"turns": (bits,)})})
+    exported(FolderSource(write_run(tmp_path / "run", [unknown, known])), tmp_path / "out", "messages")
+    first, last = (tmp_path / "out" / "messages.jsonl").read_text().splitlines()
+    (tmp_path / "out" / "messages.jsonl").write_text("\n".join([first] * 14_000 + [last]))
+    rows = load_dataset(str(tmp_path / "out"), "messages", split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(rows) == 14_001 and rows[-1]["bits_used"] == [1.5]
+    assert 'load_dataset("json"' not in (tmp_path / "out" / "README.md").read_text()
+
+
+def pair_events() -> list[DialogueEvent]:
+    """A leaking hint and a clean one after different attempts at a task."""
+    return [event(TASK, [turn(TASK, 0, wrong(TASK, k), text, leaked)], name=text)
+            for k, (text, leaked) in enumerate({"It leaks.": True, "Look.": False}.items())]  # fmt: skip
+
+
+@pytest.mark.parametrize("match", ["history", "attempt"])
+def test_an_error_about_missing_pairs_names_the_required_match_and_the_looser_one(tmp_path: Path, match: str) -> None:
+    source = FolderSource(write_run(tmp_path / "run", pair_events()))
+    with pytest.raises(DataError, match=r"No attempt.* has both a leaking hint.*--match task"):
+        exported(source, tmp_path / "none", "preference", match=match)
+    settings = ExportSettings(formats=("preference", "messages"), files=("jsonl",), match=match)
+    manifest = export([source], settings, tmp_path / "out")
+    assert manifest is not None and manifest["left_out"]["preference"].startswith("No attempt")
+    assert "No task has both" not in summary(manifest) + (tmp_path / "out" / "README.md").read_text()
+    assert len(exported(source, tmp_path / "task", "preference", match="task")["preference"]) == 1
+
+
+def without_answer(db: Database, workspace: Workspace, tmp_path: Path) -> WorkspaceSource:
+    """An imported run with one hint, on a task without an answer."""
+    texts = (QUESTION, ATTEMPT, ("user", "A hint."), ANSWER)
+    messages = [{"role": role, "content": text} for role, text in texts]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": messages}))
+    return WorkspaceSource(db, workspace, import_file(db, workspace, tmp_path / "rows.jsonl"))
+
+
+def test_a_rescoring_does_not_count_hints_without_an_answer_as_checked(
+    db: Database, workspace: Workspace, tmp_path: Path
+) -> None:
+    target = without_answer(db, workspace, tmp_path).run_dir.path
+    folder = tmp_path / "again"
+    done = CliRunner().invoke(app, ["leaks", str(target), "--out", str(folder), "--detector", "exact"])
+    assert done.exit_code == 0 and "1 hints cannot be checked" in " ".join(done.stdout.split())
+    counts = json.loads((folder / "rescore.json").read_text())
+    assert (counts["hints"], counts["unchecked"]) == (0, 1)
+
+
+@pytest.mark.parametrize("labels", ["both", "detector", "human"])
+def test_no_advice_names_the_detectors_if_they_cannot_check_the_hints(
+    db: Database, workspace: Workspace, tmp_path: Path, labels: str
+) -> None:
+    source = without_answer(db, workspace, tmp_path)
+    with pytest.raises(DataError, match="No detector can check 1 of them") as error:
+        exported(source, tmp_path / "none", "unpaired_preference", labels=labels)
+    manifest = export([source], ExportSettings(formats=("messages",), labels=labels), tmp_path / "out")
+    assert manifest is not None
+    assert "rl2f leaks RUN" not in str(error.value) + summary(manifest)
+
+
+@pytest.mark.parametrize(("labels", "is_named"), [("both", True), ("detector", True), ("human", False)])
+def test_the_summary_names_the_detectors_only_if_their_findings_count(
+    db: Database, workspace: Workspace, tmp_path: Path, labels: str, is_named: bool
+) -> None:
+    write_run(workspace.folder("run"), [event(TASK, [turn(TASK, 0, RIGHT, "Look.", None)], name="d")])
+    (number,) = reindex(db, workspace)
+    source = WorkspaceSource(db, workspace, runs.get(db, number))
+    manifest = export([source], ExportSettings(formats=("messages",), labels=labels), tmp_path / "out")
+    assert manifest is not None and ("rl2f leaks RUN" in summary(manifest)) == is_named

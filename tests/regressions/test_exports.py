@@ -459,7 +459,7 @@ def test_an_export_without_findings_names_the_command_that_computes_them(tmp_pat
     task = ENVIRONMENT.task("train", 0)
     JsonlSink(imported.events_path).emit([event(task, [turn(task, 0, wrong(task), "It leaks.", None)], name="d")])
     done = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0 and "1 hints have no label; `rl2f leaks RUN`" in done.stdout
+    assert done.exit_code == 0 and "1 hints have no label. Run detectors on them (`rl2f leaks RUN`)" in done.stdout
     assert "| no detector | 1 |" in (tmp_path / "out" / "README.md").read_text()
     message = refused(lambda: kto_only(tmp_path / "run", tmp_path / "kto"))
     assert "rl2f leaks RUN" in message

@@ -138,6 +138,7 @@ def show(summary: JsonObject, changes: Sequence[JsonObject]) -> None:
                                    f"{_signs(summary['advantage_signs'])}"),
         ("seconds", f"{summary['seconds']:.1f}"),
     ]  # fmt: skip
+    rows += [("hints without an answer", f"{summary['unchecked']:,}, not checked")] if summary.get("unchecked") else []
     rows += [("errors", f"{summary['errors']:,}")] if summary["errors"] else []
     rows += [("invalid lines", f"{summary['bad_lines']:,}")] if summary["bad_lines"] else []
     console.print(table("", "", rows=rows))

@@ -24,15 +24,13 @@ def card(manifest: JsonObject) -> str:
     """Return the card of an export. It contains no text from a model."""
     environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     environment.filters |= {"plain": plain, "commas": "{:,}".format, "by_stage": by_stage}
-    first_format, entry = next(iter(manifest["formats"].items()))
-    jsonl = f"{first_format}.jsonl"
+    first_format = next(iter(manifest["formats"]))
     body = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         manifest,
         types=FORMATS,
         label_sources=SOURCES,
         exclusions=EXCLUSIONS,
         first_format=first_format,
-        jsonl=jsonl if jsonl in entry["files"] and loaded_as(entry["files"]) != jsonl else None,
         conditions={k: v for k, v in manifest["settings"]["filter"].items() if v not in ("", None, False)},
     )
     return f"---\n{_header(manifest)}---\n\n{body}"
@@ -57,6 +55,7 @@ def _header(manifest: JsonObject) -> str:
         "size_categories": [next((size for limit, size in SIZES if most < limit), "n>1M")],
         "task_categories": ["text-generation", "text-classification"],
         "configs": configs,
+        "dataset_info": [{"config_name": name, "features": FORMATS[name].features()} for name in manifest["formats"]],
     }
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
 

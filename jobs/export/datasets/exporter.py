@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,12 @@ from rl2f_core.types import SPLITS, JsonObject
 SCHEMA_VERSION = 3
 """Version of manifest and columns; increased by every visible change."""
 PAIR_BATCH = 500
+WITHOUT_PAIR = {
+    "history": "No attempt, after the same attempts and hints, has",
+    "attempt": "No attempt at the same task has",
+    "task": "No task has",
+}
+"""Least that the hints of a pair share → start of the sentence that there is no pair."""
 UNKNOWN_PROMPTS = (
     "dialogues have prompts that cannot be rebuilt, because the environment or the template of the reprompt is missing "
     "or has changed"
@@ -62,6 +68,8 @@ class LabelCounts:
     """Hints without a flagged leak that determine the answer."""
     uncounted: int = 0
     """Hints without a flagged leak whose candidates were not counted."""
+    without_answer: int = 0
+    """Unlabeled hints that no detector can check, because the task has no answer."""
     without_prompts: int = 0
     """Dialogues that are in no row of `STUDENT_TYPES`, because a prompt is unknown."""
 
@@ -74,10 +82,16 @@ class LabelCounts:
             hint = turn.hint
             if decision is not None and hint is not None:
                 self.labels[decision.source, decision.word] += 1
+                self.without_answer += decision.source == "unlabeled" and not record.answer
                 self.origins[hint.teacher, record.event.setting or "", hint.planted is not None, decision.word] += 1
                 if decision.leaks is False:
                     self.determining += turn.determines_answer
                     self.uncounted += turn.bits_left is None
+
+    @property
+    def unlabeled(self) -> int:
+        """Number of hints that neither a person nor a detector decided."""
+        return self.labels["unlabeled", ""]
 
     @property
     def decided(self) -> int:
@@ -271,6 +285,7 @@ class _Export:
             "dialogues": counts.dialogues,
             "dialogues_without_an_attempt": counts.empty,
             "dialogues_without_prompts": counts.without_prompts,
+            "unlabeled_without_answer": counts.without_answer,
             "labels": counts.as_dict(),
             "origins": counts.by_origin(),
             "own_leaks": counts.own_leaks,
@@ -282,11 +297,13 @@ class _Export:
                 for name, writer in writers.items()
                 if writer.rows
             },
-            "left_out": {name: _why_empty(name, counts) for name, writer in writers.items() if not writer.rows},
+            "left_out": {
+                name: _why_empty(name, counts, self.settings) for name, writer in writers.items() if not writer.rows
+            },
         }
 
 
-def _why_empty(format: FormatName, counts: LabelCounts) -> str:
+def _why_empty(format: FormatName, counts: LabelCounts, settings: ExportSettings) -> str:
     if format in STUDENT_TYPES and counts.without_prompts == counts.dialogues > 0:
         return f"{counts.dialogues:,} {UNKNOWN_PROMPTS}."
     if format == "messages":
@@ -299,7 +316,7 @@ def _why_empty(format: FormatName, counts: LabelCounts) -> str:
         return f"No turn of {counts.dialogues} dialogues is a row of this type."
     leaks = sum(count for (_, word), count in counts.labels.items() if word == LEAK)
     return (
-        "No task has both a leaking hint and a teacher's own hint without a leak "
+        f"{WITHOUT_PAIR[settings.match]} both a leaking hint and a teacher's own hint without a leak "
         f"({leaks} hints leak, {counts.decided - leaks} do not, over {counts.dialogues} dialogues)."
     )
 
@@ -353,27 +370,36 @@ def _no_rows(settings: ExportSettings, counts: LabelCounts) -> DataError:
     if counts.controls and not counts.dialogues:
         return _only_controls(counts.controls)
     if set(formats) <= set(STUDENT_TYPES) and counts.without_prompts == counts.dialogues:
-        return DataError(_why_empty("messages", counts), value=formats,
+        return DataError(_why_empty("messages", counts, settings), value=formats,
                          fix="Load the plug-in of the environment, or restore the template.")  # fmt: skip
     if formats == ["prompt_completion"]:
         return DataError(f"No attempt of {counts.dialogues} dialogues before a leak is correct.", value=formats,
                          fix="Take other runs, or drop a part of the filter.")  # fmt: skip
     if counts.decided:  # only preference pairs were requested
         return DataError(
-            _why_empty("preference", counts),
+            _why_empty("preference", counts, settings),
             value=formats,
-            fix="Take more runs, label more hints, use teacher leaky, or export unpaired_preference instead.",
+            fix=("" if settings.match == "task" else "Allow pairs that share less (`--match task`). ")
+            + "Take more runs, label more hints, use teacher leaky, or export unpaired_preference instead.",
         )
-    fixes = {
-        "human": "Label hints on the page Labels, or use detector findings too (labels: both).",
-        "detector": "Run detectors on them (`rl2f leaks RUN`), or use human labels (labels: human).",
-        "both": "Label hints on the page Labels, or run detectors on them (`rl2f leaks RUN`).",
-    }
     return DataError(
         f"None of the {counts.labels.total()} hints in {counts.dialogues} dialogues has a label.",
         value=formats,
-        fix=fixes[settings.labels] + " The type `messages` needs no labels.",
+        fix=" ".join(_label_fixes(settings.labels, counts.unlabeled, counts.without_answer))
+        + " The type `messages` needs no labels.",
     )
+
+
+def _label_fixes(labels: str, unlabeled: int, without_answer: int) -> Iterator[str]:
+    """Yield how hints without a label get one; no detector checks those on tasks without an answer."""
+    if without_answer:
+        option = " (labels: human)" if labels == "detector" else ""
+        yield f"No detector can check {without_answer:,} of them, whose tasks have no answer: label them{option}."
+    if unlabeled > without_answer and labels == "human":
+        yield "Label hints on the page Labels, or use detector findings too (labels: both)."
+    elif unlabeled > without_answer:
+        by_hand = "use human labels (labels: human)" if labels == "detector" else "label hints on the page Labels"
+        yield f"Run detectors on them (`rl2f leaks RUN`), or {by_hand}."
 
 
 def summary(manifest: JsonObject) -> str:
@@ -389,5 +415,6 @@ def summary(manifest: JsonObject) -> str:
         if run["rescoring"]:
             text += f" Leaks of {run['name']}: those of {run['rescoring']} ({', '.join(run['detectors'])})."
     if unlabeled := manifest["labels"]["without"].get("unlabeled"):
-        text += f" {unlabeled:,} hints have no label; `rl2f leaks RUN` runs detectors on them."
+        fixes = _label_fixes(manifest["settings"]["labels"], unlabeled, manifest["unlabeled_without_answer"])
+        text += " ".join((f" {unlabeled:,} hints have no label.", *fixes))
     return text + "".join(f" No {name}: {why}" for name, why in manifest["left_out"].items())

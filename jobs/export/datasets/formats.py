@@ -42,6 +42,10 @@ class Format:
 
         return pa.schema([(name, _arrow(kind)) for name, (kind, _) in self.columns.items()])
 
+    def features(self) -> list[JsonObject]:
+        """Return the types of its columns for a card: from JSON lines, `datasets` would guess them."""
+        return [{"name": name, **_feature(kind)} for name, (kind, _) in self.columns.items()]
+
 
 def _arrow(kind: str) -> pa.DataType:
     import pyarrow as pa
@@ -52,6 +56,15 @@ def _arrow(kind: str) -> pa.DataType:
     if kind.startswith("list "):
         return pa.list_(_arrow(kind.removeprefix("list ")))
     return pa.struct([(name, plain[of]) for name, of in _STRUCTS[kind].items()])
+
+
+def _feature(kind: str) -> JsonObject:
+    if kind.startswith("list "):
+        inner = _feature(kind.removeprefix("list "))
+        return {"list": inner.get("struct", inner.get("dtype"))}
+    if kind in _STRUCTS:
+        return {"struct": [{"name": name, **_feature(of)} for name, of in _STRUCTS[kind].items()]}
+    return {"dtype": {"int": "int64", "float": "float64"}.get(kind, kind)}
 
 
 _STRUCTS = {

@@ -30,9 +30,9 @@ class Rescoring:
     def apply(self, record: ExportRecord) -> ExportRecord:
         """Return a dialogue with these findings; hints that were not checked keep theirs.
 
-        No detector can check the hints of an imported dialogue without a gold answer.
+        No detector can check the hints on a task without a gold answer.
         """
-        if not record.event.task.privileged:
+        if not record.answer:
             return record
         turns = tuple(self._rescored(record, turn) for turn in record.turns)
         dialogue = record.event.dialogue.model_copy(update={"turns": turns})

@@ -108,6 +108,8 @@ class Scored:
     """Turn → whether the student read a leak after it; not if the run's leak action replaced the message."""
     changed: bool
     """The new reports and penalty change some turn's reward."""
+    unchecked: int
+    """Hints that no detector can check, because the task has no gold answer."""
 
 
 _Result = tuple[list[Scored | None], int]
@@ -147,17 +149,20 @@ class LeakRescorer:
             except ValidationError:
                 parsed.append(None)
                 bad += 1
-        positions, queries = [], []
+        positions, queries, unchecked = [], [], [0] * len(parsed)
         for i, item in enumerate(parsed):
-            for k, query in _queries(item) if item is not None else ():
-                positions.append((i, k))
-                queries.append(query)
+            new = [] if item is None else list(_queries(item))
+            if item is not None and new and not self.environment.gold_answer(item.task):
+                unchecked[i], new = len(new), []
+            positions += [(i, k) for k, _ in new]
+            queries += [query for _, query in new]
         reports: list[dict[int, LeakReport]] = [{} for _ in parsed]
         for (i, k), report in zip(positions, run_cascade(self.detectors, queries), strict=True):
             reports[i][k] = report
-        return [None if p is None else self._scored(p, r) for p, r in zip(parsed, reports, strict=True)], bad
+        rows = zip(parsed, reports, unchecked, strict=True)
+        return [None if line is None else self._scored(line, found, number) for line, found, number in rows], bad
 
-    def _scored(self, line: _Line, reports: dict[int, LeakReport]) -> Scored:
+    def _scored(self, line: _Line, reports: dict[int, LeakReport], unchecked: int) -> Scored:
         turns = line.dialogue.turns
         was = {t.index: t.hint.leak.leaked for t in turns if t.hint is not None and t.hint.leak is not None}
         replaced = {t.index for t in turns if t.hint is not None and t.hint.is_replaced}
@@ -175,7 +180,7 @@ class LeakRescorer:
             line.condition or line.arm or line.outcome,
             line.dialogue.group,
         )
-        return Scored(line.id, key, len(turns), was, reports, leaked, changed)
+        return Scored(line.id, key, len(turns), was, reports, leaked, changed, unchecked)
 
 
 def _is_dialogue(line: bytes) -> bool:
@@ -322,6 +327,7 @@ class Rescore:
         tally.dialogues += 1
         tally.turns += item.turns
         tally.hints += len(item.reports)
+        tally.unchecked += item.unchecked
         for turn, report in item.reports.items():
             was = item.was.get(turn)
             tally.errors += report.error is not None

@@ -78,6 +78,8 @@ class Tally:
     turns: int = 0
     hints: int = 0
     """Rescored hints."""
+    unchecked: int = 0
+    """Hints on tasks without a gold answer, which no detector can check."""
     errors: int = 0
     """Hints with a detector error."""
     flagged: int = 0

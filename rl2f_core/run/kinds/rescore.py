@@ -131,6 +131,8 @@ def sentence(summary: JsonObject) -> str:
         f"of {summary['run_penalty']:g}, the reward changes its sign in {rewards:,} turns and the advantage in "
         f"{advantages:,}."
     )
+    if summary.get("unchecked"):
+        text += f" {summary['unchecked']:,} hints cannot be checked, because their tasks have no answer."
     if summary["errors"]:
         text += f" {summary['errors']:,} hints could not be checked by every detector."
     return text
