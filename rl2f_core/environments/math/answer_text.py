@@ -370,6 +370,7 @@ def number_text(value: Fraction) -> str:
     return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}"
 
 
+@cached(4096)
 def plain_words(text: str) -> list[str]:
     r"""Return the words that stand alone, also those in `\text{…}`: no commands, and no products as in `ab + bc`."""
     return _ALONE.findall(_OPERATOR.sub("+", _TEXT.sub(r" \1 ", text)))
