@@ -39,7 +39,7 @@ class ExportRecord:
     problem: str
     """The problem as the student reads it, as one text."""
     answer: str
-    """The gold answer: privileged."""
+    """The gold answer: privileged; empty without one."""
     labels: Mapping[int, Sequence[LeakLabel]] = field(default_factory=dict)
     """By turn, sorted by annotator."""
     new_prompts: Mapping[int, tuple[Message, ...] | None] = field(default_factory=dict)
@@ -124,7 +124,8 @@ class TaskRenderer:
                 messages = tuple(environment.prompt_messages(task.public))
                 others = [message["content"] for message in messages if message["role"] not in SYSTEM_ROLES]
                 return messages, others[0] if len(others) == 1 else problem, answer
-        problem, answer = (json.dumps(d, sort_keys=True, ensure_ascii=False) for d in (task.public, task.privileged))
+        texts = (json.dumps(d, sort_keys=True, ensure_ascii=False) if d else "" for d in (task.public, task.privileged))
+        problem, answer = texts
         return (*system, Message(role="user", content=problem)), problem, answer
 
     def new_prompts(self, record: ExportRecord) -> dict[int, tuple[Message, ...] | None]:
