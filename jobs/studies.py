@@ -10,13 +10,14 @@ from pathlib import Path
 from jobs.db.models import Run
 from jobs.db.queries import metrics, runs
 from jobs.db.queries.runs import RunFilter
-from jobs.queue.queue import RESUMABLE, STOPPABLE, Queue
+from jobs.queue.queue import RESUMABLE, STOPPABLE, Queue, starts_from
 from jobs.workspace import Workspace
 from rl2f_core.errors import RunError, UnknownNameError
 from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.evaluation.study.registration import FILE, read_versions, register
 from rl2f_core.evaluation.study.report import FinishedPart, StudyReport, build_study_report
 from rl2f_core.evaluation.study.spec import Study, check_unchanged, parse_study
+from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
 TAG = "study:"
@@ -35,8 +36,9 @@ def runs_of(queue: Queue, name: str) -> dict[str, Run]:
 
 
 def launch(queue: Queue, study: Study) -> dict[str, Run]:
-    """Queue the parts that do not exist yet, and resume those that ended without success; return all by name.
+    """Queue the parts that do not exist, and resume those that ended without success; return all by name.
 
+    A warm-up that no arm copies any more is left out. An arm that would copy a deleted one is queued as a new run.
     Nothing is registered or queued if it raises: `ConfigError` if the settings of an existing part have changed, and
     `RunError` while a part is stopping, from which others may start.
     """
@@ -51,10 +53,14 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
         if run := existing.get(part.name):
             check_unchanged(part, run.config)
     register(study, folder_of(queue.workspace, study.name), sum(p.is_arm and p.name in finished for p in parts))
-    for part in parts:
-        run = existing.get(part.name)
+    begun = [name for name, run in existing.items() if RunDir(queue.workspace.folder(run.folder)).has_commit()]
+    for part in study.needed([*finished, *begun]):
+        run, warm_up = existing.get(part.name), existing.get(part.warm_up or "")
+        if run and warm_up and run.status in RESUMABLE and part.name not in begun and not starts_from(run, warm_up):
+            queue.delete(run.id or 0)
+            run = None
         if run is None:
-            config = part.config(existing[part.warm_up].folder if part.warm_up else None)
+            config = part.config(warm_up.folder if warm_up else None)
             existing[part.name] = queue.add(config, origin="cli", tags=[f"{TAG}{study.name}"])
         elif run.status in RESUMABLE:
             existing[part.name] = queue.resume(run.id or 0)

@@ -103,8 +103,20 @@ def find_listed(text: str, root: Path | None) -> tuple[int, Path] | None:
 
 
 def find_number(text: str, root: Path | None) -> int:
-    """Return the number of a run of the workspace that `text` names by its number, name or folder."""
-    found = find_listed(text, root) or find_listed(Path(text).resolve().name, root)
+    """Return the number of a run of the workspace that `text` names by its number, name or folder.
+
+    A deleted run, which can be restored, is named by its number.
+    """
+    from jobs.db.errors import UnknownRunError
+    from jobs.queue.trash import deleted_runs
+    from jobs.workspace import Workspace
+
+    try:
+        found = find_listed(text, root) or find_listed(Path(text).resolve().name, root)
+    except UnknownRunError:
+        if text in (str(item.run) for item in deleted_runs(Workspace(root))):
+            return int(text)
+        raise
     if found is None or (Path(text).is_dir() and not Path(text).samefile(found[1])):
         raise RunError("The workspace has no such run.", value=text, fix="Give the number or the name of a run.")
     return found[0]

@@ -189,6 +189,10 @@ class RunDir:
         except Timeout as error:
             raise RunError("The run is in use by another process.", value=str(self.path)) from error
 
+    def has_commit(self) -> bool:
+        """Return whether training state was committed."""
+        return (self.state / "CURRENT").is_file()
+
     def last_status(self) -> str | None:
         """Return the status in the heartbeat, or None."""
         return self.ranks.broadcast_from_main(lambda: read_json(self.heartbeat_path, self.path).get("status"))

@@ -87,7 +87,7 @@ def removed_if_not_started(run_dir: RunDir) -> Iterator[None]:
     except Exception:
         events = read_events(run_dir.events_path) if run_dir.events_path.is_file() else ()
         is_stored = any(not isinstance(event, StatusEvent | LogEvent) for event in events)
-        if current_group().is_main_process and not is_stored and not (run_dir.state / "CURRENT").exists():
+        if current_group().is_main_process and not is_stored and not run_dir.has_commit():
             files = (run_dir.config_path, run_dir.meta_path, run_dir.events_path, run_dir.heartbeat_path)
             for path in (*files, run_dir.path / "lock"):
                 path.unlink(missing_ok=True)

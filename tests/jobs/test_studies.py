@@ -6,7 +6,7 @@ import pytest
 from jobs_helpers import statuses
 
 from jobs import studies
-from jobs.db.models import Run, Tag
+from jobs.db.models import Run, RunStatus, Tag
 from jobs.db.queries import run_queue as store
 from jobs.db.queries import runs
 from jobs.db.queries.runs import RunFilter
@@ -94,3 +94,52 @@ def test_a_refused_study_changes_neither_the_registration_nor_the_queue(queue: Q
         studies.launch(queue, study)
     assert [version.text for version in read_versions(studies.folder_of(queue.workspace, "tiny"))] == [TEXT]
     assert len(runs.queued(queue.db)) == 6
+
+
+def end(queue: Queue, run: Run, *states: RunStatus, begun: bool = False) -> None:
+    """Set the states of a run; with `begun` it has copied its warm-up."""
+    with queue.db.write() as session:
+        for state in states:
+            transition(store.get_for_update(session, run.id or 0), state)
+    if begun:
+        state_dir = queue.workspace.folder(run.folder) / "state"
+        state_dir.mkdir()
+        (state_dir / "CURRENT").write_text("1")
+
+
+def test_a_deleted_warm_up_is_trained_again_only_for_arms_that_copy_it(queue: Queue) -> None:
+    """Of two arms one has succeeded and one has copied the warm-up; then the second one has to copy it again."""
+    study = parse_study(TEXT.replace("seeds: [0, 1]", "seeds: [0]"))
+    warm, first, second = studies.launch(queue, study).values()
+    for run in (warm, first):
+        end(queue, run, "starting", "running", "succeeded")
+    end(queue, second, "starting", "running", "stopping", "stopped", begun=True)
+    queue.delete(warm.id or 0)
+    assert {name: run.id for name, run in studies.launch(queue, study).items()} == {
+        "rl2f-seed-0": first.id,
+        "contentless-seed-0": second.id,
+    }
+    assert statuses(queue, first.id or 0, second.id or 0) == ["succeeded", "queued"]
+
+    end(queue, second, "stopped")
+    queue.delete(second.id or 0)
+    parts = studies.launch(queue, study)
+    again, anew = parts["warm-up-1-seed-0"], parts["contentless-seed-0"]
+    assert [run.id for run in runs.queued(queue.db)] == [
+        again.id,
+        anew.id,
+    ] and f"start_from: {again.folder}" in anew.config
+
+    queue.restore(warm.id or 0)
+    assert {name: run.id for name, run in studies.launch(queue, study).items()} == {n: r.id for n, r in parts.items()}
+
+
+def test_an_arm_that_waited_for_a_deleted_warm_up_copies_the_new_one(queue: Queue) -> None:
+    study = load_study("tiny")
+    studies.launch(queue, study)
+    studies.stop(queue, "tiny")
+    old = studies.runs_of(queue, "tiny")
+    queue.delete(old["warm-up-1-seed-0"].id or 0)
+    parts = studies.launch(queue, study)
+    assert f"start_from: {parts['warm-up-1-seed-0'].folder}" in parts["rl2f-seed-0"].config
+    assert parts["rl2f-seed-1"].id == old["rl2f-seed-1"].id and len(runs.queued(queue.db)) == 6

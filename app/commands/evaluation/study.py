@@ -67,7 +67,9 @@ def _execute_parts(loaded: Study, folder: Path) -> None:
     finished = [name for name, (run_dir, _) in parts.items() if run_dir.last_status() == "succeeded"]
     register(loaded, folder, sum(parts[name][1].is_arm for name in finished))
     request = InterruptHandler()
-    for name, (run_dir, part) in parts.items():
+    begun = [name for name, (run_dir, _) in parts.items() if run_dir.has_commit()]
+    for part in loaded.needed([*finished, *begun]):
+        name, run_dir = part.name, parts[part.name][0]
         config = part.config(part.warm_up)
         if not run_dir.config_path.is_file():
             RunDir.create(run_dir.path, config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -134,6 +134,12 @@ class Study:
                 name = f"{arm}-seed-{seed}"
                 parts[name] = self._part(name, data, warm_up)
         return [*parts.values()]
+
+    def needed(self, begun: Collection[str]) -> list[Part]:
+        """Return all arms, and the warm-ups that arms still copy; those in `begun` have their first stages."""
+        parts = self.parts()
+        copied = {part.warm_up for part in parts if part.name not in begun}
+        return [part for part in parts if part.is_arm or part.name in copied]
 
     def _part(self, name: str, data: JsonObject, warm_up: str | None = None) -> Part:
         return Part(name, {**data, "name": f"{self.name}-{name}"}, warm_up)

@@ -51,6 +51,13 @@ def test_a_run_is_named_by_number_name_or_folder(call: Any, first: Run, workspac
         assert call("get_run", "--run", name)["run"]["id"] == first.id
 
 
+def test_a_deleted_run_is_restored_by_its_number(call: Any, first: Run, workspace: Workspace, db: Database) -> None:
+    queue, number = Queue(db, workspace), str(first.id)
+    queue.stop(first.id or 0)
+    assert call("delete_runs", "--run", number)["deleted"] == [first.id]
+    assert call("restore_run", "--run", number)["name"] == "first"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import typer
 from run_helpers import assert_same_run, statuses
 
 from rl2f_core.common.paths import CONFIGS
+from rl2f_core.config.run import RunConfig
 from rl2f_core.errors import ConfigError, RunError, UnknownNameError
 from rl2f_core.evaluation.study.spec import load_study
 from rl2f_core.run.directory import RunDir
@@ -120,3 +122,28 @@ def test_a_part_that_fails_with_any_error_does_not_end_the_study(
     with pytest.raises(typer.Exit, match="130"):
         command.study(TINY, tmp_path)
     assert "rl2f-seed-0 (2 of 6)" in (shown := capsys.readouterr().err) and "(3 of 6)" not in shown
+
+
+def test_a_deleted_warm_up_is_not_trained_again_for_finished_arms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.commands.evaluation import study as command
+
+    executed: list[str] = []
+
+    def succeed(config: RunConfig, run_dir: RunDir, *_: object) -> StatusEvent:
+        executed.append(run_dir.path.name)
+        run_dir.heartbeat(status="succeeded")
+        return StatusEvent(id="x", status="succeeded")
+
+    monkeypatch.setattr(command, "execute", succeed)
+    names = [part.name for part in load_study("tiny").parts()]
+    for expected in (names, [], names[3:5]):
+        executed.clear()
+        with pytest.raises(typer.Exit, match="2"):  # there are no results
+            command.study(TINY, tmp_path)
+        assert executed == expected
+        shutil.rmtree(tmp_path / "warm-up-1-seed-0", ignore_errors=True)
+        if expected == []:
+            shutil.rmtree(tmp_path / "warm-up-1-seed-1")
+            shutil.rmtree(tmp_path / "rl2f-seed-1")
