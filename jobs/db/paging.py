@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, String, and_, or_
+from sqlalchemy import ColumnElement, Select, String, TypeDecorator, and_, or_
 from sqlalchemy.orm import Session
 
 from rl2f_core.errors import DataError
@@ -61,7 +61,8 @@ class _Cursor:
 
 def _is_comparable(column: ColumnElement[Any], value: object) -> bool:
     """Whether every database can compare the value with the column."""
-    if isinstance(column.type, String):
+    kind = column.type.impl if isinstance(column.type, TypeDecorator) else column.type  # SQLModel decorates texts
+    if isinstance(kind, String):
         return isinstance(value, str)
     return isinstance(value, int | float) and abs(value) < 2**63  # False for NaN
 

@@ -1,0 +1,72 @@
+"""Pages and searches of lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_args
+
+import pytest
+from export_builders import leaky_events, write_run
+from json_endpoints import JsonEndpoints
+
+from app.common.context import Context
+from app.endpoints.studio import Studio
+from jobs.db.engine import Database
+from jobs.db.queries import dialogues
+from jobs.db.queries.dialogues import DialogueFilter
+from jobs.db.queries.runs import RunSort
+from jobs.ingest.ingester import reindex
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
+
+ORDERS = get_args(DialogueFilter.model_fields["order"].annotation)
+
+
+@pytest.fixture
+def studio(workspace: Workspace, db: Database) -> Studio:
+    for folder in ("1-first", "2-second", "3-third"):
+        write_run(workspace.folder(folder), leaky_events())
+        reindex(db, workspace, [folder])
+    with db._writer.begin() as connection:
+        connection.exec_driver_sql("UPDATE dialogue SET best_hint_value = id % 3")
+        connection.exec_driver_sql("UPDATE run SET group_key = id, name = folder")
+    return Studio(Context(workspace, db, Queue(db, workspace)))
+
+
+def by_pages(read: Callable[..., Any], limit: int) -> list[Any]:
+    """Read a list page by page."""
+    rows, cursor = [], None
+    while True:
+        page = read(cursor=cursor, limit=limit)
+        rows += page.rows
+        if (cursor := page.after) is None:
+            return rows
+
+
+# -- pages -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_dialogues_of_every_order_are_read_page_by_page(studio: Studio, newest_first: bool) -> None:
+    for order in ORDERS:
+        filter = {"run": 1, "order": order}
+        read = partial(studio.dialogues.list_dialogues, filter, newest_first=newest_first)
+        everything = read(limit=100).rows
+        assert len(everything) == 8 and by_pages(read, 3) == list(everything), order
+
+
+def test_dialogues_of_every_order_have_neighbors_beyond_the_first_page(studio: Studio, db: Database) -> None:
+    for order in ORDERS:
+        filter = DialogueFilter(run=1, order=order)
+        events = [row.event_id for row in dialogues.matching(db, filter)]
+        adjacent = partial(JsonEndpoints(studio).dialogues.adjacent_dialogue, 1, events[4], filter=filter)
+        assert [adjacent(target)["event_id"] for target in ("previous", "next")] == [events[3], events[5]], order
+        page = dialogues.page_containing(db, filter, events[4], limit=3)
+        assert page.first == 4 and [row.event_id for row in page.rows] == events[3:6], order
+
+
+def test_runs_and_groups_of_every_order_are_read_page_by_page(studio: Studio) -> None:
+    for list_rows in (studio.runs.list_runs, studio.runs.list_run_groups):
+        for sort in get_args(RunSort):
+            read = partial(list_rows, sort=sort)
+            everything = read().rows
+            assert len(everything) == 3 and by_pages(read, 1) == list(everything), sort
