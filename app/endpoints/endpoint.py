@@ -151,22 +151,25 @@ class Operation:
         }
 
     def given(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """Return the arguments of a call by name, without validation."""
-        given: dict[str, object] = {}
+        """Return the arguments of a call by name. Raises `ArgumentError` if one is given twice."""
+        pairs: list[tuple[str, object]] = []
         names = list(self.arguments.model_fields)
         for number, value in enumerate(args):
             if isinstance(value, BaseModel) and type(value) in self._settings.values():
                 kwargs = {**kwargs, next(n for n, model in self._settings.items() if model is type(value)): value}
                 names = names[len(type(value).model_fields) :]
             else:
-                given[names.pop(0) if names else str(number)] = value
+                pairs.append((names.pop(0) if names else str(number), value))
         for name, value in kwargs.items():
             if name in self._settings:
-                given |= {field: getattr(value, field) for field in cast(BaseModel, value).model_fields_set}
-            elif name not in self.old_names:
-                given[name] = value
-            elif value is not None:
-                given[self.old_names[name]] = value
+                pairs += [(field, getattr(value, field)) for field in cast(BaseModel, value).model_fields_set]
+            elif name not in self.old_names or value is not None:
+                pairs.append((self.old_names.get(name, name), value))
+        given: dict[str, object] = {}
+        for name, value in pairs:
+            if value is not None and given.get(name) is not None:
+                raise ArgumentError(f"{self.name}: argument {name} is given twice.", fix="Give it once.")
+            given[name] = given.get(name) if value is None else value
         return given
 
     def bind(self, given: Mapping[str, object]) -> dict[str, object]:

@@ -24,7 +24,8 @@ from app.endpoints.endpoint import operation_of
 from app.endpoints.studio import Studio
 from jobs.db.engine import Database
 from jobs.db.models import AuditEntry
-from jobs.db.queries import audit_log, tokens
+from jobs.db.queries import audit_log, runs, tokens
+from jobs.db.queries.runs import RunFilter
 from jobs.ingest.ingester import reindex
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
@@ -324,6 +325,30 @@ def test_an_input_error_has_status_4xx_and_a_text(site: Site, path: str, body: o
 
 def test_arguments_with_defaults_may_be_left_out(site: Site) -> None:
     assert site.post("run/list_runs", {"data": []}).json()["data"][0]["total"] == 1
+
+
+TWICE: dict[str, Callable[[Any], object]] = {
+    "old and new name": lambda e: e.run.tag_run(run=1, run_id=2, tags=["x"]),
+    "position and name": lambda e: e.run.tag_run(1, ["x"], run=2),
+    "position and old name": lambda e: e.run.tag_run(1, ["x"], run_id=2),
+    "filter and name": lambda e: e.runs.list_runs(RunFilter(kind="train"), kind="evaluation"),
+}
+
+
+@pytest.mark.parametrize("call", TWICE.values(), ids=TWICE)
+def test_an_argument_that_is_given_twice_is_refused(context: Context, call: Callable[[Any], object]) -> None:
+    with pytest.raises(RL2FError, match="argument (run|kind) is given twice"):
+        call(Studio(context))
+    assert runs.all_tags(context.db) == []
+
+
+def test_mcp_refuses_an_argument_under_its_old_and_its_new_name(site: Site) -> None:
+    async def delete(client: Any) -> Any:
+        return await client.call_tool("delete_runs", {"runs": [77], "run_ids": [1]})
+
+    refused = site.talk(delete, site.token("run"))
+    assert refused.is_error and "argument runs is given twice" in refused.content[0].text
+    assert [row.id for row in runs.page(site.context.db).rows] == [1]
 
 
 # -- the audit log ---------------------------------------------------------------------------------------------------
