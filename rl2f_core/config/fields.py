@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic.config import JsonDict
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticKnownError
+from pydantic_core.core_schema import no_info_before_validator_function
 
 BASIC_FIELD: JsonDict = {"basic": True}
 """Field that a form always shows (`Field(..., json_schema_extra=BASIC_FIELD)`); others are collapsed."""
@@ -39,22 +40,39 @@ MAX_COUNT, MAX_INTEGER = 1_000_000, 2**63 - 1
 """Bounds of whole numbers without an upper bound of their own: of counts, which have a lower one, and of others."""
 
 
-def _bound_integers(schema: Any) -> None:
-    if isinstance(schema, list):
+def _refuse_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticKnownError("float_type")
+    return value
+
+
+def _restrict_numbers(schema: Any) -> None:
+    """Bound whole numbers, and refuse booleans in place of numbers, which pydantic converts to 0 and 1."""
+    if isinstance(schema, list | tuple):
         for item in schema:
-            _bound_integers(item)
+            _restrict_numbers(item)
     elif isinstance(schema, dict):
+        if schema.get("function") == {"type": "no-info", "function": _refuse_boolean}:
+            return  # of a configuration inside
         if schema.get("type") == "int" and not {"le", "lt"} & schema.keys():
             is_count = bool({"ge", "gt"} & schema.keys())
             schema |= {"le": MAX_COUNT} if is_count else {"ge": -MAX_INTEGER, "le": MAX_INTEGER}
+        if schema.get("type") == "union":  # without labels, locations of errors would name the function
+            choices, numbers = schema["choices"], ("int", "float")
+            schema["choices"] = [(c, c["type"]) if isinstance(c, dict) and c["type"] in numbers else c for c in choices]
         for key in schema.keys() - {"metadata", "cls", "config", "default"}:
-            _bound_integers(schema[key])
+            _restrict_numbers(schema[key])
+        if schema.get("type") in ("int", "float"):
+            inner = schema.copy()
+            schema.clear()
+            schema |= no_info_before_validator_function(_refuse_boolean, inner)
 
 
 class BaseConfig(BaseModel):
     """Base of all configurations: frozen, without unknown keys, with field docstrings as descriptions.
 
     Whole numbers are bounded (`MAX_COUNT`, `MAX_INTEGER`), so that no configuration exhausts a server's memory.
+    Booleans are no numbers.
     """
 
     model_config = ConfigDict(
@@ -63,9 +81,9 @@ class BaseConfig(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Add the bounds of whole numbers."""
+        """Restrict the numbers."""
         schema = handler(source)
-        _bound_integers(schema)
+        _restrict_numbers(schema)
         return schema
 
 

@@ -24,6 +24,7 @@ from jobs.db.queries import scheduled_runs
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core import registry
+from rl2f_core.common.paths import DATA
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import load_config, parse_config, parse_yaml
 from rl2f_core.errors import ConfigError
@@ -55,6 +56,31 @@ def test_a_number_of_many_digits_is_refused_with_a_reason(context: Context, numb
         load_config("quickstart", [f"seed={number}"])
     checked = JsonEndpoints(Studio(context)).launch.check_config(yaml=text)
     assert not checked["ok"] and "a number has" in json.dumps(checked)
+
+
+@pytest.mark.parametrize("value", ["yes", "no"])
+@pytest.mark.parametrize(
+    "key", ["seed", "stages.0.steps", "stages.0.learning_rate", "evaluation.temperature", "alerts.leak_rate_above"]
+)
+def test_a_boolean_is_no_number_of_a_configuration(context: Context, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match="Input should be a valid number .got (True|False)") as refused:
+        load_config("quickstart", [f"{key}={value}"])
+    assert key in str(refused.value) and "function-before" not in str(refused.value)
+    launch = JsonEndpoints(Studio(context)).launch
+    (error,) = launch.check_config(preset="quickstart", overrides={key: value == "yes"})["errors"]
+    assert ".".join(map(str, error["path"])) == key and "must be a number, not " in error["message"]
+
+
+def test_numbers_of_a_configuration_may_be_texts_and_booleans_stay_booleans() -> None:
+    config: Any = load_config("quickstart", ["seed='3'", "evaluation.temperature=1", "alerts.failed=no"])
+    assert (config.seed, config.evaluation.temperature, config.alerts.failed) == (3, 1.0, False)
+
+
+def test_every_recorded_configuration_still_loads() -> None:
+    recorded = sorted(DATA.rglob("config.yaml"))
+    assert recorded
+    for file in recorded:
+        assert parse_yaml(file.read_text(encoding="utf-8")), file
 
 
 @pytest.mark.parametrize("seed", [16**4000, -(10**5000), [10**5000]], ids=["large", "negative", "in a list"])
