@@ -337,7 +337,7 @@ TWICE: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("call", TWICE.values(), ids=TWICE)
 def test_an_argument_that_is_given_twice_is_refused(context: Context, call: Callable[[Any], object]) -> None:
-    with pytest.raises(RL2FError, match="argument (run|kind) is given twice"):
+    with pytest.raises(RL2FError, match=r"argument (run|kind) is given twice"):
         call(Studio(context))
     assert runs.all_tags(context.db) == []
 

@@ -63,7 +63,7 @@ def test_a_number_of_many_digits_is_refused_with_a_reason(context: Context, numb
     "key", ["seed", "stages.0.steps", "stages.0.learning_rate", "evaluation.temperature", "alerts.leak_rate_above"]
 )
 def test_a_boolean_is_no_number_of_a_configuration(context: Context, key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match="Input should be a valid number .got (True|False)") as refused:
+    with pytest.raises(ConfigError, match=r"Input should be a valid number .got (True|False)") as refused:
         load_config("quickstart", [f"{key}={value}"])
     assert key in str(refused.value) and "function-before" not in str(refused.value)
     launch = JsonEndpoints(Studio(context)).launch
