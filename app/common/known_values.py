@@ -37,19 +37,22 @@ def check_environment(db: Database, name: str) -> None:
 
 
 def check_run_filter(db: Database, filter: RunFilter) -> None:
-    """Check kind, environment, method and tag of a filter without results."""
+    """Check kind, environment, method, tag and group of a filter without results."""
     check_environment(db, filter.environment)
     facets = runs.facets(db)
     check_known("kind of run", filter.kind, {*registry.names("run_kind"), *facets["kinds"]})
     check_known("method", filter.method, {*registry.names("method"), *facets["methods"]})
     check_known("tag", filter.tag, runs.all_tags(db))
+    if filter.group and not runs.page(db, RunFilter(group=filter.group), limit=1).total:
+        raise UnknownNameError("Unknown group of runs.", value=filter.group, fix="list_run_groups lists the keys.")
 
 
 def check_dialogue_filters(db: Database, filters: Iterable[DialogueFilter]) -> None:
     """Check the names in filters without results; those of forks and of active runs may still come."""
     for filter in filters:
         run = None if filter.run is None else runs.get(db, filter.run)
-        names = {name: getattr(filter, name) for name in ("stage", "level", "environment", "checkpoint", "condition")}
+        fields = ("stage", "level", "environment", "checkpoint", "condition", "group", "task")
+        names = {name: getattr(filter, name) for name in fields}
         if not any(names.values()) or filter.phase == "fork" or (run is not None and run.status in ACTIVE):
             continue
         known = {name: {*values} for name, values in dialogues.facets(db, filter.run).items() if name[:-1] in names}
@@ -58,5 +61,12 @@ def check_dialogue_filters(db: Database, filters: Iterable[DialogueFilter]) -> N
             known["checkpoints"] |= {item.name for item in runs.checkpoints(db, run.id or 0)}
         known["conditions"] |= {*get_args(Condition), *OWN_CONDITIONS}
         check_environment(db, names.pop("environment"))
+        for name in ("group", "task"):
+            value = names.pop(name)
+            every = DialogueFilter(run=filter.run, demonstrations=True, **{name: value})
+            if value and not dialogues.page(db, every, limit=1).rows:
+                raise UnknownNameError(
+                    f"Unknown {name}.", value=value, fix="list_dialogues returns those of dialogues."
+                )
         for name, value in names.items():
             check_known(name, value, known[f"{name}s"])

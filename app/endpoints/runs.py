@@ -155,7 +155,10 @@ class RunListEndpoints(Endpoints):
             columns: Names of settings and metrics that each group contains; see `run_columns`.
         """
         self._check_names(filter.sort_by.removeprefix("-"), *columns, *([] if by == "seed" else [by]))
-        return run_groups.page(self._context.db, filter, by, columns, cursor, limit)
+        page = run_groups.page(self._context.db, filter, by, columns, cursor, limit)
+        if not page.total:
+            check_run_filter(self._context.db, filter)
+        return page
 
     @endpoint("read")
     def run_columns(self, differing: RunIds | None = None) -> RunColumns:

@@ -178,7 +178,10 @@ class _Page:
         if not query.get("group") or not query.get("open"):
             return []
         filter = run_filter(query).model_copy(update={"group": query["open"]})
-        return self.runs.list_runs(filter, limit=MAX_MEMBERS, columns=chosen_columns(query)).rows
+        try:
+            return self.runs.list_runs(filter, limit=MAX_MEMBERS, columns=chosen_columns(query)).rows
+        except UnknownNameError:
+            return []
 
     def draw(self, page: Page[RunRow] | Page[RunGroup], query: Query, chosen: list[int]) -> Updates:
         """Return the table and the pager."""
