@@ -162,16 +162,18 @@ def _for_programs(
 
     operation, names = operation_of(function), [*defaults, *old_names]
 
+    def arguments(args: Sequence[object]) -> dict[str, object]:
+        return {name: _renamed(value, "_path", "path") for name, value in zip(names, args, strict=False)}
+
     def call(request: gr.Request, *args: object) -> object:
         CALLER.set(_caller(request))  # each call has a context of its own
         with _errors_as_messages(operation.name):
-            return _without_false_files(operation.to_json(function(**dict(zip(names, args, strict=False)))))
+            return _without_false_files(operation.to_json(function(**arguments(args))))
 
     def stream(request: gr.Request, *args: object) -> Iterator[object]:
         CALLER.set(_caller(request))
         with _errors_as_messages(operation.name):
-            results = function(**dict(zip(names, args, strict=False)))
-            yield from map(_without_false_files, map(operation.to_json, results))
+            yield from map(_without_false_files, map(operation.to_json, function(**arguments(args))))
 
     made: Any = stream if operation.is_stream else call
     optional = dict.fromkeys([*old_names, *old_names.values()])
@@ -198,12 +200,17 @@ def _without_false_files(value: object) -> object:
 
     See https://github.com/gradio-app/gradio/issues/8367.
     """
+    return _renamed(value, "path", "_path")
+
+
+def _renamed(value: object, old: str, new: str) -> object:
+    """Rename a key except in file references, and beside the new one."""
     if isinstance(value, list | tuple):
-        return [_without_false_files(item) for item in value]
+        return [_renamed(item, old, new) for item in value]
     if not isinstance(value, dict):
         return value
-    renamed = {} if "meta" in value else {"path": "_path"}
-    return {renamed.get(key, key): _without_false_files(item) for key, item in value.items()}
+    key = old if "meta" in value or new in value else new
+    return {key if name == old else name: _renamed(item, old, new) for name, item in value.items()}
 
 
 @contextmanager

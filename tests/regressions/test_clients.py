@@ -335,6 +335,23 @@ def test_arguments_with_defaults_may_be_left_out(site: Site) -> None:
     assert site.post("run/list_runs", {"data": []}).json()["data"][0]["total"] == 1
 
 
+def test_the_data_of_a_form_may_be_sent_back(site: Site, studio: Studio) -> None:
+    preset = studio.launch.get_preset("quickstart")
+    client = site.client(site.token("read"))
+    for call in (
+        lambda name, **given: client.predict(**given, api_name=f"/{name}"),
+        lambda name, **given: site.post(f"run/{name}", {"data": [*given.values()]}).json()["data"][0],
+    ):
+        data = call("form_of_yaml", yaml=preset)["data"]
+        assert "_path" in data["leak_detection"]["detectors"][0]
+        written = call("yaml_of_form", data=data)
+        assert written["errors"] == [] and written == call("yaml_of_form", data=_with_path(data))
+
+
+def _with_path(data: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(data).replace('"_path"', '"path"'))
+
+
 TWICE: dict[str, Callable[[Any], object]] = {
     "old and new name": lambda e: e.run.tag_run(run=1, run_id=2, tags=["x"]),
     "position and name": lambda e: e.run.tag_run(1, ["x"], run=2),
