@@ -172,6 +172,11 @@ class Operation:
             given[name] = given.get(name) if value is None else value
         return given
 
+    def known(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Return the known ones of arguments by name, for the audit log."""
+        named = {self.old_names.get(name, name): value for name, value in given.items() if value is not None}
+        return {name: value for name, value in named.items() if name in self.arguments.model_fields}
+
     def bind(self, given: Mapping[str, object]) -> dict[str, object]:
         """Return valid arguments of the function. Raises `ArgumentError`."""
         try:
@@ -277,8 +282,7 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
                 yield Action()
                 return
             context.require_writable()
-            known = {name: value for name, value in given.items() if name in operation.arguments.model_fields}
-            with recorded(context.db, operation.name, known) as action:
+            with recorded(context.db, operation.name, operation.known(given)) as action:
                 yield action
 
         @wraps(function)

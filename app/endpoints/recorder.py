@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,9 @@ CALLER: ContextVar[str] = ContextVar("caller", default="browser")
 """Who calls endpoints in this context: `browser`, `command line`, or `token NAME`."""
 NAME = re.compile(r"[\w@.:+-]{0,31}")
 """Texts that are recorded, such as names of checkpoints and presets. Tokens and keys of services are longer."""
+WORD = re.compile(r"[^\s'\"`,;()[\]{}…]+")
+KEY = re.compile(r"(?<!\S)#.*|[\w.-]+['\"]?:(?=\s|$)", re.MULTILINE)
+"""A comment or a key of YAML or JSON."""
 IDENTITIES = ("event_id", "annotator", "author")
 """Arguments that say what was labeled and by whom; they are recorded up to `MAX_IDENTITY_CHARS` characters."""
 MAX_IDENTITY_CHARS = 200
@@ -47,7 +51,7 @@ def recorded(db: Database, name: str, given: Mapping[str, object]) -> Iterator[A
         yield action
         entry.detail = _describe_result(action.result)
     except Exception as error:
-        entry.outcome, entry.detail = "failed", _reason(error, entry.arguments)[: audit_log.MAX_CHARS]
+        entry.outcome, entry.detail = "failed", _reason(error, given, entry.arguments)[: audit_log.MAX_CHARS]
         raise
     finally:
         write_entry(db, entry)
@@ -66,7 +70,7 @@ def write_entry(db: Database, entry: AuditEntry) -> None:
 def summarize_call(given: Mapping[str, object]) -> str:
     """Return `name=value` pairs, without None and values that may contain secrets or private text."""
     return ", ".join(
-        f"{name}={value if name in IDENTITIES and _is_identity(value) else _summarize(value)}"
+        f"{name}={_quote(value) if name in IDENTITIES and _is_identity(value) else _summarize(value)}"
         for name, value in given.items()
         if value is not None
     )
@@ -91,6 +95,12 @@ def _is_identity(value: object) -> bool:
     return isinstance(value, str) and len(value) <= MAX_IDENTITY_CHARS and value.isprintable()
 
 
+def _quote(value: object) -> str:
+    """Return a text, in quotation marks if it could be read as several arguments."""
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if re.search('[,="]', text) else text
+
+
 def _describe_result(result: object) -> str:
     """Return the run of a result, or the label that was undone."""
     if isinstance(result, BaseModel):
@@ -99,17 +109,32 @@ def _describe_result(result: object) -> str:
         return ""
     undone = result.get("removed")
     if isinstance(undone, Mapping):
-        return ", ".join(f"{name}={undone[name]}" for name in ("run", "event_id", "turn", "label"))
+        return ", ".join(f"{name}={_quote(undone[name])}" for name in ("run", "event_id", "turn", "label"))
     return f"run {result['run']}" if "run" in result else ""
 
 
-def _reason(error: Exception, arguments: str) -> str:
+def _private_words(value: object, is_setting: bool = False) -> set[str]:
+    """Return the words of texts and of the values of settings; keys are not private, nor comments of YAML."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_unset=True)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return {word for item in value for word in _private_words(item, is_setting=True)}
+    text = value if isinstance(value, str) else ""
+    text = text if is_setting else KEY.sub(" ", text)
+    return {word for match in WORD.findall(text) if len(word := match.strip(".:")) > 3}
+
+
+def _reason(error: Exception, given: Mapping[str, object], arguments: str) -> str:
     """Return the text of a deliberate error without words that may be secret; of other errors only the type."""
     if not isinstance(error, RL2FError):
         return type(error).__name__
 
     def shown(match: re.Match[str]) -> str:
         word = match[0]
-        return word if NAME.fullmatch(word) or word in arguments else f"{len(word)} characters"
+        is_private = not NAME.fullmatch(word) or word.strip(".:") in private
+        return f"{len(word)} characters" if is_private and word not in arguments else word
 
-    return re.sub(r"[^\s'\"`,;()[\]{}…]+", shown, str(error))
+    private = {word for value in given.values() for word in _private_words(value)}
+    return WORD.sub(shown, str(error))

@@ -127,14 +127,14 @@ class McpServer:
         if name not in self._tools:
             return [f"There is no tool {name[:100]!r}."], True
         scope, function = self._tools[name]
-        if refusal := refuse_endpoint(self._db, token, name, scope):
+        operation = operation_of(function)
+        if refusal := refuse_endpoint(self._db, token, name, scope, operation.known(arguments)):
             _, what, fix = refusal
             return [f"{what} {fix}"], True
         CALLER.set(caller_name(token))  # each call has a context of its own
         try:
             if name == READ_RESULT:
                 return self._results.read(token.id or 0, **function(**arguments)), False
-            operation = operation_of(function)
             if "limit" in operation.arguments.model_fields:
                 arguments = {"limit": MAX_ROWS, **arguments}
             result = function(**arguments)

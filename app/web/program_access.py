@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from app.endpoints.recorder import write_entry
+from app.endpoints.recorder import summarize_call, write_entry
 from jobs.db.engine import Database
 from jobs.db.models import ApiToken
 from jobs.db.queries import audit_log, tokens
@@ -50,6 +50,15 @@ class PublishedEndpoint:
     old_names: Mapping[str, str] = field(default_factory=dict)
     """Old names of arguments, which follow the arguments, and their names."""
 
+    def name_arguments(self, given: object) -> JsonObject:
+        """Return arguments by their names, for the audit log; without unknown ones."""
+        names = [*self.arguments, *self.old_names]
+        passed = dict(zip(names, given, strict=False)) if isinstance(given, list) else given
+        if not isinstance(passed, dict):
+            return {}
+        known = [(self.old_names.get(name, name), passed[name]) for name in names if passed.get(name) is not None]
+        return dict(known)
+
     def check_arguments(self, given: object) -> list[object] | JsonObject | Refusal:
         """Return arguments by position, with defaults for those left out, or by name; or why they are refused."""
         names = [*self.arguments, *self.old_names]
@@ -77,12 +86,14 @@ def caller_name(token: ApiToken) -> str:
     return f"token {token.name}"
 
 
-def refuse_endpoint(db: Database, token: ApiToken, name: str, scope: str) -> Refusal | None:
+def refuse_endpoint(
+    db: Database, token: ApiToken, name: str, scope: str, arguments: Mapping[str, object]
+) -> Refusal | None:
     """Return why a token does not permit an endpoint, and record it in the audit log; None if it does."""
     if scope in token.scopes.split():
         return None
     what = f"The endpoint {name} needs the scope {scope}; the token {token.name!r} permits: {token.scopes}."
-    write_entry(db, audit_log.entry(caller_name(token), name, outcome="refused", detail=what))
+    write_entry(db, audit_log.entry(caller_name(token), name, summarize_call(arguments), "refused", what))
     return 403, what, f"Create another token: rl2f token new --scope {scope}"
 
 
@@ -141,7 +152,10 @@ class ProgramAccess:
             if endpoint is None:
                 given = f"function {fields.get('fn_index')!r:.50}" if name is None else f"function {name[:100]!r}"
                 return 403, f"There is no endpoint for {given}.", "Client.view_api() lists the endpoints."
-            if token is not None and (refusal := refuse_endpoint(self._db, token, endpoint.name, endpoint.scope)):
+            named = endpoint.name_arguments(fields if kind == "call/v2" else fields.get("data"))
+            if token is not None and (
+                refusal := refuse_endpoint(self._db, token, endpoint.name, endpoint.scope, named)
+            ):
                 return refusal
             fields |= {"fn_index": endpoint.index} if kind in ("run", "queue/join", "cancel") else {}
             if kind != "cancel":

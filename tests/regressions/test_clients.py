@@ -417,6 +417,45 @@ def test_the_audit_log_has_the_text_of_an_error_without_secrets(
     assert entry["outcome"] == "failed" and text in entry["detail"] and "hooks.example" not in str(entry)
 
 
+SECRET = "sk-abcdef123456"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"overrides": {"teacher": {"type": "llm", "llm": {"type": "openai_api", "api_key_env": SECRET}}}},
+        {"overrides": {"evaluation.seed": SECRET}},
+        {"yaml": f"name: x\nseed: {SECRET}\n"},
+        {"yaml": f"name: x\nmethod: '{SECRET}'\nstages: {{type: {SECRET}}}\n"},
+    ],
+    ids=["nested", "dotted", "yaml", "quoted yaml"],
+)
+def test_the_audit_log_has_no_values_of_settings(empty: Studio, settings: dict[str, Any]) -> None:
+    with pytest.raises(RL2FError, match=SECRET):
+        empty.launch.launch_run(**({} if "yaml" in settings else {"preset": "quickstart"}), **settings)
+    entry = empty.audit.list_actions()[0]
+    assert entry["outcome"] == "failed" and "15 characters" in entry["detail"] and SECRET not in str(entry)
+
+
+def test_no_text_of_an_argument_is_read_as_another_argument(empty: Studio) -> None:
+    for author in ("A, event_id=fake", 'A", event_id=fake', '"' * 199, "A, run=7, event_id=" + '"' * 150):
+        empty.run.add_note(run=1, text="x", author=author)
+        assert empty.audit.list_actions()[0]["url"] == "/run?run=1", author
+
+
+def test_a_refused_call_is_recorded_with_its_arguments(site: Site) -> None:
+    token = site.token("read", name="curious")
+    for path, body in (
+        ("run/stop_run", {"data": [1]}),
+        ("call/v2/stop_run", {"run": 1}),
+        ("call/v2/stop_run", {"run_id": 1, "password": "secret"}),
+    ):
+        assert site.post(path, body, token).status_code == 403
+    assert site.talk(lambda client: client.call_tool("stop_run", {"run_id": 1}), token).is_error
+    entries = [entry for entry in audit_log.recent(site.context.db) if entry.caller == "token curious"]
+    assert [(entry.outcome, entry.arguments) for entry in entries] == [("refused", "run=1")] * 4
+
+
 def test_the_audit_log_is_ordered_by_the_time_of_the_call(empty: Studio) -> None:
     db, now = empty.context.db, time.time()
     for seconds, name in ((-5, "quick"), (-9, "slow"), (-7, "middle")):  # a long call is written when it ends
