@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.commands.completion import complete_run, complete_run_or_number
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.run.directory import RunDir
 
@@ -89,7 +90,7 @@ def find_listed(text: str, root: Path | None) -> tuple[int, Path] | None:
     from jobs.db.queries.runs import find_named, get
     from jobs.export.datasets.resolve_sources import open_workspace
 
-    number = int(text) if text.isascii() and text.isdigit() else None
+    number = whole_number(text, None)
     if number is None and (Path(text).exists() or Path(text).name != text):
         return None
     try:

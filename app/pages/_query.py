@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.types import JsonObject
 
 
@@ -62,7 +63,7 @@ def _parse(text: str, default: object) -> object:
         return text == "1"
     if isinstance(default, list):
         words = [word for word in text.split(",") if word]
-        return [int(word) if word.isdigit() else word for word in words]
+        return [whole_number(word, word) for word in words]
     if isinstance(default, int | float):
         try:
             return type(default)(text)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from rl2f_core.common.stats.intervals import wilson
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.evaluation.plotting import Line, Mark, Number
 
 XKind = Literal["step", "tokens", "time"]
@@ -211,13 +212,13 @@ def names_of(rows: Sequence[MetricRow]) -> list[str]:
 
 def _natural_key(name: str) -> tuple[str, int, str]:
     head, _, tail = name.rpartition("/")
-    return (head, int(tail), "") if tail.isdigit() else (name, -1, "")
+    return (name, -1, "") if (turn := whole_number(tail, None)) is None else (head, turn, "")
 
 
 def turns_of(names: Iterable[str], series: str) -> list[int]:
     """Return the turns t for which `series/t` exists."""
     tails = [name.rpartition("/")[2] for name in names if name.startswith(f"{series}/")]
-    return sorted(int(tail) for tail in tails if tail.isdigit())
+    return sorted(turn for tail in tails if (turn := whole_number(tail, None)) is not None)
 
 
 def newest(rows: Sequence[MetricRow], names: Sequence[str], count: int = 10) -> Mapping[str, float]:

@@ -50,7 +50,7 @@ def _remove_partial(out: Path) -> None:
     """Remove the scratch directories of killed exports to the same target."""
     for scratch in out.parent.glob(f".{out.name}.*.tmp"):
         pid = scratch.name.split(".")[-2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(scratch, ignore_errors=True)
 
 

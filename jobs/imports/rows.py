@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jobs.imports.inspect_logs import HEADER, log_info, read_archive
 from jobs.imports.records import Phase, encodable
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.environments.data_files import InvalidRow, scan_records
 from rl2f_core.errors import DataError
 from rl2f_core.types import JsonObject
@@ -35,7 +36,7 @@ def find_files(path: Path) -> list[Path]:
         raise DataError("The folder contains no file with rollouts.", value=str(path), known=SUFFIXES)
     found.sort(key=lambda file: SUFFIXES.index(suffix(file)), reverse=True)
     files = {file.with_name(stem(file)): file for file in found}.values()
-    return sorted(files, key=lambda file: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", file.as_posix())])
+    return sorted(files, key=lambda file: [whole_number(p, p) for p in re.split(r"(\d+)", file.as_posix())])
 
 
 def suffix(file: Path) -> str:

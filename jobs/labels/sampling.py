@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import DataError
 
 _OWN = "#own"
@@ -38,9 +39,10 @@ class SamplingFrame:
         """Parse the stored form; raises `DataError` if it is invalid."""
         source, _, rest = text.partition("/")
         run, slash, environment = rest.partition("/")
-        if not source or not slash or not (run == "" or run.isdigit()):
+        number = whole_number(run, None)
+        if not source or not slash or (run and number is None):
             raise DataError("Invalid sampling frame.", value=text, known=["run/12/", "run//arithmetic"])
-        return cls(source, int(run) if run else None, environment.removesuffix(_OWN), environment.endswith(_OWN))
+        return cls(source, number, environment.removesuffix(_OWN), environment.endswith(_OWN))
 
     def covers(self, groups: Collection[tuple[int, str]]) -> bool:
         """Whether the frame contains all hints of these pairs of run and environment."""

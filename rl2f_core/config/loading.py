@@ -136,5 +136,8 @@ def dump_yaml(config: BaseModel) -> str:
 
 
 def to_yaml(data: object) -> str:
-    """Format plain data as YAML, with the keys in their order."""
-    return yaml.dump(data, Dumper=DUMPER, sort_keys=False, allow_unicode=True, width=110)
+    """Format plain data as YAML, with the keys in their order. Raises `ConfigError` for a character without UTF-8."""
+    try:
+        return yaml.dump(data, Dumper=DUMPER, sort_keys=False, allow_unicode=True, width=110)
+    except UnicodeEncodeError as error:
+        raise ConfigError("A text contains half of a surrogate pair.", value=ascii(error.object[:60])) from error

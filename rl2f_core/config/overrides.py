@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import ConfigError
 from rl2f_core.types import JsonObject
 
@@ -22,10 +23,11 @@ def _set(node: object, keys: Sequence[str], value: object, path: str) -> object:
         return value
     key, *rest = keys
     if isinstance(node, list):
-        if not key.isdigit() or int(key) >= len(node):
+        index = whole_number(key, len(node))
+        if index >= len(node):
             raise ConfigError("The override has no valid list index.", value=path,
                               known=[str(i) for i in range(len(node))])  # fmt: skip
-        return [_set(item, rest, value, path) if i == int(key) else item for i, item in enumerate(node)]
+        return [_set(item, rest, value, path) if i == index else item for i, item in enumerate(node)]
     if isinstance(node, str):
         node = {"type": node}  # bare component name
     if node is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from rl2f_core.common.file_io import RepeatedKeyError, unique_keys
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import DataError
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet", ".jsonl.gz")
@@ -84,7 +85,7 @@ def column_value(item: object, path: str) -> object:
     for key in path.split("."):
         if isinstance(item, Mapping):
             item = item.get(key)
-        elif isinstance(item, Sequence) and not isinstance(item, str) and key.isdigit() and int(key) < len(item):
+        elif isinstance(item, Sequence) and not isinstance(item, str) and whole_number(key, len(item)) < len(item):
             item = item[int(key)]
         else:
             return None

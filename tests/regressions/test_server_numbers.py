@@ -1,9 +1,9 @@
-"""Numbers and counts in configurations and endpoints, and schedules when the clock is changed."""
+"""Numbers, counts, texts and times in configurations and endpoints; schedules when the clock is changed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,6 +17,10 @@ from pydantic.json_schema import models_json_schema
 from app.common.context import Context
 from app.endpoints.endpoint import operation_of
 from app.endpoints.studio import Studio
+from app.experiment import queue_experiment
+from app.pages import _query
+from app.pages.chat.settings import parse_index
+from app.pages.run.page import run_number
 from jobs import run_kinds
 from jobs.db.engine import Database
 from jobs.db.models import ScheduledRun
@@ -27,7 +31,10 @@ from rl2f_core import registry
 from rl2f_core.common.paths import DATA
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import load_config, parse_config, parse_yaml
+from rl2f_core.config.overrides import set_nested
+from rl2f_core.environments.data_files import column_value
 from rl2f_core.errors import ConfigError
+from rl2f_core.evaluation.counterfactual.config import nearest_checkpoint
 
 
 @pytest.fixture
@@ -135,6 +142,45 @@ def test_every_whole_number_of_every_endpoint_has_an_upper_bound(context: Contex
     functions = {name: function for name, _, function in Studio(context).endpoints()}
     schemas = {name: operation_of(function).input_schema() for name, function in functions.items()}
     assert [path for name, schema in schemas.items() for path in unbounded(schema, name)] == []
+
+
+# -- digits, texts and times that Python cannot convert --------------------------------------------------------------
+@pytest.mark.parametrize("index", ["²", "٣", "9" * 5000], ids=["superscript", "Arabic", "long"])
+def test_only_a_whole_number_is_an_index_or_a_number_of_an_address(context: Context, index: str) -> None:
+    with pytest.raises(ConfigError, match="no valid list index"):
+        load_config("quickstart", [f"stages.{index}.steps=3"])
+    with pytest.raises(ConfigError, match="no valid list index"):
+        set_nested({"stages": [{}]}, f"stages.{index}.steps", 3)
+    assert column_value({"a": [1, 2]}, f"a.{index}") is None
+    assert run_number({"run": index}) is None
+    assert _query._parse(index, []) == [index]
+    assert nearest_checkpoint(["base", "rl@2"], f"rl@{index}") == "rl@2"
+    with pytest.raises(ConfigError, match="not a whole number"):
+        parse_index(index)
+
+
+def test_half_of_a_surrogate_pair_is_refused_with_a_reason(context: Context) -> None:
+    launch, changes = Studio(context).launch, {"preset": "quickstart", "overrides": {"name": "\ud800"}}
+    calls: list[Callable[[], object]] = [
+        lambda: launch.yaml_of_form({"name": "\ud800"}),
+        lambda: launch.yaml_of_form({"\ud800": 1}),
+        lambda: launch.check_config(**changes),
+        lambda: launch.launch_run(**changes),
+        lambda: launch.estimate_run(**changes),
+        lambda: queue_experiment("quickstart", {"name": "\ud800"}, workspace=context.workspace.root),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"surrogate|unicode string"):
+            call()
+
+
+@pytest.mark.parametrize("when", ["9999-12-31T23:59-12:00", "9999-12-31T23:59", "0001-01-01T00:00+12:00"])
+def test_a_time_without_a_date_in_another_zone_is_refused(context: Context, when: str) -> None:
+    launch = Studio(context).launch
+    for zone in ("UTC", NEW_YORK, "Asia/Tokyo"):
+        assert "not a time" in str(launch.preview_schedule("date", when, zone).error)
+        with pytest.raises(ConfigError, match="not a time"):
+            launch.schedule_run("date", when, preset="quickstart", timezone=zone)
 
 
 # -- schedules when the clock is changed -----------------------------------------------------------------------------

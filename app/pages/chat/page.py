@@ -17,6 +17,7 @@ from app.pages._frame import page_frame
 from app.pages.chat import settings as choices
 from app.pages.chat import view
 from app.pages.chat.tab import ChatTab, describe
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import SPLITS, JsonObject
 
@@ -250,8 +251,8 @@ class _Page:
         if "chat" not in query:
             return self._open_draft(tab, query)
         chat, message = query["chat"], query.get("at", "")
-        number = int(chat) if chat.isdigit() and len(chat) < 10 else 2**31 - 1
-        return self._open_chat(tab, number, int(message) if message.isdigit() else None)
+        number = min(whole_number(chat, 2**31 - 1), 2**31 - 1)
+        return self._open_chat(tab, number, whole_number(message, None))
 
     @handler
     def open_new(self, tab: ChatTab) -> Updates:

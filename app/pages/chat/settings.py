@@ -8,6 +8,7 @@ from typing import TypedDict
 import gradio as gr
 
 from jobs.chat.checkpoints import ChatRun
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.types import JsonObject
 
@@ -113,9 +114,10 @@ def draft(
 def parse_index(text: str) -> int | None:
     """Return the number of a task, None for a random one; raise `ConfigError` if it is not a number."""
     text = (text or "").strip()
-    if text and not text.isdigit():
+    number = whole_number(text, None)
+    if text and number is None:
         raise ConfigError("The task number is not a whole number.", value=text, fix="Write one, or leave it empty.")
-    return int(text) if text else None
+    return number
 
 
 def check_message(message: str, limit: int) -> None:

@@ -21,6 +21,7 @@ from jobs.db.dialogue_models import DialogueSummary
 from jobs.db.paging import Page
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.labels.label_queries import LabelAnswer
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -109,7 +110,7 @@ def parse_filter(values: Mapping[str, str]) -> DialogueFilter:
             if value in FLAGS[name]:
                 filter[COLUMNS.get(name, name)] = FLAGS[name][value]
         else:
-            filter[name] = int(value) if name == "run" and value.isdigit() else value
+            filter[name] = whole_number(value, value) if name == "run" else value
     return validated(DialogueFilter, filter)
 
 

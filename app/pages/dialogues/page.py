@@ -35,6 +35,7 @@ from app.pages.dialogues.view import (
 from app.pages.run.tabs import run_tabs
 from jobs.db.errors import NotFoundError
 from jobs.db.models import ACTIVE
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -198,7 +199,7 @@ class _Page:
 
     def _offer(self, values: Mapping[str, str]) -> Updates:
         """Return choices and value of every field, and the heading of the run."""
-        chosen = int(values["run"]) if values["run"].isdigit() else None
+        chosen = whole_number(values["run"], None)
         heading = el("h1.rl-title", "Dialogues")
         try:
             facets = self.endpoints.dialogue_facets(chosen)
@@ -246,9 +247,9 @@ class _Page:
             place = replace(self._filter(values, place, query), is_default=bool(chosen))
             if "dialogue" in query:
                 owner, turn = query.get("of") or query.get("run", ""), query.get("turn", "0")
-                run_id = int(owner) if owner.isdigit() else 0
+                run_id = whole_number(owner, 0)
                 place = browser.load_around(place, run_id, query["dialogue"])
-                turn_index = int(turn) if turn.isdigit() else 0
+                turn_index = whole_number(turn, 0)
                 place = browser.open(place, run_id, query["dialogue"], turn_index, group=query.get("view") == "group")
             else:
                 place = browser.load(place)
@@ -274,15 +275,16 @@ class _Page:
         )
 
     def _default_values(self, run_id: str) -> dict[str, str]:
-        found = self.endpoints.default_dialogue_filter(int(run_id)).model_dump() if run_id.isdigit() else {}
+        number = whole_number(run_id, None)
+        found = {} if number is None else self.endpoints.default_dialogue_filter(number).model_dump()
         texts = {name: "true" if value is True else str(value) for name, value in found.items() if value}
         return {name: text for name, text in texts.items() if name in self.fields.fields}
 
     @once_opened
     def refresh(self, place: PageState, seen: int) -> Updates:
         """Show the list again if a run has changed."""
-        run_id = place.query.get("run", "")
-        now = self.studio.run.run_version(int(run_id)) if run_id.isdigit() else self.studio.runs.runs_version()
+        run_id = whole_number(place.query.get("run", ""), None)
+        now = self.studio.runs.runs_version() if run_id is None else self.studio.run.run_version(run_id)
         if any(rerun.status in ACTIVE for rerun in place.reruns):
             before, place = place, self.browser.read_reruns(place)
             shown: Updates = {self.replay: content(place)} if place.reruns != before.reruns else {}

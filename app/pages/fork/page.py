@@ -19,6 +19,7 @@ from app.pages._query import QueryFields
 from app.pages.fork import result, view
 from jobs.db.models import ACTIVE
 from jobs.db.queries.dialogues import DialogueFilter
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.evaluation.counterfactual.arms import HINTS
 from rl2f_core.types import JsonObject
@@ -333,7 +334,7 @@ def _values(choices: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _int(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
+    return whole_number(text or "", 0)
 
 
 def _opened(query: dict[str, str]) -> list[str]:

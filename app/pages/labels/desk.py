@@ -15,6 +15,7 @@ from app.endpoints.types import validated
 from jobs.db.models import LabelSummary
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.label_queries import LabelAnswer
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -85,7 +86,7 @@ class LabelForm:
     def scope(self, **changes: object) -> ReportScope:
         """Return the scope of the detector report, with changes."""
         values = {
-            "run": int(self.run) if self.run.isdigit() else None,
+            "run": whole_number(self.run, None),
             "environment": self.environment,
             "source": self.source or "run",
             "include_controls": self.include_controls,

@@ -27,6 +27,7 @@ from app.pages.labels.fit import fit_view, start_fit, start_rescoring
 from app.pages.labels.report import report_view
 from app.pages.labels.stage import LABEL_KEYS, error_view, hint_key, queue_view
 from jobs.labels.detector_report import GROUP_BY, GroupBy
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
@@ -311,10 +312,11 @@ def _number(value: float | None, default: float) -> float:
 
 def _place(query: Mapping[str, str]) -> HintRef | None:
     """Return the hint of the address."""
-    run, turn = query.get("of") or query.get("run") or "", query.get("turn", "0")
-    if not query.get("dialogue") or not run.isdigit() or not turn.isdigit():
+    run = whole_number(query.get("of") or query.get("run") or "", None)
+    turn = whole_number(query.get("turn", "0"), None)
+    if not query.get("dialogue") or run is None or turn is None:
         return None
-    return validated(HintRef, {"run": int(run), "event_id": query["dialogue"], "turn": int(turn)})
+    return validated(HintRef, {"run": run, "event_id": query["dialogue"], "turn": turn})
 
 
 def _group_by(query: Mapping[str, str]) -> GroupBy:

@@ -29,6 +29,7 @@ from app.pages.new_run.draft import Draft
 from app.pages.new_run.form import draw_form, draw_yaml
 from app.pages.new_run.own_data import OwnDataCard
 from app.pages.new_run.schedule import ScheduleCard
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.errors import ConfigError, RL2FError
 from rl2f_core.types import JsonObject
@@ -252,7 +253,7 @@ class _Page:
         listed = [(show.clone_label(run), str(run.id)) for run in self.studio.runs.list_runs(limit=CLONES).rows]
         if number and number not in [value for _, value in listed]:
             listed.insert(0, (f"#{number}", number))
-        draft.preflight = int(query["preflight"]) if query.get("preflight", "").isdigit() else None
+        draft.preflight = whole_number(query.get("preflight", ""), None)
         assert draft.checked is not None
         return {
             self.draft: draft,

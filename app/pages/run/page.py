@@ -30,6 +30,7 @@ from jobs.db.dialogue_models import DialogueSummary
 from jobs.db.errors import UnknownRunError
 from jobs.db.models import ACTIVE
 from jobs.db.queries.dialogues import DialogueFilter
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.types import JsonObject
 
 PATH = "run"
@@ -401,8 +402,7 @@ class RunPage:
 
 def run_number(query: Mapping[str, str]) -> int | None:
     """Return the run of the address; None if it is missing or no positive number."""
-    text = query.get("run", "")
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+    return whole_number(query.get("run", ""), None) or None
 
 
 def current_tab(query: Mapping[str, str], kind: str) -> RunTab:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -13,6 +13,7 @@ from sqlmodel import Session, col, select
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Checkpoint, Run, ScheduledRun
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.config.loading import parse_yaml
 from rl2f_core.errors import ConfigError
 
@@ -48,6 +49,8 @@ def trigger_of(schedule: ScheduledRun, timezone: tzinfo | None = None) -> BaseTr
     if schedule.trigger == "date":
         try:
             at = datetime.fromisoformat(schedule.when.strip())
+            if not MINYEAR < at.year < MAXYEAR:  # in another time zone it may be in a year that has no date
+                raise ValueError(schedule.when)
         except ValueError as error:
             raise ConfigError("when: not a time.", value=schedule.when, fix="Write e.g. 2030-01-31T22:30.") from error
         return DateTrigger(at if at.tzinfo else at.replace(tzinfo=timezone))
@@ -87,7 +90,7 @@ def weekdays(field: str) -> str:
 
 
 def _day(text: str) -> int:
-    if text.isdigit() and int(text) <= 7:
+    if whole_number(text, 8) <= 7:
         return int(text) % 7
     if text.lower() in _DAYS:
         return _DAYS.index(text.lower())
@@ -167,7 +170,7 @@ def _check(schedule: ScheduledRun) -> None:
     trigger_of(schedule)
     if schedule.trigger != "nightly":
         parse_yaml(schedule.config)
-    elif schedule.config.strip() and not schedule.config.strip().isdigit():
+    elif schedule.config.strip() and whole_number(schedule.config.strip(), None) is None:
         raise ConfigError("config: must be a run id or empty.", value=schedule.config)
 
 

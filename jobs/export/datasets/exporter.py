@@ -28,6 +28,7 @@ from jobs.export.datasets.sources import Source
 from jobs.export.datasets.writers import FormatWriter
 from jobs.export.publish import new_folder
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import DataError, DiskFullError
 from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import provenance
@@ -111,7 +112,7 @@ class LabelCounts:
 
         def key(item: tuple[str, str]) -> tuple[int, str, int]:
             stage, _, step = item[1].rpartition("@")
-            return SPLITS.index(item[0]), stage, int(step) if step.isdigit() else 0  # type: ignore[arg-type]
+            return SPLITS.index(item[0]), stage, whole_number(step, 0)  # type: ignore[arg-type]
 
         listed = sorted(self.policies, key=key)
         return [{"split": item[0], "policy": item[1], "dialogues": self.policies[item]} for item in listed]

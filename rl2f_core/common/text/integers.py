@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rl2f_core.common.text.tokens import cached, digit_runs, find_index, signed_starts
 
+T = TypeVar("T")
 MAX_DIGITS = 40
 """Longer numbers are not parsed."""
 _MAX_TERMS = 8
@@ -24,6 +25,11 @@ _SPLIT_UP = re.compile(_SIGN + r"(?<!\d)(?P<digits>\d+(?:[ ,_'’\u00a0\u2009\u2
 _OPERATOR = re.compile(r"\s{0,3}(?P<operator>[+\-−–x×*·X/÷^])\s{0,3}(?P<sign>[+\-−]?)")
 _APART = frozenset(" ,_'’\u00a0\u2009\u202f")
 _MAX_EXPONENT, _MAX_BASE = 40, 1000
+
+
+def whole_number(text: str, default: T) -> int | T:
+    """Return a whole number of at most 18 ASCII digits, such as an index or an id; `default` for another text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else default
 
 
 def parse_integer(text: str) -> int | None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rl2f_core.common.text.integers import whole_number
 from rl2f_core.config.components import wrapped_teacher
 from rl2f_core.config.curriculum import level_of
 from rl2f_core.config.fields import BASIC_FIELD, CHECKPOINT_REF, RUN_REF
@@ -111,7 +112,7 @@ def known_checkpoints(source: RunDir) -> dict[str, str | None]:
 def _sort_key(checkpoint: str, stages: Sequence[str]) -> tuple[int, int]:
     """Return a checkpoint's stage index and step; −1 if unknown."""
     stage, _, step = checkpoint.rpartition("@")
-    return stages.index(stage) if stage in stages else -1, int(step) if step.isdigit() else -1
+    return stages.index(stage) if stage in stages else -1, whole_number(step, -1)
 
 
 def nearest_checkpoint(known: Sequence[str], requested: str) -> str:
@@ -124,9 +125,10 @@ def nearest_checkpoint(known: Sequence[str], requested: str) -> str:
         return requested
     stage, _, step = requested.rpartition("@")
     of_stage = {_sort_key(name, [stage])[1]: name for name in known if stage and name.rpartition("@")[0] == stage}
-    if not of_stage or not step.isdigit():
+    number = whole_number(step, None)
+    if not of_stage or number is None:
         return known[-1]
-    before = [n for n in of_stage if n <= int(step)]
+    before = [n for n in of_stage if n <= number]
     return of_stage[max(before) if before else min(of_stage)]
 
 

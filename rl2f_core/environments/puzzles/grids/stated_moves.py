@@ -197,4 +197,4 @@ def _is_not_asserted(before: str, modal: bool) -> bool:
 def _step_number(word: str, length: int, count: int) -> int:
     if word in ("last", "final"):
         return max(0, length - count + 1)
-    return int(word) if word.isdigit() else _ORDINALS.get(word, 0)
+    return int(word) if word.isdecimal() else _ORDINALS.get(word, 0)

@@ -148,7 +148,7 @@ def _place(word: str, length: int) -> int:
         return (length + 1) // 2 if length % 2 else 0
     if word in ("finally", "lastly") or word in _END.split("|"):
         return length
-    return int(word) if word.isdigit() else _NUMBERS.get(word, 0)
+    return int(word) if word.isdecimal() else _NUMBERS.get(word, 0)
 
 
 def _frames(text: str, length: int) -> Iterator[tuple[int, int, str, str]]:
