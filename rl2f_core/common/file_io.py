@@ -27,7 +27,9 @@ def disk_full_error(path: Path) -> DiskFullError:
 
 
 def checked_path(folder: Path, name: str = "") -> Path:
-    """Return a file or folder of a run directory; raise `DataError` if it is or has a link that leaves the directory.
+    """Return a file or folder of a run directory.
+
+    Raises `DataError` if it is or has a link that leaves the directory, or a named pipe, which would block a reader.
 
     Args:
         folder: The run directory, which may be a link.
@@ -47,6 +49,8 @@ def checked_path(folder: Path, name: str = "") -> Path:
                 value=str(file),
                 fix="Replace it by a copy of the file; only the directory as a whole can be a link.",
             )
+        if file.is_fifo():
+            raise DataError("The run directory contains a named pipe.", value=str(file), fix="Remove it.")
     return path
 
 

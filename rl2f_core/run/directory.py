@@ -107,8 +107,11 @@ class RunDir:
         return RunDir.open(self.path.resolve().parent / name if Path(name).name == name else name)
 
     def config(self) -> BaseRun:
-        """Load the resolved configuration, with the models in the conversion that the run recorded."""
-        config = load_config(self.config_path)
+        """Load the resolved configuration, with the models in the conversion that the run recorded.
+
+        Raises `DataError` if a link leaves the run directory.
+        """
+        config = load_config(checked_path(self.path, "config.yaml"))
         if self.conversion == CONVERSION:
             return config
         return parse_config(rename_models(config.model_dump(mode="json"), self.conversion))

@@ -19,6 +19,7 @@ from schema_drift import schema_drift
 from typer.testing import CliRunner
 
 from app.cli import app as cli
+from app.commands.evaluation import report as report_command
 from app.commands.server.serve_model import find_checkpoints
 from app.common.context import Context
 from app.endpoints.studio import Studio
@@ -112,6 +113,7 @@ LINKED: dict[str, tuple[str, str, Callable[[Studio, int], object]]] = {
     "report of a fork": ("fork", "counterfactual/report.json", lambda studio, run: studio.fork.fork_result(run)),
     "exported weights": ("train", WEIGHTS, lambda studio, run: studio.exports.export_model(run, "rl@2")),
     "evaluated weights": ("train", WEIGHTS, lambda studio, run: studio.run.evaluate_checkpoint(run, "rl@2")),
+    "detectors": ("train", "config.yaml", lambda studio, run: studio.detectors.detector_cards(run)),
     "resumed run": ("train", "state/CURRENT", lambda studio, run: studio.run.resume_run(run)),
 }
 
@@ -126,6 +128,25 @@ def test_an_endpoint_refuses_a_link_that_leaves_the_run(
     {"train": lambda _: None, "preflight": make_preflight, "fork": make_fork}[kind](folder)
     replace_by_link(folder, name)
     assert is_refused(lambda: read(JsonEndpoints(Studio(context)), run.id or 0))
+
+
+def test_a_named_pipe_in_a_run_is_refused_instead_of_read(context: Context) -> None:
+    run = add_run(context)
+    folder = context.workspace.folder(run.folder)
+    (folder / "config.yaml").unlink()
+    os.mkfifo(folder / "config.yaml")
+    with pytest.raises(DataError, match="named pipe"):
+        RunDir(folder).checked_path()
+    with pytest.raises(DataError, match="named pipe"):
+        Studio(context).detectors.detector_cards(run.id or 0)
+
+
+def test_no_configuration_behind_a_link_is_read(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "workspace" / "runs" / "run", leaky_events())
+    text = (run / "config.yaml").read_text()
+    replace_by_link(run, "config.yaml").write_text(text)
+    assert is_refused(lambda: RunDir(run).config())
+    assert report_command._config(run) == {}
 
 
 def test_the_chat_offers_no_weights_behind_a_link(context: Context) -> None:

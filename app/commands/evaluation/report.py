@@ -67,8 +67,8 @@ def _config(run: Path) -> JsonObject:
     except RL2FError:  # of another version, or with a plug-in that is not loaded
         pass
     try:
-        data = load_yaml(folder.config_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        data = load_yaml(folder.checked_path("config.yaml").read_text(encoding="utf-8"))
+    except (RL2FError, OSError, ValueError, yaml.YAMLError):
         data = None
     return data if isinstance(data, dict) else {}
 

@@ -11,6 +11,7 @@ from jobs.db.engine import Database
 from jobs.labels import report_queries
 from jobs.labels.detector_report import DetectorReport
 from jobs.labels.hint_counts import RUN
+from rl2f_core.common.file_io import checked_path
 from rl2f_core.common.stats.intervals import Interval, wilson
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RL2FError
@@ -64,7 +65,10 @@ def configured_detectors(db: Database, folder: RunDir, source: str) -> list[Json
         db: The database.
         folder: The run.
         source: `run`, or the id of a rescore run.
+
+    Raises `DataError` if a link leaves the run directory.
     """
+    checked_path(folder.path, "config.yaml")
     try:
         if source != RUN:
             return list(json.loads(report_queries.source(db, source).detectors))

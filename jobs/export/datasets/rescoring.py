@@ -57,10 +57,11 @@ def newest_rescoring(run_dir: RunDir, parents: Iterable[Path]) -> Rescoring | No
     target = run_dir.path.resolve()
     found: list[tuple[float, Rescoring]] = []
     for file in sorted({file for parent in parents for file in parent.resolve().glob("*/rescore.json")}):
-        summary, folder = read_json(file), RunDir(file.parent)
+        summary, folder = read_json(file, file.parent), RunDir(file.parent)
         if Path(str(summary.get("run"))).name != target.name or not folder.events_path.is_file():
             continue
         try:
+            folder.checked_path()
             is_same = folder.resolve_run(folder.config().run).path.resolve() == target  # type: ignore[attr-defined]
         except (RL2FError, AttributeError):  # a damaged folder, or a run that was moved
             continue
