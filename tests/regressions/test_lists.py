@@ -1,4 +1,4 @@
-"""Pages and searches of lists."""
+"""Lists read page by page in every order, and searches of runs by a setting."""
 
 from __future__ import annotations
 
@@ -70,3 +70,16 @@ def test_runs_and_groups_of_every_order_are_read_page_by_page(studio: Studio) ->
             read = partial(list_rows, sort=sort)
             everything = read().rows
             assert len(everything) == 3 and by_pages(read, 1) == list(everything), sort
+
+
+# -- searches --------------------------------------------------------------------------------------------------------
+def test_a_condition_on_the_exact_name_of_a_setting_compares_no_other_setting(studio: Studio) -> None:
+    def found(search: str) -> list[int]:
+        return sorted(row.id for row in studio.runs.list_runs(search=search).rows)
+
+    everything = [1, 2, 3]
+    assert found("seed>=1") == [] and found("seed=0") == everything, "evaluation.seed is 1234"
+    assert found("name=tiny-random") == [] and found("name=leaky") == everything, "model.name"
+    assert found("seed!=1234") == everything
+    assert found("evaluation.seed>=1") == everything
+    assert found("tasks_per_step=2") == everything, "the end of a path"

@@ -174,7 +174,7 @@ def value_of(name: str, column: str) -> ColumnElement[Any]:
 def condition(word: str) -> ColumnElement[bool] | None:
     """Return the condition of a word such as `hint_effect>0.1` or `tag=good`; None if it compares nothing.
 
-    A name is that of a value or the end of a setting's path. Numbers are compared as numbers.
+    A name is that of a value or, if no run has it, the end of a setting's path. Numbers are compared as numbers.
     """
     match = CONDITION.fullmatch(word)
     if match is None:
@@ -185,7 +185,9 @@ def condition(word: str) -> ColumnElement[bool] | None:
         return ~holds if sign == "!=" else holds
     if name in _COLUMNS:
         return _run[name] != text if sign == "!=" else _run[name] == text
-    is_named = or_(_value.name == name, _value.name.endswith(f".{name}", autoescape=True))
+    other = table_of(RunValue).alias()
+    is_exact = select(other.c.name).where(other.c.name == name).exists()
+    is_named = or_(_value.name == name, and_(~is_exact, _value.name.endswith(f".{name}", autoescape=True)))
     rows = and_(_value.run_id == _run.id, is_named)
     if text == "":
         return exists().where(rows) if sign == "!=" else ~exists().where(rows)
