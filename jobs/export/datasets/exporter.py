@@ -35,7 +35,7 @@ from rl2f_core.run.directory import provenance
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import SPLITS, JsonObject
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Version of manifest and columns; increased by every visible change."""
 PAIR_BATCH = 500
 WITHOUT_PAIR = {
