@@ -23,8 +23,8 @@ CALLER: ContextVar[str] = ContextVar("caller", default="browser")
 NAME = re.compile(r"[\w@.:+-]{0,31}")
 """Texts that are recorded, such as names of checkpoints and presets. Tokens and keys of services are longer."""
 WORD = re.compile(r"[^\s'\"`,;()[\]{}…]+")
-KEY = re.compile(r"(?<!\S)#.*|[\w.-]+['\"]?:(?=\s|$)", re.MULTILINE)
-"""A comment or a key of YAML or JSON."""
+KEY = re.compile(r"(?<!\S)#.*|(?<![\w.-])[\w.-]++['\"]?:(?=\s|$)", re.MULTILINE)
+"""A comment or a key of YAML or JSON; found in linear time."""
 IDENTITIES = ("event_id", "annotator", "author")
 """Arguments that say what was labeled and by whom; they are recorded up to `MAX_IDENTITY_CHARS` characters."""
 MAX_IDENTITY_CHARS = 200
