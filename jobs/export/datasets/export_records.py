@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from rl2f_core.types import Message, Task, Turn
 
 if TYPE_CHECKING:
     from jobs.db.models import LeakLabel
+    from rl2f_core.common.prompt_templates import PromptTemplate
     from rl2f_core.config.rollout import RolloutConfig
 
 SYSTEM_ROLES = ("system", "developer")
@@ -139,9 +141,15 @@ class TaskRenderer:
                         prompts[turn.index] = self._new_prompt(record.event.task, segment[:k], turn)
         return prompts
 
+    @functools.cached_property
+    def _reprompt(self) -> PromptTemplate | None:
+        from rl2f_core.dialogue.rollout.prompting import load_reprompt_template
+
+        return load_reprompt_template(self.rollout) if self.rollout is not None else None
+
     def _new_prompt(self, task: Task, earlier: Sequence[Turn], turn: Turn) -> tuple[Message, ...] | None:
         from rl2f_core.dialogue.rollout import enumeration
-        from rl2f_core.dialogue.rollout.prompting import load_reprompt_template, reprompt_text
+        from rl2f_core.dialogue.rollout.prompting import reprompt_text
 
         environment = self._find_environment(task.environment)
         if self.environment is None or self.rollout is None or environment is None:
@@ -150,7 +158,7 @@ class TaskRenderer:
             state = enumeration.state_text(environment, task, earlier)
             text = enumeration.action_text(state, turn.actions, turn.reflection)
         else:
-            template = load_reprompt_template(self.rollout)
+            template = self._reprompt
             if template is None or template.version != turn.prompt_template:
                 return None
             text = reprompt_text(template, environment.prompt(task.public), earlier[-1])
