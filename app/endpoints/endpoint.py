@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from app.common.context import Context
 from app.common.urls import page_url
-from app.endpoints.recorder import Action, recorded
+from app.endpoints.recorder import Action, known_arguments, recorded
 from app.endpoints.types import OldName, QueuedRun
 from jobs.db.models import Run
 from rl2f_core.config.run import BaseRun
@@ -174,8 +174,7 @@ class Operation:
 
     def known(self, given: Mapping[str, object]) -> dict[str, object]:
         """Return the known ones of arguments by name, for the audit log."""
-        named = {self.old_names.get(name, name): value for name, value in given.items() if value is not None}
-        return {name: value for name, value in named.items() if name in self.arguments.model_fields}
+        return known_arguments(given, self.arguments.model_fields, self.old_names)
 
     def bind(self, given: Mapping[str, object]) -> dict[str, object]:
         """Return valid arguments of the function. Raises `ArgumentError`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -65,6 +65,14 @@ def write_entry(db: Database, entry: AuditEntry) -> None:
         audit_log.add(db, entry)
     except StoreError:
         _log.exception("The audit log misses an entry: %s %s", entry.caller, entry.action)
+
+
+def known_arguments(
+    given: Mapping[str, object], names: Collection[str], old_names: Mapping[str, str]
+) -> dict[str, object]:
+    """Return the known ones of the arguments that are given, by their present names."""
+    named = {old_names.get(name, name): value for name, value in given.items() if value is not None}
+    return {name: value for name, value in named.items() if name in names}
 
 
 def summarize_call(given: Mapping[str, object]) -> str:

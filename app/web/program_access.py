@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from app.endpoints.recorder import summarize_call, write_entry
+from app.endpoints.recorder import known_arguments, summarize_call, write_entry
 from jobs.db.engine import Database
 from jobs.db.models import ApiToken
 from jobs.db.queries import audit_log, tokens
@@ -56,8 +56,8 @@ class PublishedEndpoint:
         passed = dict(zip(names, given, strict=False)) if isinstance(given, list) else given
         if not isinstance(passed, dict):
             return {}
-        known = [(self.old_names.get(name, name), passed[name]) for name in names if passed.get(name) is not None]
-        return dict(known)
+        in_order = {name: passed[name] for name in names if name in passed}
+        return known_arguments(in_order, self.arguments, self.old_names)
 
     def check_arguments(self, given: object) -> list[object] | JsonObject | Refusal:
         """Return arguments by position, with defaults for those left out, or by name; or why they are refused."""
