@@ -14,9 +14,9 @@ from jobs.queue.queue import RESUMABLE, STOPPABLE, Queue, starts_from
 from jobs.workspace import Workspace
 from rl2f_core.errors import RunError, UnknownNameError
 from rl2f_core.evaluation.report_file import read_report
-from rl2f_core.evaluation.study.registration import FILE, read_versions, register
+from rl2f_core.evaluation.study.registration import FILE, read_versions, register_unchanged
 from rl2f_core.evaluation.study.report import FinishedPart, StudyReport, build_study_report
-from rl2f_core.evaluation.study.spec import Study, check_unchanged, parse_study
+from rl2f_core.evaluation.study.spec import Study, parse_study
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -48,11 +48,8 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
             f"{stopping[0]} of the study {study.name} is stopping.", fix="Resume the study when it has ended."
         )
     finished = [name for name, run in existing.items() if run.status == "succeeded"]
-    parts = study.parts()
-    for part in parts:
-        if run := existing.get(part.name):
-            check_unchanged(part, run.config)
-    register(study, folder_of(queue.workspace, study.name), sum(p.is_arm and p.name in finished for p in parts))
+    stored = {name: run.config for name, run in existing.items()}
+    register_unchanged(study, folder_of(queue.workspace, study.name), stored, finished)
     begun = [name for name, run in existing.items() if RunDir(queue.workspace.folder(run.folder)).has_commit()]
     for part in study.needed([*finished, *begun]):
         run, warm_up = existing.get(part.name), existing.get(part.warm_up or "")

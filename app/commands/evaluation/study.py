@@ -57,19 +57,17 @@ def study(
 
 def _execute_parts(loaded: Study, folder: Path) -> None:
     """Execute the parts in order; one that fails does not end the study."""
-    from rl2f_core.evaluation.study.registration import register
-    from rl2f_core.evaluation.study.spec import check_unchanged
+    from rl2f_core.evaluation.study.registration import register_unchanged
 
-    parts = {part.name: (RunDir(folder / part.name), part) for part in loaded.parts()}
-    for run_dir, part in parts.values():
-        if run_dir.config_path.is_file():
-            check_unchanged(part, run_dir.config_path.read_text(encoding="utf-8"))
-    finished = [name for name, (run_dir, _) in parts.items() if run_dir.last_status() == "succeeded"]
-    register(loaded, folder, sum(parts[name][1].is_arm for name in finished))
+    parts = {part.name: RunDir(folder / part.name) for part in loaded.parts()}
+    existing = [name for name, run_dir in parts.items() if run_dir.config_path.is_file()]
+    stored = {name: parts[name].config_path.read_text(encoding="utf-8") for name in existing}
+    finished = [name for name, run_dir in parts.items() if run_dir.last_status() == "succeeded"]
+    register_unchanged(loaded, folder, stored, finished)
     request = InterruptHandler()
-    begun = [name for name, (run_dir, _) in parts.items() if run_dir.has_commit()]
+    begun = [name for name, run_dir in parts.items() if run_dir.has_commit()]
     for part in loaded.needed([*finished, *begun]):
-        name, run_dir = part.name, parts[part.name][0]
+        name, run_dir = part.name, parts[part.name]
         config = part.config(part.warm_up)
         if not run_dir.config_path.is_file():
             RunDir.create(run_dir.path, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 from rl2f_core.common.file_io import write_atomically
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.errors import DataError
-from rl2f_core.evaluation.study.spec import Study
+from rl2f_core.evaluation.study.spec import Study, check_unchanged
 from rl2f_core.types import FrozenModel
 
 FILE = "registration.json"
@@ -53,6 +53,26 @@ def register(study: Study, folder: Path, finished_parts: int) -> list[Version]:
         versions.append(new)
         write_atomically(folder / FILE, json.dumps([version.model_dump() for version in versions], indent=1))
     return versions
+
+
+def register_unchanged(
+    study: Study, folder: Path, stored: Mapping[str, str], finished: Collection[str]
+) -> list[Version]:
+    """Register a study if the parts that exist are those of its file; return all versions.
+
+    Args:
+        study: The study.
+        folder: Its folder.
+        stored: YAML of the existing parts, by name.
+        finished: Names of the finished parts.
+
+    Raises `ConfigError`, and stores nothing, if a part has changed.
+    """
+    parts = study.parts()
+    for part in parts:
+        if part.name in stored:
+            check_unchanged(part, stored[part.name])
+    return register(study, folder, sum(part.is_arm and part.name in finished for part in parts))
 
 
 def changes(versions: Sequence[Version]) -> Iterator[str]:
