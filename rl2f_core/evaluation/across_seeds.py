@@ -284,14 +284,10 @@ def arm_weights(arms: int) -> list[float]:
 def alone(report: EvaluationReport, checkpoint: str, name: str = "") -> EvaluationReport:
     """Return the results of one checkpoint alone, by default with its name; another one joins it with other reports."""
     rows, effects = (
-        tuple(
-            item.model_copy(update={"checkpoint": name or checkpoint})
-            for item in items
-            if item.checkpoint == checkpoint
-        )
-        for items in (report.rows, report.effects)
+        tuple(item for item in items if item.checkpoint == checkpoint) for items in (report.rows, report.effects)
     )
-    return report.model_copy(update={"rows": rows, "effects": effects, "differences": ()})
+    found = report.model_copy(update={"rows": rows, "effects": effects, "differences": ()})
+    return _rename(found, {checkpoint: name}) if name else found
 
 
 def sampled_tokens(report: EvaluationReport, checkpoint: str) -> int | None:
