@@ -280,8 +280,9 @@ def _crossed(y: np.ndarray, m: np.ndarray, pseudo: int = 0) -> _Estimate:
     The variance is the sum of the variances over problems and over seeds: s²(problems) / n + s²(seeds) / K, for the
     linearized residuals of each problem, averaged over seeds, and for the K ratios. It is conservative, because both
     terms contain the sampling noise of a cell (Owen 2007, The pigeonhole bootstrap; Cameron, Gelbach and Miller 2011
-    subtract it). The degrees of freedom are Satterthwaite's (1946). `pseudo` rows add none. With one seed, only
-    problems vary.
+    subtract it). The degrees of freedom are Satterthwaite's (1946): their inverse sums squared shares of the variance
+    over those of a term. For two seeds, whose variance has one, shares are not squared: coverage with 256 problems is
+    .93 instead of .91. `pseudo` rows add none. With one seed, only problems vary.
     """
     n, totals = len(m), m.sum(axis=0)
     ratios = y.sum(axis=0) / totals
@@ -291,10 +292,9 @@ def _crossed(y: np.ndarray, m: np.ndarray, pseudo: int = 0) -> _Estimate:
     if len(ratios) == 1:
         return _Estimate(float(ratios[0]), over_problems, freedom)
     over_seeds = float(ratios.var(ddof=1)) / len(ratios)
-    variance = over_problems + over_seeds
-    df = float(freedom)
+    variance, df, power = over_problems + over_seeds, float(freedom), 1 if len(ratios) == 2 else 2
     if variance > 0:
-        df = variance**2 / (over_problems**2 / freedom + over_seeds**2 / (len(ratios) - 1))
+        df = variance**power / (over_problems**power / freedom + over_seeds**power / (len(ratios) - 1))
     return _Estimate(float(ratios.mean()), variance, df)
 
 

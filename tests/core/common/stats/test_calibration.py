@@ -53,7 +53,7 @@ def test_a_cell_with_low_coverage_or_high_type_i_error_fails() -> None:
 def test_the_recorded_studies_have_the_power_that_they_state() -> None:
     data = json.loads((RESULTS / "calibration.json").read_text("utf-8"))
     cells = [StudyCell(**cell) for cell in data["studies"]]
-    assert {(cell.problems, cell.seeds) for cell in cells} == {(n, seeds) for n in PROBLEMS[1:] for seeds in SEEDS[1:]}
+    assert {(cell.problems, cell.seeds) for cell in cells} == {(n, seeds) for n in PROBLEMS[1:] for seeds in SEEDS[2:]}
     assert study_failures(cells) == []
 
 

@@ -177,10 +177,16 @@ def test_three_equal_seeds_do_not_give_an_interval_of_width_zero():
 
 
 def test_the_variances_over_problems_and_seeds_add_up():
-    """Rows 1, −1 and columns 2, −2: s²(rows) / 2 = 2 / 2 = 1, s²(columns) / 2 = 8 / 2 = 4; df = 25 / (1 + 16)."""
-    found = mean_interval([[3.0, -1.0], [1.0, -3.0]], np.ones((2, 2)))
+    """Rows 1, −1, s²(rows) / 2 = 1, and columns 2, 0, −2, s²(columns) / 3 = 4 / 3; df = (7/3)² / (1 + (4/3)² / 2)."""
+    found = mean_interval([[3.0, 1.0, -1.0], [1.0, -1.0, -3.0]], np.ones((2, 3)))
     assert found.value == 0.0
-    assert found.high == pytest.approx(math.sqrt(5) * stdtrit(25 / 17, 0.975))
+    assert found.high == pytest.approx(math.sqrt(7 / 3) * stdtrit(49 / 17, 0.975))
+
+
+def test_two_seeds_have_fewer_degrees_of_freedom():
+    """Rows 1, 0, −1, s² / 3 = 1 / 3, and columns 2, −2, s²(columns) / 2 = 4; df = (13/3) / (1/3 / 2 + 4), not 1.17."""
+    found = mean_interval([[3.0, -1.0], [2.0, -2.0], [1.0, -3.0]], np.ones((3, 2)))
+    assert found.high == pytest.approx(math.sqrt(13 / 3) * stdtrit(26 / 25, 0.975))
 
 
 def test_a_problem_that_one_seed_lacks_counts_for_the_others():
