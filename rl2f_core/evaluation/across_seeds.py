@@ -29,7 +29,7 @@ from rl2f_core.evaluation.formatting import (
     quantity_text,
     verdict_text,
 )
-from rl2f_core.evaluation.problem_values import RATIOS, STORED_METRICS, stack
+from rl2f_core.evaluation.problem_values import PER_DIALOGUE, RATIOS, STORED_METRICS, stack
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.types import ConstantBaseline, FrozenModel
 
@@ -195,7 +195,7 @@ class Comparison(FrozenModel):
     """A quantity of one checkpoint minus that of another one, or minus the mean of several, over seeds."""
 
     values: tuple[float | None, ...]
-    """Difference of each seed; None if missing."""
+    """Difference of each seed, paired over problems if it can be; None if missing."""
     difference: Interval
     """Mean over seeds, with the crossed interval; over seeds only if the reports have no values by problem."""
     is_crossed: bool = False
@@ -236,7 +236,8 @@ def compare_arms(
 ) -> Comparison:
     """Return a metric of the first arm minus the mean of that of the others, over the seeds of all.
 
-    Solve rates and other fractions are paired over problems and crossed with seeds; other metrics are paired by seed.
+    Solve rates and the other metrics of `STORED_METRICS` are paired over problems and crossed with seeds (`contrast`);
+    other metrics are paired by seed.
     The solve rate of a method minus that of its twin under contentless hints, at equal sampled tokens, is its content
     effect.
 
@@ -261,14 +262,16 @@ def compare_arms(
     weights = [weight * sign for weight in arm_weights(len(arms)) for sign in conditions.values()]
     stacked = [_stacked(reports, rate, name) for rate in rates]
     sums, counts = np.array([s for s, _, _ in stacked]), np.array([c for _, c, _ in stacked])
-    values = [_weighted_sum(report, rates, weights, name) for report in reports]
     is_crossed = bool(sums.size and counts.any(axis=(1, 2)).all() and all(complete for _, _, complete in stacked))
     if is_crossed:
-        difference = contrast(sums, counts, weights)
-        detectable = detectable_effect(*paired_rates(sums, counts, weights), tests=tests)
+        is_pooled = not name.startswith(PER_DIALOGUE)
+        difference, by_seed = _contrast_by_seed(sums, counts, weights, is_pooled)
+        values = [interval.value for interval in by_seed]
+        detectable = detectable_effect(*paired_rates(sums, counts, weights, is_pooled), tests=tests)
         if detectable is not None and detectable > sum(weight for weight in weights if weight > 0):
             detectable = math.inf
     else:
+        values = [_weighted_sum(report, rates, weights, name) for report in reports]
         difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
     tokens = tuple(mean_tokens([arm[seed] for seed in seeds], checkpoint) for arm, checkpoint, _ in sides)
     return Comparison(
@@ -445,9 +448,7 @@ def _difference_row(
     stacked = [_stacked(reports, rate, f"cum_acc/{turns}") for rate in rates]
     sums, counts = np.array([s for s, _, _ in stacked]), np.array([c for _, c, _ in stacked])
     if all(complete for _, _, complete in stacked) and sums.size:
-        seeds = range(len(reports))
-        known = [contrast(sums[..., [k]], counts[..., [k]], _SIGNS[len(rates)]) for k in seeds]
-        mean = contrast(sums, counts, _SIGNS[len(rates)])
+        mean, known = _contrast_by_seed(sums, counts, _SIGNS[len(rates)])
     else:
         mean = _mean_only([None if d is None else d.value for d in known])
     if mean.value is not None and len({*rates}) == len(rates):
@@ -457,6 +458,14 @@ def _difference_row(
             values=tuple(None if d is None else d.value for d in known),
             above_zero=sum(d is not None and d.above(0) for d in known),
         )  # fmt: skip
+
+
+def _contrast_by_seed(
+    sums: np.ndarray, counts: np.ndarray, weights: Sequence[float], is_pooled: bool = False
+) -> tuple[Interval, list[Interval]]:
+    """Return `contrast` of all seeds, whose value is the mean of that of the seeds, and of each seed."""
+    by_seed = [contrast(sums[..., [k]], counts[..., [k]], weights, is_pooled) for k in range(sums.shape[2])]
+    return contrast(sums, counts, weights, is_pooled), by_seed
 
 
 def _stacked(reports: Sequence[EvaluationReport], key: _Key, name: str) -> tuple[np.ndarray, np.ndarray, bool]:

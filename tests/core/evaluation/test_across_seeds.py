@@ -9,7 +9,7 @@ import pytest
 from report_data import PLAYED, TURNS, built, made, tasks, with_effect
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from rl2f_core.dialogue.metrics.dialogues import contrast
+from rl2f_core.dialogue.metrics.dialogues import contrast, paired_rates
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.across_seeds import (
     NO_PROBLEM_VALUES,
@@ -230,6 +230,25 @@ def test_of_three_arms_the_mean_of_the_second_and_the_third_is_subtracted() -> N
     solved = np.array([[[float(i < count)] for i in range(20)] for count in (14, 10, 4)])
     assert found.difference == contrast(solved, np.ones_like(solved), (1, -0.5, -0.5))
     assert found.difference.low is not None and -1 <= found.difference.low < 0.35
+
+
+def test_pooled_rates_are_linearized_by_problem() -> None:
+    """Rates 2/4 and 1/2 with 4/3 and 2/3 observations per problem.
+
+    First: .5 + (1 − .5) · .75 = .875, .5 + (0 − 1) · .75 = −.25, .875. Second: .5 − .5 · 1.5 = −.25, 1.25, and .5
+    without an observation. With one observation each, the values are the observations.
+    """
+    sums, counts = np.array([[1.0, 0, 1], [0, 1, 0]]), np.array([[1.0, 2, 1], [1, 1, 0]])
+    differences, present, samples = paired_rates(sums, counts, (1, -1), True)
+    assert differences == pytest.approx([1.125, -1.5, 0.375]) and present.all() and samples == 1
+    assert contrast(sums, counts, (1, -1), True).n == 2  # problems of the second rate
+    ones = np.ones_like(sums)
+    assert contrast(sums, ones, (1, -1), True) == contrast(sums, ones, (1, -1))
+
+
+def test_a_rate_with_observations_of_one_problem_has_no_interval() -> None:
+    found = contrast(np.array([[1.0, 1, 0], [1, 0, 0]]), np.array([[1.0, 1, 1], [2, 0, 0]]), (1, -1), True)
+    assert (found.value, found.low, found.n) == (pytest.approx(2 / 3 - 1 / 2), None, 1)
 
 
 def test_a_metric_without_values_by_problem_is_compared_over_seeds_alone() -> None:
