@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
+from rl2f_core.common.stats.contrast import contrast, paired_rates
 from rl2f_core.common.stats.intervals import (
     Interval,
     correct_items,
@@ -18,7 +19,7 @@ from rl2f_core.common.stats.intervals import (
     wilson_clustered,
 )
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
-from rl2f_core.dialogue.metrics.dialogues import compared_with, contrast, paired_rates, ratio_interval
+from rl2f_core.dialogue.metrics.dialogues import compared_with, ratio_interval
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
 from rl2f_core.evaluation.formatting import (

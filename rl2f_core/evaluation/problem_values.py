@@ -15,7 +15,7 @@ STORED_METRICS = ("gain", "conditional_solve_rate", "plasticity", "repeated_answ
 """Metrics with hints whose values by problem a report contains, besides cum_acc/1 and cum_acc/T."""
 PER_DIALOGUE = ("cum_acc", "gain")
 """Those with one observation per dialogue. The observations of the others depend on the answers, so that differences
-are those of pooled rates; see `metrics.dialogues.contrast`."""
+are those of pooled rates; see `common.stats.contrast`."""
 RATIOS = ("efficiency", "efficiency_chance")
 """Those whose denominators are not numbers of observations; see `metrics.dialogues.ratio_interval`."""
 

@@ -9,7 +9,7 @@ import pytest
 from report_data import PLAYED, TURNS, built, made, tasks, with_effect
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from rl2f_core.dialogue.metrics.dialogues import contrast, paired_rates
+from rl2f_core.common.stats.contrast import contrast, paired_rates
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.across_seeds import (
     NO_PROBLEM_VALUES,
