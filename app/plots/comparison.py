@@ -12,7 +12,7 @@ from app.plots.evaluation import Outcomes, cell, difference, effect_difference, 
 from app.plots.metric_info import metric_info
 from app.plots.run_charts import Chart
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
-from jobs.db.queries.run_values import flatten, group_key
+from jobs.db.queries.run_values import SEED, flatten, group_key
 from rl2f_core.common.stats.intervals import Interval, correct_families, t_interval
 from rl2f_core.evaluation.across_seeds import SeedSummary
 from rl2f_core.evaluation.formatting import number, verdict_text
@@ -29,8 +29,6 @@ SHOULD_BE_EQUAL = {
 """What runs have in common if their results are to be compared → pattern of its settings."""
 MISSING = "–"
 """Text for a missing configuration key."""
-SEED = re.compile(r"[\s._-]*seed[\s._-]*\d+$")
-"""The seed in the name of a run, such as `-seed-0`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +232,7 @@ def seed_table(summary: SeedSummary) -> JsonObject:
             "quantity": row.quantity,
             "values": [number(value, row.above_zero is not None) for value in row.values],
             "mean": cell(row.mean, signed=row.above_zero is not None),
-            "above": None if row.above_zero is None else f"{row.above_zero} of {len(summary.seeds)}",
+            "above": row.above_text or None,
         }
         for row in summary.rows
     ]

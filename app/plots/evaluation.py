@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.plots.metric_info import chart_info, metric_info
 from app.plots.run_charts import Chart, solved_within
-from jobs.db.queries.outcomes import solved_by_task
+from jobs.db.queries.outcomes import Outcomes, solved_by_task
 from rl2f_core.common.file_io import checked_path
 from rl2f_core.common.stats.intervals import Interval, correct_families, wilson_clustered
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison, is_above_baseline
@@ -30,8 +30,6 @@ from rl2f_core.evaluation.plotting import Plot, figure
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.types import ConstantBaseline, JsonObject
 
-Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
-"""By (checkpoint, control) and task: how many dialogues were solved at which turn."""
 COUNTS: tuple[tuple[str, str, str], ...] = (
     ("attempt_tokens", "tokens", "Tokens per attempt."),
     ("attempt_tokens/correct", "tokens, correct", "Tokens per correct attempt."),

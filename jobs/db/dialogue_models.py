@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
-from jobs.db.columns import Summary, json_column, long_column, run_column, text_column
+from jobs.db.columns import Summary, json_column, long_column, run_column, table_of, text_column
 from rl2f_core.types import JsonObject
 
 FULL_TEXT = "dialogue_text"
@@ -125,6 +125,10 @@ class DialogueRow(DialogueSummary, table=True):
     )
     id: int | None = Field(default=None, primary_key=True)
     task_id: int = Field(foreign_key="task.id", index=True)
+
+
+HAS_VERDICT = ~table_of(DialogueRow).c.outcomes.endswith("-")
+"""Condition that the last attempt was verified."""
 
 
 class RecordRow(SQLModel, table=True):

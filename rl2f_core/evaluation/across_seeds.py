@@ -58,6 +58,16 @@ class SeedRow(FrozenModel):
     above_zero: int | None = None
     """For effects and differences: number of seeds whose own interval is above 0."""
 
+    @property
+    def seeds(self) -> int:
+        """Number of seeds that have a value."""
+        return sum(value is not None for value in self.values)
+
+    @property
+    def above_text(self) -> str:
+        """Number of seeds above 0 of those that have a value, e.g. `2 of 3`; empty for solve rates."""
+        return "" if self.above_zero is None else f"{self.above_zero} of {self.seeds}"
+
 
 class SeedSummary(FrozenModel):
     """Reports of several seeds, merged."""
@@ -83,9 +93,9 @@ class SeedSummary(FrozenModel):
         body = []
         for row in self.rows:
             signed = row.above_zero is not None
-            count = f"{row.above_zero} of {len(self.seeds)}" if signed else ""
             values = [number(v, signed) for v in row.values]
-            body.append([row.checkpoint, row.condition, row.quantity, *values, interval_text(row.mean, signed), count])
+            mean = interval_text(row.mean, signed)
+            body.append([row.checkpoint, row.condition, row.quantity, *values, mean, row.above_text])
         if self.constant_baseline is not None:
             score = number(self.constant_baseline.score)
             body.append(["best constant answer", "any", "cum_acc", *("" for _ in self.seeds), score, ""])
@@ -98,13 +108,12 @@ class SeedSummary(FrozenModel):
         for row in self.rows:
             if row.above_zero is None:
                 continue
-            seeds = sum(value is not None for value in row.values)
             verdict = NO_PROBLEM_VALUES if row.mean.low is None else verdict_text(row.mean, "above 0", "below 0")
             under = f" under {row.condition}" if row.condition not in ("", "hints") else ""
-            over = f"{interval_text(row.mean, signed=True)} over {seeds} seed{'' if seeds == 1 else 's'}"
+            over = f"{interval_text(row.mean, signed=True)} over {row.seeds} seed{'' if row.seeds == 1 else 's'}"
             lines.append(
                 f"The {quantity_text(row.quantity)} of {row.checkpoint}{under}: {over}, {verdict}; "
-                f"{row.above_zero} of {len(self.seeds)} seeds are above 0 on their own."
+                f"{row.above_text} seeds are above 0 on their own."
             )
         return lines
 
@@ -324,9 +333,9 @@ def weighted_sum(values: Sequence[float | None], weights: Sequence[float]) -> fl
 def seeds_chart(summary: SeedSummary) -> Chart:
     """Return each condition's effect against contentless feedback over seeds, one plot per checkpoint."""
     effects = [(r.checkpoint, r.condition, r.mean) for r in summary.rows if r.quantity in ("hint_effect", "effect")]
-    subtitle = (
-        f"{summary.name}; mean of {len(summary.seeds)} seeds, bars are 95\u00a0% intervals over seeds and problems"
-    )
+    counts = sorted({row.seeds for row in summary.rows if row.quantity in ("hint_effect", "effect")})
+    seeds = " to ".join(map(str, counts[:1] + counts[1:][-1:])) or "0"
+    subtitle = f"{summary.name}; mean of {seeds} seeds, bars are 95\u00a0% intervals over seeds and problems"
     return effects_chart("hint_effect_seeds", subtitle, summary.turns, effects)
 
 

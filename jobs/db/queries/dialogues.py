@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 
 from jobs.db import search as full_text
 from jobs.db.columns import table_of
-from jobs.db.dialogue_models import DialogueRow, HintValue, RecordRow, RescoredHint, TaskRow
+from jobs.db.dialogue_models import HAS_VERDICT, DialogueRow, HintValue, RecordRow, RescoredHint, TaskRow
 from jobs.db.engine import Database
 from jobs.db.errors import unknown_dialogue
 from jobs.db.models import LeakLabel, Note
@@ -24,8 +24,6 @@ from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Number, Phase, T
 from rl2f_core.types import DEMONSTRATION, Dialogue, FrozenModel, JsonObject, LeakReport, Split, Task, Turn
 
 T = TypeVar("T")
-HAS_VERDICT = ~table_of(DialogueRow).c.outcomes.endswith("-")
-"""Condition that the last attempt was verified."""
 _dialogue = table_of(DialogueRow).c
 RewardBound = Annotated[float, Field(allow_inf_nan=False)]
 Order = Literal[

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import case, func, select
+from sqlalchemy import Connection, case, func, select
 
 from jobs.db.columns import table_of
-from jobs.db.dialogue_models import LEAKED, DialogueRow, TaskRow, TurnRow
+from jobs.db.dialogue_models import HAS_VERDICT, LEAKED, DialogueRow, TaskRow, TurnRow
 from jobs.db.models import Run
-from jobs.db.queries.dialogues import HAS_VERDICT
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import DEMONSTRATION
 
@@ -36,6 +37,11 @@ class GroupCount:
     count: int
 
 
+Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
+"""By (checkpoint, condition), task and turn: how many dialogues were solved at the turn, minus those whose last answer
+became incorrect, which only happens if correct answers do not end dialogues. None counts those that end unsolved."""
+
+
 class CleanStep(NamedTuple):
     """Means over a step's dialogues in which no leak was read; None without such dialogues."""
 
@@ -57,13 +63,18 @@ def training(
         return [GroupCount(*row) for row in rows]
 
 
-def evaluation(db: Database, run_id: int) -> dict[tuple[str, str], dict[str, dict[int | None, int]]]:
-    """Count an evaluation's dialogues by (checkpoint, condition), task and solved turn, in the order of ingestion."""
-    task = table_of(TaskRow)
+def evaluation(db: Database, run_id: int) -> Outcomes:
+    """Return the outcomes of an evaluation; see `evaluation_outcomes`."""
     with db.read() as session:
-        run = session.get(Run, run_id)
-    steps = [] if run is not None and run.kind == "imported" else [_dialogue.step == 0]  # the index finds them
-    keys = (_dialogue.checkpoint, _dialogue.condition, task.c.task, _dialogue.solved_at)
+        return evaluation_outcomes(session.connection(), run_id)
+
+
+def evaluation_outcomes(connection: Connection, run_id: int) -> Outcomes:
+    """Return the outcomes of an evaluation's dialogues, which are those of its report, in the order of ingestion."""
+    task = table_of(TaskRow)
+    kind = connection.scalar(select(_run.kind).where(_run.id == run_id))
+    steps = [] if kind == "imported" else [_dialogue.step == 0]  # the index finds them
+    keys = (_dialogue.checkpoint, _dialogue.condition, task.c.task, _dialogue.solved_at, _dialogue.outcomes)
     query = (
         select(*keys, func.count(), func.min(_dialogue.id))
         .join(task, task.c.id == _dialogue.task_id)
@@ -77,12 +88,20 @@ def evaluation(db: Database, run_id: int) -> dict[tuple[str, str], dict[str, dic
         .group_by(*keys)
         .order_by(func.min(_dialogue.id))
     )
-    counts: dict[tuple[str, str], dict[str, dict[int | None, int]]] = {}
-    with db.read() as session:
-        for checkpoint, condition, task_name, solved_at, count, _ in session.connection().execute(query):
-            by_task = counts.setdefault((checkpoint or "", condition or ""), {})
-            by_task.setdefault(task_name, {})[solved_at] = count
-    return counts
+    outcomes: dict[tuple[str, str], dict[str, Counter[int | None]]] = {}
+    for checkpoint, condition, task_name, solved_at, attempts, count, _ in connection.execute(query):
+        by_task = outcomes.setdefault((checkpoint or "", condition or ""), {})
+        counts = by_task.setdefault(task_name, Counter())
+        for turn, change in _changes(attempts, solved_at).items():
+            counts[turn] += count * change
+    return outcomes
+
+
+def _changes(attempts: str, solved_at: int | None) -> dict[int | None, int]:
+    """Return the turns at which the last answer becomes correct (1) or incorrect (−1); with None they add up to 1."""
+    correct = [False, *(letter == "1" for letter in attempts[:-1]), solved_at is not None]
+    changes: dict[int | None, int] = {t: b - a for t, (a, b) in enumerate(pairwise(correct), 1) if a != b}
+    return changes | ({None: 1} if solved_at is None else {})
 
 
 def without_leaks(db: Database, run_id: int, stage: str, first: int, last: int, turns: int) -> dict[int, CleanStep]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -34,13 +35,21 @@ from jobs.db.columns import table_of
 from jobs.db.engine import Database
 from jobs.db.models import Metric, Run, RunValue, Tag
 from jobs.db.paging import Key
+from jobs.db.queries.outcomes import Outcomes, evaluation_outcomes, solved_by_task
+from rl2f_core.common.file_io import checked_path
 from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.dialogue.metrics.dialogues import solve_rate_difference
+from rl2f_core.errors import DataError
 from rl2f_core.types import JsonObject
 
 ALWAYS_KNOWN = ("reward", "hint_effect", "solve_rate")
 """Metrics that can be named before a run has them."""
 NOT_IN_GROUP_KEY = ("seed", "name", "start_from")
 """Settings in which the runs of a group differ."""
+SEED = re.compile(r"[\s._-]*seed[\s._-]*\d+$")
+"""The seed in the name of a run, such as `-seed-0`."""
+CHECKPOINT = re.compile(r"(?P<run>/.+)/checkpoints/(?P<name>[^/]+)")
+"""Path of a checkpoint of a run."""
 CONDITION = re.compile(r"([^<>=!]+)(<=|>=|!=|=|<|>)(.*)")
 """A word of a search that compares a value, e.g. `learning_rate<1e-3`."""
 _COLUMNS = ("environment", "method", "model", "status", "kind")
@@ -79,9 +88,43 @@ def index_config(connection: Connection, run_id: int, config: str) -> str:
 
 
 def group_key(config: JsonObject) -> str:
-    """Return a key of all settings except `NOT_IN_GROUP_KEY`."""
-    same = {key: value for key, value in config.items() if key not in NOT_IN_GROUP_KEY}
-    return hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    """Return a key of all settings except `NOT_IN_GROUP_KEY`.
+
+    Instead of the path of a checkpoint of a run, or of a source run, it contains the settings of that run, or without
+    its configuration the name of `config` without the seed.
+    """
+    name = SEED.sub("", str(config.get("name", "")))
+    return _hash(_replace_runs(config, lambda folder: _run_settings(folder) or name))
+
+
+def _run_settings(folder: str) -> object:
+    """Return the settings of a run without paths of other runs; None if they cannot be read."""
+    if not Path(folder).is_absolute():
+        return None
+    try:
+        data = load_yaml(checked_path(Path(folder), "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, DataError):
+        return None
+    return _replace_runs(data, lambda _: "") if isinstance(data, dict) else None
+
+
+def _replace_runs(config: JsonObject, settings: Callable[[str], object]) -> JsonObject:
+    """Return all settings except `NOT_IN_GROUP_KEY`, with `settings(folder)` for each folder of another run."""
+
+    def replace(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {key: replace(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [replace(item) for item in value]
+        match = CHECKPOINT.fullmatch(value) if isinstance(value, str) else None
+        return value if match is None else [match["name"], settings(match["run"])]
+
+    same = {key: replace(value) for key, value in config.items() if key not in NOT_IN_GROUP_KEY}
+    return {**same, "source": settings(str(config["source"]))} if "source" in config else same
+
+
+def _hash(settings: object) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def put(connection: Connection, run_id: int, values: Mapping[str, object], *, is_setting: bool = False) -> None:
@@ -108,31 +151,34 @@ def index_metrics(connection: Connection, run_id: int) -> None:
     of_run = select(_metric.stage, _metric["values"]).where(_metric.run_id == run_id)
     newest = connection.execute(of_run.where(_metric.number >= 0).order_by(_metric.number.desc()).limit(1)).first()
     rows = connection.execute(of_run.where(_metric.number < 0).order_by(_metric.time, _metric.stage)).all()
-    evaluated = evaluation_values([(stage.partition(":")[2], values) for stage, values in rows])
+    outcomes = evaluation_outcomes(connection, run_id) if rows else {}
+    evaluated = evaluation_values([(stage.partition(":")[2], values) for stage, values in rows], outcomes)
     values = {"reward": evaluated.get("evaluation/reward")} if newest is None else newest[1]
     connection.execute(delete(RunValue).where(_value.run_id == run_id, ~_value.is_setting))
     put(connection, run_id, {**values, **evaluated})
 
 
-def evaluation_values(evaluations: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, float]:
-    """Return the values of the newest checkpoint that was evaluated with hints.
+def evaluation_values(
+    evaluations: Sequence[tuple[str, Mapping[str, float]]], outcomes: Outcomes
+) -> dict[str, float | None]:
+    """Return the values of the newest checkpoint that was evaluated with hints; its hint effect is that of the report.
 
     Args:
         evaluations: `CHECKPOINT:CONDITION` and metrics, oldest first.
+        outcomes: Outcomes of the dialogues.
     """
     conditions = dict(evaluations)
-    name = next((name for name in reversed(conditions) if name.endswith(":hints")), None)
-    if name is None:
+    checkpoint = next((name.removesuffix(":hints") for name in reversed(conditions) if name.endswith(":hints")), None)
+    if checkpoint is None:
         return {}
-    hints, control = conditions[name], conditions.get(f"{name.removesuffix('hints')}contentless", {})
-    values = {
+    hints = conditions[f"{checkpoint}:hints"]
+    values: dict[str, float | None] = {
         f"evaluation/{key}": value for key, value in hints.items() if "/" not in key or key.startswith("cum_acc/")
     }
-    turns = max((key for key in hints if key.startswith("cum_acc/")), key=lambda key: int(key[8:]), default="")
-    if turns:
-        values["solve_rate"] = hints[turns]
-    if turns in control:
-        values["hint_effect"] = hints[turns] - control[turns]
+    turns = max((int(key[8:]) for key in hints if key.startswith("cum_acc/")), default=0)
+    values["solve_rate"] = hints.get(f"cum_acc/{turns}")
+    sides = [outcomes.get((checkpoint, condition), {}) for condition in ("hints", "contentless")]
+    values["hint_effect"] = solve_rate_difference(*(solved_by_task(side, turns) for side in sides)).value
     return values
 
 
