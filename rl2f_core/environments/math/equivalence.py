@@ -28,6 +28,7 @@ from rl2f_core.environments.math.answer_text import (
     unsafe_power,
     worked_out,
 )
+from rl2f_core.environments.math.intervals import read_interval
 from rl2f_core.environments.sandbox import pool
 
 MORE_WORDS = 2
@@ -49,6 +50,11 @@ _CLOCK = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
 _ARTICLE = re.compile(r"^(?:an?|the) (?!(?:and|or)\b)(?=[^\W\d_]{3}|[a-z]-)", re.IGNORECASE)
 _UNSPELLED = re.compile(r"[\s.,;]|(?<=[^\W\d_]{4})-(?=[^\W\d_])|(?<=[^\W\d_])-(?=[^\W\d_]{4})")
 _EQUALITY = re.compile(r"=|\\approx(?![a-zA-Z])")
+_PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
+_SEPARATOR = re.compile(rf"(?:[,;] ?)?(?<![A-Za-z])(?:and|or)(?![A-Za-z])|[,;]|{_PLUS_MINUS.pattern}")
+r"""What divides two values; a part with `\pm` has two."""
+_LAST = re.compile(r"(?:,\s*|\s+)(?:and|or)\s+(?=[^,;]*$)")
+_INTERVAL = re.compile("interval|inequalit", re.IGNORECASE)
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
 _ANGLE = re.compile(r"(\d+) ?\^\{? ?\\circ(?![a-zA-Z]) ?\}?")
@@ -83,7 +89,7 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
         return Equivalence(True)
     plain = right or number or not (has_symbols(pair.gold) or has_symbols(pair.answer))
     if plain and (is_words(pair.gold) or is_words(pair.answer)):
-        same = _spelled(pair.gold) == _spelled(pair.answer)
+        same = _spelled(pair.gold) == _spelled(pair.answer) or _listed(pair.gold, pair.answer)
         return Equivalence(same, "" if same else "other words")
     (gold, gold_unit), (answer, unit) = split_unit(pair.gold), split_unit(pair.answer)
     if right is not None and is_number:
@@ -101,7 +107,7 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
         return Equivalence(False, "more values than the answer has")
     if is_number and not worked_out(answer):
         return Equivalence(False, "not worked out")
-    if len(answer) > 2 and _tight(answer) in _tight(pair.problem) and _characters(answer) != _characters(gold):
+    if _is_copied(gold, answer, pair.problem):
         return Equivalence(False, "copied out of the problem")
     if unsafe_power(answer) or unsafe_power(gold):
         return Equivalence(False, "no verdict: a power or factorial too large to work out")
@@ -138,7 +144,8 @@ def check_units(gold: str, unit: str) -> Equivalence | None:
 
 
 def _separators(text: str) -> int:
-    return text.count(",") + text.count(";") + len(re.findall(r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])", text))
+    """Count what divides the values of a list; a comma and the word after it count once."""
+    return len(_SEPARATOR.findall(flat(text)))
 
 
 def too_wordy(gold: str, answer: str) -> bool:
@@ -154,6 +161,31 @@ def _spelled(text: str) -> str:
     return _UNSPELLED.sub("", _ARTICLE.sub("", flat(text).replace("$", "").strip("()"))).casefold()
 
 
+def _listed(gold: str, answer: str) -> bool:
+    """Return whether two lists of words are equal up to "and" or "or" before the last one."""
+    lists = [_LAST.sub(",", flat(text)) for text in (gold, answer)]
+    if sum(text == flat(raw) for text, raw in zip(lists, (gold, answer), strict=True)) != 1:
+        return False
+    first, second = ([_spelled(item) for item in text.split(",")] for text in lists)
+    return first == second
+
+
+def _with_intervals(pair: Pair) -> Pair:
+    """Return a pair with both answers in brackets if both are intervals, and the gold answer is no point."""
+    gold, answer = read_interval(pair.gold), read_interval(pair.answer)
+    if gold is None or answer is None or _is_copied(pair.gold, pair.answer, pair.problem):
+        return pair
+    other_variable = gold.variable and answer.variable and gold.variable != answer.variable
+    if other_variable or (gold.may_be_point and not _INTERVAL.search(pair.problem)):
+        return pair
+    return Pair(gold.text, answer.text, pair.problem)
+
+
+def _is_copied(gold: str, answer: str, problem: str) -> bool:
+    """Return whether the problem contains an answer that has other characters than the gold answer."""
+    return len(answer) > 2 and _tight(answer) in _tight(problem) and _characters(answer) != _characters(gold)
+
+
 def _tight(text: str) -> str:
     return "".join(text.split())
 
@@ -165,6 +197,7 @@ def _characters(text: str) -> list[str]:
 
 def compare_answers(pairs: Sequence[Pair], time_limit: float) -> list[Equivalence]:
     """Compare all pairs; workers compare those undecided by form in one batch, `time_limit` seconds each."""
+    pairs = [_with_intervals(pair) for pair in pairs]
     by_form = [compare_normalized(pair) for pair in pairs]
     keys = {
         pair: (*_alike(_expression(pair.gold), _expression(pair.answer)), _rounded_places(pair.gold))
@@ -212,9 +245,21 @@ def _top_level(text: str) -> str:
 
 
 def _job(gold: str, answer: str, places: int) -> pool.Job:
-    """Return the comparison by value: decimals as fractions, so that no digit is rounded."""
-    exact = [_DECIMAL.sub(_as_fraction, text) for text in (gold, answer)]
+    """Return the comparison by value: decimals as fractions, so that no digit is rounded, and both values of `\\pm`."""
+    exact = [_DECIMAL.sub(_as_fraction, _both_signs(text)) for text in (gold, answer)]
     return pool.Job("math", {"gold": exact[0], "answer": exact[1], "places": places})
+
+
+def _both_signs(text: str) -> str:
+    r"""Return a list in which a part with one `\pm` is two values; a set, a tuple or an equation stays as it is."""
+    parts = text.split(",")
+    if r"\{" in text or relation(text) or any(re.search(r"[()\[\]]", _top_level(part)) for part in parts):
+        return text
+    signs = ("+", "-")
+    return ",".join(
+        ",".join(_PLUS_MINUS.sub(sign, part) for sign in signs) if len(_PLUS_MINUS.findall(part)) == 1 else part
+        for part in parts
+    )
 
 
 def _as_fraction(match: re.Match[str]) -> str:
