@@ -70,6 +70,27 @@ def test_an_answer_that_only_a_scorer_accepts_is_wrong(
     assert [item for item in judged(name, answer, **settings) if item[2]] == []
 
 
+JUNK: dict[str, Callable[[str], str]] = {
+    "sign in the middle": lambda gold: f"{gold[: len(gold) // 2]}#{gold[len(gold) // 2 :]}",
+    "word in the middle": lambda gold: f"{gold[: len(gold) // 2]} zigzag {gold[len(gold) // 2 :]}",
+    "sign after the start": lambda gold: f"{gold[0]}; {gold[1:]}",
+    "sign after every character": "#".join,
+    "words on both sides": lambda gold: f"zigzag {gold} zigzag",
+}
+"""The gold answer with other text in it, by its place."""
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
+@pytest.mark.parametrize("name", ["sokoban", "quantum_lock", "kakurasu", "survo", "pool_matrix"])
+def test_an_answer_consists_only_of_moves_or_numbers(name: str, junk: Callable[[str], str]) -> None:
+    assert [item for item in judged(name, junk) if item[2]] == []
+
+
+@pytest.mark.parametrize("answer", [lambda gold: gold.replace(" → ", ""), lambda gold: gold.replace("→", ",")])
+def test_buttons_of_a_quantum_lock_are_separated_by_arrows(answer: Callable[[str], str]) -> None:
+    assert [item for item in judged("quantum_lock", answer) if item[2]] == []
+
+
 RIGHT: dict[str, tuple[str, Callable[[str], str]]] = {
     "digits asked for": ("power_function", lambda gold: f"{Decimal(gold):.2e}"),
     "further digits": ("coin_flip", followed_by("1")),
@@ -79,6 +100,10 @@ RIGHT: dict[str, tuple[str, Callable[[str], str]]] = {
     "letters of a unit": ("complex_arithmetic", lambda gold: gold.replace("i", "j").replace(" ", "")),
     "name of a constant": ("simple_integration", lambda gold: gold.replace("+ C", "+ C1")),
     "no constant": ("simple_integration", lambda gold: gold.replace(" + C", "")),
+    "spaces between buttons": ("quantum_lock", lambda gold: gold.replace(" ", "")),
+    "arrows of ASCII": ("quantum_lock", lambda gold: gold.replace("→", "->")),
+    "spaces of a grid": ("survo", lambda gold: gold.replace(" ", "  ")),
+    "decimals of a matrix": ("pool_matrix", lambda gold: NUMBER.sub(lambda m: f"{float(m[0]):.2f}", gold)),
     "spaces of JSON": ("codeio", lambda gold: gold.replace(": ", ":")),
 }
 """Data set and another right answer, by the difference from the gold answer."""

@@ -19,6 +19,14 @@ EXPRESSIONS = frozenset(("countdown", "puzzle24"))
 """Data sets whose answers are expressions of the problem's numbers."""
 EXACT = frozenset(("figlet_font",))
 """Data sets with one right answer, whose scorer also gives the full score for a part of it."""
+FORMS = {
+    "sokoban": re.compile("[LRUD]+"),
+    "quantum_lock": re.compile(r"[A-Ca-c](?:\s*(?:→|->)\s*[A-Ca-c])*"),
+    "kakurasu": re.compile(r"[01\s]+"),
+    "survo": re.compile(r"[\d\s]+"),
+    "pool_matrix": re.compile(r"[\d.eE+\s-]+"),
+}
+"""The form of whole answers by data set, for scorers that skip everything between moves or numbers."""
 MIN_DIGITS = 10
 """Significant digits that an answer shares with a numeric gold answer, unless the problem asks for another number."""
 MAX_DIGITS = 15
@@ -45,11 +53,13 @@ def says_more(candidate: str, gold: str) -> bool:
 
 
 def agrees(name: str, candidate: str, gold: str, problem: str) -> bool:
-    """Return whether an answer that the scorer of a data set accepts has no other numbers than the gold answer.
+    """Return whether an answer that the scorer of a data set accepts has the form and the numbers of the gold answer.
 
     A number is equal up to rounding, and an expression has the same numbers and the same value. Lists of numbers and
     JSON objects are equal. Other answers to a problem with digits contain no NaN and no infinity.
     """
+    if name in FORMS and not FORMS[name].fullmatch(candidate):
+        return False
     if name in EXACT:
         return "".join(candidate.casefold().split()) == "".join(gold.casefold().split())
     if name in EXPRESSIONS:
