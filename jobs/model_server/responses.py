@@ -27,11 +27,14 @@ class ResponseBuilder:
         request: The request.
         prompts: Token ids of each prompt. Choice i belongs to prompt i // n.
         decode: Decodes token ids with special tokens.
+        splits_characters: `decode` writes U+FFFD for each byte of an unfinished character, not one for all of them
+            (byte fallback). Whether a byte continues a character is then unknown, and it counts as if it does.
     """
 
     request: ChatRequest | CompletionRequest
     prompts: Sequence[tuple[int, ...]]
     decode: Callable[[Sequence[int]], str]
+    splits_characters: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
     num_sampled: int = 0
@@ -136,14 +139,7 @@ class ResponseBuilder:
             token_ids = [*self._prompt(output), *token_ids]
             scores = [None, *output.prompt_scores, *scores]
         tokens = [self.decode([token]) for token in token_ids]
-        offsets: list[int] = []
-        end, pending = self.ends.get(output.index, (0, []))
-        for token in token_ids:
-            offsets.append(end)
-            pending.append(token)
-            if not (text := self.decode(pending)).endswith("\ufffd"):
-                end, pending = end + len(text), []
-        self.ends[output.index] = end, pending
+        offsets = [self._offset(output.index, *item) for item in zip(token_ids, tokens, strict=True)]
         return {
             "tokens": tokens,
             "token_logprobs": [None if score is None else max(score.logprob, MIN_LOGPROB) for score in scores],
@@ -152,6 +148,24 @@ class ResponseBuilder:
             ],
             "text_offset": offsets,
         }
+
+    def _offset(self, index: int, token: int, text: str) -> int:
+        """Return the position of the character in which a token begins; `text` is the token's own.
+
+        A token that does not continue the character before it shows that the bytes of that one are not valid UTF-8:
+        the text then has all characters of both.
+        """
+        end, pending = self.ends.get(index, (0, []))
+        before, whole = self.decode(pending) if pending else "", self.decode([*pending, token])
+        may_continue = len(whole) < len(before) + len(text) or (self.splits_characters and text.startswith("\ufffd"))
+        if pending and may_continue:
+            start = end if self.splits_characters else end + len(before) - 1
+            pending = [*pending, token]
+        else:
+            start = end = end + len(before)
+            pending, whole = [token], text
+        self.ends[index] = (end, pending) if whole.endswith("\ufffd") else (end + len(whole), [])
+        return start
 
     def _top(self, text: str, score: TokenScore) -> dict[str, float]:
         """Return the most likely tokens and the token itself by text; of equal texts, the most likely one counts."""

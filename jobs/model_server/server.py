@@ -343,8 +343,10 @@ class ModelServer:
             )
             for i in range(len(prompts) * request.n)
         ]
+        hf = base.tokenizer.hf
+        has_byte_fallback = hf.convert_tokens_to_ids("<0x80>") not in (None, hf.unk_token_id)
         builder = ResponseBuilder(
-            request, task.prompts if task else prompts, lambda ids: base.tokenizer.hf.decode(list(ids))
+            request, task.prompts if task else prompts, lambda ids: hf.decode(list(ids)), has_byte_fallback
         )
         self.loop.submit(sequences)
         self.num_requests += not is_studio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from json_endpoints import JsonEndpoints
 from model_runs import write_model_run
 from model_server_helpers import served, serving
 from starlette.testclient import TestClient
+from tokenizers import decoders
 
 from app.common.context import Context
 from app.endpoints.chat import ChatEndpoints
@@ -263,6 +264,54 @@ def test_text_offsets_are_positions_in_the_text(stream: bool) -> None:
         choices = builder.whole(outputs)["choices"]
     offsets = [offset for choice in choices for offset in choice["logprobs"]["text_offset"]]
     assert offsets == [0, 1, 1, 2, 2, 2, 2, 3, 4, 5, 5, 6, 6, 6, 6]
+
+
+BYTES = {
+    "unfinished": ([b"\xf0\x9f", b"a", b"b"], [0, 1, 2]),
+    "unfinished-before-lead": ([b"\xe2", b"\xc3", b"\xa9", b"x"], [0, 1, 1, 2]),
+    "continuations-alone": ([b"\x80", b"\x80", b"a"], [0, 1, 2]),
+    "no-continuation-of-this-lead": ([b"\xe0", b"\x80", b"a"], [0, 1, 2]),
+    "continued-and-unfinished": ([b"\xf0\x9f", b"\x98a", b"b"], [0, 0, 2]),
+    "finished-after-invalid": ([b"\x80", b"\xf0\x9f", b"\x98", b"\x80", b"c"], [0, 1, 1, 1, 2]),
+    "lead-at-the-end-of-a-token": ([b"a\xf0", b"\x9f", b"b"], [0, 1, 2]),
+    "finished-with-the-next": ([b"\xf0", b"\x9f\x98\x80\xc3", b"\xa9", b"b"], [0, 0, 1, 2]),
+    "replacement-character": (["\ufffd".encode(), b"a"], [0, 1]),
+}
+"""Bytes of tokens, and the offset of each, by what is not valid UTF-8."""
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize(("tokens", "offsets"), BYTES.values(), ids=BYTES)
+def test_text_offsets_count_characters_of_invalid_bytes(tokens: list[bytes], offsets: list[int], stream: bool) -> None:
+    result = text_offsets(len(tokens), lambda ids: b"".join(tokens[i] for i in ids).decode("utf-8", "replace"), stream)
+    assert result == offsets
+
+
+@pytest.mark.parametrize(
+    ("tokens", "offsets"),
+    [("<0xF0> <0x9F> <0x98> <0x80> a b", [0, 0, 0, 0, 1, 2]), ("<0xF0> <0x9F> a b", [0, 0, 2, 3])],
+)
+def test_text_offsets_with_byte_fallback(tokens: str, offsets: list[int]) -> None:
+    """Its decoder writes one character for each byte of an unfinished one, so that a continuation is unknown."""
+    decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    parts = tokens.split()
+    decode = lambda ids: decoder.decode([parts[i] for i in ids])  # noqa: E731
+    assert text_offsets(len(parts), decode, stream=True, splits_characters=True) == offsets
+
+
+def text_offsets(
+    count: int, decode: Callable[[Sequence[int]], str], stream: bool, *, splits_characters: bool = False
+) -> list[int]:
+    """Return the offsets of the sampled tokens 0, 1, 2, …; a stream has a chunk for each."""
+    request = CompletionRequest(model="m", prompt=[0], logprobs=0, stream=stream)
+    builder = ResponseBuilder(request, [(0,)], decode, splits_characters)
+    parts = [(i,) for i in range(count)] if stream else [tuple(range(count))]
+    outputs = [Output(0, "", part, (TokenScore(-1.0, ()),) * len(part), (), None) for part in parts]
+    if stream:
+        choices = [builder.chunk(out, is_first=i == 0)["choices"][0] for i, out in enumerate(outputs)]
+    else:
+        choices = builder.whole(outputs)["choices"]
+    return [offset for choice in choices for offset in choice["logprobs"]["text_offset"]]
 
 
 # -- chat templates --------------------------------------------------------------------------------------------------
