@@ -141,6 +141,10 @@ class Environment(ABC):
         text = task.privileged.get("solution")
         return text if isinstance(text, str) and text.strip() else None
 
+    def has_secret(self, task: Task) -> bool:
+        """Return whether hints on a task without a gold answer could leak something, by default any privileged data."""
+        return bool(task.privileged)
+
     # -- verifier ----------------------------------------------------------------------------------------------
     def gold_answer(self, task: Task) -> str:
         """Return the gold answer in normal form, such that `verify(task, wrap_answer(answer))` is correct."""

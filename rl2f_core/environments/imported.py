@@ -45,6 +45,10 @@ class Imported(Environment):
             return str(messages[0]["content"])
         return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
 
+    def has_secret(self, task: Task) -> bool:
+        """Return True: the recorded teacher may have known an answer that the file does not have."""
+        return True
+
     def gold_answer(self, task: Task) -> str:
         """Return the recorded gold answer; empty without one."""
         return str(task.privileged.get("answer", ""))

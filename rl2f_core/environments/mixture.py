@@ -246,6 +246,7 @@ _DELEGATED: dict[type[Environment], tuple[str, ...]] = {
     Environment: (
         "hint_names",
         "solution",
+        "has_secret",
         "gold_answer",
         "parse",
         "score_parsed",

@@ -51,6 +51,8 @@ class LeakDetector(ABC):
     """Capabilities that the environment must have; without one of them the detector is skipped."""
     requires_model: ClassVar[bool] = False
     """The detector needs `models` and benefits from batches."""
+    requires_answer: ClassVar[bool] = False
+    """The detector compares hints with the gold answer, so it checks none on a task without one."""
     runs_async: ClassVar[bool] = False
     """The detector waits for generated text; see `Teacher.runs_async`."""
     gives_probability: ClassVar[bool] = False
@@ -74,6 +76,10 @@ class LeakDetector(ABC):
         """Return whether to check a hint with this report of the detectors before; `has_probability`: one gives it."""
         return not report.leaked
 
+    def can_check(self, task: Task) -> bool:
+        """Return whether the detector can check the hints on a task."""
+        return not self.requires_answer or bool(self.environment.gold_answer(task))
+
     @abstractmethod
     def check(self, query: LeakQuery) -> LeakReport:
         """Check one hint. Spans are character offsets into `query.hint`."""
@@ -86,13 +92,16 @@ class LeakDetector(ABC):
 def run_cascade(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery]) -> list[LeakReport]:
     """Return for each hint the report of the last detector that checked it.
 
-    A detector checks the hints that those before it did not flag; a judge checks those with an uncertain probability.
-    The `SCORES` of earlier reports stay in the report. A flag stays if the judge fails.
+    A detector checks the hints that it can check and that those before it did not flag; a judge checks those with an
+    uncertain probability. The `SCORES` of earlier reports stay in the report. A flag stays if the judge fails.
     """
     reports = [NO_LEAK] * len(queries)
-    has_probability = False
+    has_probability = [False] * len(queries)
     for detector in detectors:
-        chosen = [i for i, report in enumerate(reports) if detector.should_check(report, has_probability)]
+        can_check = [detector.can_check(query.task) for query in queries]
+        chosen = [
+            i for i, report in enumerate(reports) if can_check[i] and detector.should_check(report, has_probability[i])
+        ]
         detector.num_checked += len(chosen)
         for i, report in zip(chosen, detector.check_batch([queries[i] for i in chosen]), strict=True):
             if reports[i].leaked and report.error is not None:
@@ -101,8 +110,14 @@ def run_cascade(detectors: Sequence[LeakDetector], queries: Sequence[LeakQuery])
             earlier = {name: getattr(reports[i], name) for name in SCORES}
             kept = {k: v for k, v in earlier.items() if v is not None and getattr(report, k) is None}
             reports[i] = report.model_copy(update=kept) if kept else report
-        has_probability = has_probability or detector.gives_probability
+        if detector.gives_probability:
+            has_probability = [earlier or now for earlier, now in zip(has_probability, can_check, strict=True)]
     return reports
+
+
+def can_check_hints(detectors: Sequence[LeakDetector], environment: Environment, task: Task) -> bool:
+    """Return whether a cascade can check the hints on a task; those on a task without a secret have no leak."""
+    return not detectors or not environment.has_secret(task) or any(detector.can_check(task) for detector in detectors)
 
 
 def make_detectors(

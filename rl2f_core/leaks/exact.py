@@ -30,6 +30,8 @@ class ExactDetector(LeakDetector):
     where the article "a" differs from the letter A.
     """
 
+    requires_answer = True
+
     class Config(ComponentConfig):
         """The answer verbatim."""
 

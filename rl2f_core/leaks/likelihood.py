@@ -43,6 +43,7 @@ class LikelihoodDetector(LeakDetector):
     """
 
     requires_model = True
+    requires_answer = True
 
     class Config(ComponentConfig):
         """Likelihood of the answer under a frozen base model."""

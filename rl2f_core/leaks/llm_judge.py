@@ -42,7 +42,7 @@ from rl2f_core.leaks.judge_output import (
     read_judgement,
 )
 from rl2f_core.models.llms.base import ChatModel, ChatRequest, Completion
-from rl2f_core.types import LeakReport, Message
+from rl2f_core.types import LeakReport, Message, Task
 
 if TYPE_CHECKING:
     from rl2f_core.models.backends.model_pool import ModelPool
@@ -54,6 +54,8 @@ MAX_TEXT_CHARS = 4000
 """Characters of each text in the judge's prompt."""
 MAX_TURNS = 3
 """Attempts, and earlier hints, in the judge's prompt."""
+UNKNOWN = "(not known)"
+"""Answer in the judge's prompt if the task has neither a gold answer nor a solution."""
 UNREADABLE = "the judge's answer is not of the required form"
 UNCERTAIN = (0.2, 0.8)
 """Probabilities of a leak between which a hint is judged by default."""
@@ -120,6 +122,14 @@ class LLMJudgeDetector(LeakDetector):
         self.temperature = default if config.temperature is None else config.temperature
         self._by = f"{self.judge.name}, {self.prompt.version}"
 
+    def can_check(self, task: Task) -> bool:
+        """Return True, also without a gold answer, unless the environment cannot verify the stranger's answers."""
+        return (
+            self.config.mode == "verdict"
+            or not getattr(self.environment, "unavailable_reason", "")
+            or bool(self.environment.gold_answer(task))
+        )
+
     def should_check(self, report: LeakReport, has_probability: bool) -> bool:
         if self.config.hints == "unflagged" or not has_probability:
             return not report.leaked
@@ -180,7 +190,8 @@ class LLMJudgeDetector(LeakDetector):
         }
         formats = {"reply_format": VERDICT_JSON if self.config.output == "json" else VERDICT_LINES}
         if self.config.mode == "verdict":
-            texts["answer"] = shorten(self.environment.gold_answer(query.task), MAX_TEXT_CHARS)
+            answer = self.environment.gold_answer(query.task) or self.environment.solution(query.task)
+            texts["answer"] = shorten(answer or UNKNOWN, MAX_TEXT_CHARS)
         else:
             formats = {
                 "reply_format": ANSWER_JSON if self.config.output == "json" else "",

@@ -220,15 +220,16 @@ def test_a_rescoring_does_not_count_hints_without_an_answer_as_checked(
 
 
 @pytest.mark.parametrize("labels", ["both", "detector", "human"])
-def test_no_advice_names_the_detectors_if_they_cannot_check_the_hints(
+def test_advice_names_no_detectors_that_cannot_check_the_hints(
     db: Database, workspace: Workspace, tmp_path: Path, labels: str
 ) -> None:
     source = without_answer(db, workspace, tmp_path)
-    with pytest.raises(DataError, match="No detector can check 1 of them") as error:
+    with pytest.raises(DataError, match="Only llm_judge can check 1 of them") as error:
         exported(source, tmp_path / "none", "unpaired_preference", labels=labels)
     manifest = export([source], ExportSettings(formats=("messages",), labels=labels), tmp_path / "out")
     assert manifest is not None
-    assert "rl2f leaks RUN" not in str(error.value) + summary(manifest)
+    advice = str(error.value) + summary(manifest)
+    assert "`rl2f leaks RUN`" not in advice and ("--detector llm_judge" in advice) == (labels != "human")
 
 
 @pytest.mark.parametrize(("labels", "is_named"), [("both", True), ("detector", True), ("human", False)])

@@ -42,6 +42,8 @@ class ExportRecord:
     """The problem as the student reads it, as one text."""
     answer: str
     """The gold answer: privileged; empty without one."""
+    has_secret: bool
+    """Hints could leak something, also without a gold answer; see `Environment.has_secret`."""
     labels: Mapping[int, Sequence[LeakLabel]] = field(default_factory=dict)
     """By turn, sorted by annotator."""
     new_prompts: Mapping[int, tuple[Message, ...] | None] = field(default_factory=dict)
@@ -130,6 +132,11 @@ class TaskRenderer:
         problem, answer = texts
         return (*system, Message(role="user", content=problem)), problem, answer
 
+    def has_secret(self, task: Task) -> bool:
+        """Return whether a hint on a task could leak something; True without the environment."""
+        environment = self._find_environment(task.environment)
+        return environment is None or environment.has_secret(task)
+
     def new_prompts(self, record: ExportRecord) -> dict[int, tuple[Message, ...] | None]:
         """Return the prompts with `prompting: reprompt` or `enumerate`, see `ExportRecord.new_prompts`."""
         prompts: dict[int, tuple[Message, ...] | None] = {}
@@ -188,7 +195,7 @@ def from_event(
     task = event.task
     key = task_key(task.environment, task.public, task.privileged)
     ordered = {turn: sorted(given, key=attrgetter("annotator")) for turn, given in (labels or {}).items()}
-    record = ExportRecord(run, run_name, event, key, *renderer.render(task), ordered)
+    record = ExportRecord(run, run_name, event, key, *renderer.render(task), renderer.has_secret(task), ordered)
     return replace(record, new_prompts=renderer.new_prompts(record))
 
 

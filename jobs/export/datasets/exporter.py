@@ -70,7 +70,7 @@ class LabelCounts:
     uncounted: int = 0
     """Hints without a flagged leak whose candidates were not counted."""
     without_answer: int = 0
-    """Unlabeled hints that no detector can check, because the task has no answer."""
+    """Unlabeled hints that only `llm_judge` can check, because the task has no answer."""
     without_prompts: int = 0
     """Dialogues that are in no row of `STUDENT_TYPES`, because a prompt is unknown."""
 
@@ -83,7 +83,7 @@ class LabelCounts:
             hint = turn.hint
             if decision is not None and hint is not None:
                 self.labels[decision.source, decision.word] += 1
-                self.without_answer += decision.source == "unlabeled" and not record.answer
+                self.without_answer += decision.source == "unlabeled" and not record.answer and record.has_secret
                 self.origins[hint.teacher, record.event.setting or "", hint.planted is not None, decision.word] += 1
                 if decision.leaks is False:
                     self.determining += turn.determines_answer
@@ -392,10 +392,14 @@ def _no_rows(settings: ExportSettings, counts: LabelCounts) -> DataError:
 
 
 def _label_fixes(labels: str, unlabeled: int, without_answer: int) -> Iterator[str]:
-    """Yield how hints without a label get one; no detector checks those on tasks without an answer."""
+    """Yield how hints without a label get one; only `llm_judge` checks those on tasks without an answer."""
     if without_answer:
         option = " (labels: human)" if labels == "detector" else ""
-        yield f"No detector can check {without_answer:,} of them, whose tasks have no answer: label them{option}."
+        judge = "" if labels == "human" else ", or run it (`rl2f leaks RUN --detector llm_judge`)"
+        yield (
+            f"Only llm_judge can check {without_answer:,} of them, whose tasks have no answer: "
+            f"label them{option}{judge}."
+        )
     if unlabeled > without_answer and labels == "human":
         yield "Label hints on the page Labels, or use detector findings too (labels: both)."
     elif unlabeled > without_answer:

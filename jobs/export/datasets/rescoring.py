@@ -25,15 +25,10 @@ class Rescoring:
     started: float
     """Dialogues before this time were checked."""
     reports: Mapping[tuple[str, int], LeakReport]
-    """Event id and turn → report; a checked hint without a report has no leak."""
+    """Event id and turn → report; a checked hint without a report has no leak if its task has an answer."""
 
     def apply(self, record: ExportRecord) -> ExportRecord:
-        """Return a dialogue with these findings; hints that were not checked keep theirs.
-
-        No detector can check the hints on a task without a gold answer.
-        """
-        if not record.answer:
-            return record
+        """Return a dialogue with these findings; hints that were not checked keep theirs."""
         turns = tuple(self._rescored(record, turn) for turn in record.turns)
         dialogue = record.event.dialogue.model_copy(update={"turns": turns})
         return replace(record, event=record.event.model_copy(update={"dialogue": dialogue}))
@@ -43,7 +38,7 @@ class Rescoring:
         if hint is None or hint.is_fallback:
             return turn
         report = self.reports.get((record.event.id, turn.index))
-        if report is None and record.event.time < self.started:
+        if report is None and record.answer and record.event.time < self.started:
             report = LeakReport(leaked=False)
         if report is None or not report.is_complete:
             return turn

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.dialogue.teachers.base import Feedback, FeedbackRequest
 from rl2f_core.environments.base import Environment
-from rl2f_core.leaks.base import LeakDetector, LeakQuery, make_detectors, run_cascade
+from rl2f_core.leaks.base import LeakDetector, LeakQuery, can_check_hints, make_detectors, run_cascade
 from rl2f_core.types import Hint, LeakReport, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -104,11 +104,15 @@ class LeakGuard:
         return screened
 
     def _reports(self, requests: Sequence[FeedbackRequest], feedbacks: Sequence[Feedback]) -> list[LeakReport | None]:
-        """Run the detectors on each message without an error; reports on leaks name the action."""
+        """Run the detectors on each message that they can check; reports on leaks name the action."""
         reports: list[LeakReport | None] = [None] * len(requests)
         if not self.detectors:
             return reports
-        indices = [i for i, feedback in enumerate(feedbacks) if feedback.error is None]
+        indices = [
+            i
+            for i, feedback in enumerate(feedbacks)
+            if feedback.error is None and can_check_hints(self.detectors, self.environment, requests[i].task)
+        ]
         queries = []
         for i in indices:
             turns = requests[i].turns

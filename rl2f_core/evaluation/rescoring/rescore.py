@@ -34,7 +34,7 @@ from rl2f_core.evaluation.rescoring.reward_changes import (
     group_changes,
     with_leak_penalties,
 )
-from rl2f_core.leaks.base import LeakQuery, make_detectors, run_cascade
+from rl2f_core.leaks.base import LeakQuery, can_check_hints, make_detectors, run_cascade
 from rl2f_core.learning.methods.base import Method
 from rl2f_core.types import Hint, LeakReport, RewardTerm, Task, join_reply
 
@@ -109,7 +109,9 @@ class Scored:
     changed: bool
     """The new reports and penalty change some turn's reward."""
     unchecked: int
-    """Hints that no detector can check, because the task has no gold answer."""
+    """Hints that these detectors cannot check, because the task has no gold answer."""
+    has_answer: bool = True
+    """The task has a gold answer; otherwise hints without a report are unchecked."""
 
 
 _Result = tuple[list[Scored | None], int]
@@ -152,7 +154,7 @@ class LeakRescorer:
         positions, queries, unchecked = [], [], [0] * len(parsed)
         for i, item in enumerate(parsed):
             new = [] if item is None else list(_queries(item))
-            if item is not None and new and not self.environment.gold_answer(item.task):
+            if item is not None and new and not can_check_hints(self.detectors, self.environment, item.task):
                 unchecked[i], new = len(new), []
             positions += [(i, k) for k, _ in new]
             queries += [query for _, query in new]
@@ -180,7 +182,8 @@ class LeakRescorer:
             line.condition or line.arm or line.outcome,
             line.dialogue.group,
         )
-        return Scored(line.id, key, len(turns), was, reports, leaked, changed, unchecked)
+        has_answer = not reports or bool(self.environment.gold_answer(line.task))
+        return Scored(line.id, key, len(turns), was, reports, leaked, changed, unchecked, has_answer)
 
 
 def _is_dialogue(line: bytes) -> bool:

@@ -79,7 +79,7 @@ class Tally:
     hints: int = 0
     """Rescored hints."""
     unchecked: int = 0
-    """Hints on tasks without a gold answer, which no detector can check."""
+    """Hints on tasks without a gold answer, which these detectors cannot check."""
     errors: int = 0
     """Hints with a detector error."""
     flagged: int = 0

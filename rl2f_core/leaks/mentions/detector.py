@@ -30,6 +30,7 @@ class MentionsDetector(LeakDetector):
     """
 
     gives_probability = True
+    requires_answer = True
 
     class Config(ComponentConfig):
         """The answer in any form, asserted."""

@@ -112,12 +112,15 @@ class RescoreKind(Kind[RescoreRun]):
 
 
 def _events(run: str, items: Sequence[Scored]) -> list[Event]:
-    """Return one event per hint with a leak, score or error."""
+    """Return one event per hint with a leak, score or error, and per checked hint on a task without a gold answer."""
     return [
         LeakEvent(id=f"leak:{item.event}:{turn}", run=run, dialogue=item.event, turn=turn, report=report)
         for item in items
         for turn, report in item.reports.items()
-        if report.leaked or report.evidence or {report.logprob_gain, report.leak_probability, report.error} != {None}
+        if not item.has_answer
+        or report.leaked
+        or report.evidence
+        or {report.logprob_gain, report.leak_probability, report.error} != {None}
     ]
 
 
@@ -132,7 +135,10 @@ def sentence(summary: JsonObject) -> str:
         f"{advantages:,}."
     )
     if summary.get("unchecked"):
-        text += f" {summary['unchecked']:,} hints cannot be checked, because their tasks have no answer."
+        text += (
+            f" {summary['unchecked']:,} hints cannot be checked by these detectors, because their tasks have no "
+            "answer; `llm_judge` in mode verdict can."
+        )
     if summary["errors"]:
         text += f" {summary['errors']:,} hints could not be checked by every detector."
     return text
