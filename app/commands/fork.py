@@ -56,6 +56,7 @@ def fork(
     """
     from rl2f_core.evaluation.counterfactual.arms import parse_arm
     from rl2f_core.evaluation.counterfactual.config import choose_checkpoints
+    from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
     from rl2f_core.run.kinds.fork import fork_config
 
     if resume is not None:
@@ -67,6 +68,7 @@ def fork(
         )
     source = RunDir.open(find_run(run, workspace))
     event = _find_dialogue(source.path, dialogue)
+    fork_point_at(event, turn - 1, first=1)
     checkpoints = choose_checkpoints(source, checkpoint or [], event.checkpoint or event.dialogue.policy)
     arms = [parse_arm(text) for text in arm or []]
     config = fork_config(source, str(source.path.resolve()), event.id, turn - 1, checkpoints, arms, **values)

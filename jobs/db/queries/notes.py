@@ -24,8 +24,11 @@ def add(
 ) -> Note:
     """Add a note to a run, to one of its dialogues (`event`), or to a turn of the dialogue.
 
-    Raises `UnknownRunError` or `UnknownDialogueError`, and `DataError` if the text is empty or too long.
+    Raises `UnknownRunError` or `UnknownDialogueError`, and `DataError` if the text is empty or too long, or if the turn
+    does not exist or has no dialogue.
     """
+    if turn is not None and event is None:
+        raise DataError("A note on a turn needs its dialogue.", value=f"turn {turn}", fix="Pass `event_id` too.")
     if not text.strip() or len(text) > MAX_CHARS:
         raise DataError(f"A note has between 1 and {MAX_CHARS} characters.", value=len(text.strip()))
     with db.write() as session:

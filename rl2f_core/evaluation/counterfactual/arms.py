@@ -123,7 +123,7 @@ def arm_hints(
     `Hint.error` is set if a teacher has no message. Raises `DataError` if there is no original hint.
     """
     if arm.hint == "original":
-        return [_original(origin) for origin in origins]
+        return [_original(origin, arm) for origin in origins]
     if arm.hint == "empty":
         return [Hint(text="", teacher="empty") for _ in origins]
     guard = engine.guard
@@ -152,24 +152,41 @@ def arm_hints(
     return [result.hint for result in screened]
 
 
-def _original(origin: ForkPoint) -> Hint:
-    hint, location = origin.dialogue.turns[origin.turn].hint, f"{origin.event}, turn {origin.turn + 1}"
+def check_fork(arms: Sequence[Arm], later_hints: str, origin: ForkPoint) -> None:
+    """Raise `DataError` if a fork cannot be sampled, as far as this is known without its models."""
+    if not origin.oracle and later_hints == "arm":
+        raise DataError("later_hints: arm does not support dialogues that continue after correct answers.",
+                        value=later_hints, known=["run", "contentless"])  # fmt: skip
+    stored = [(arm, _original(origin, arm)) for arm in arms if arm.hint in ("original", "redacted")]
+    errors = [_redaction_error(hint, arm) for arm, hint in stored if arm.hint == "redacted"]
+    if len(errors) == len(arms) and (error := next(iter(errors))) and all(errors):
+        raise DataError(error, value=origin.event, fix="Add another arm.")
+
+
+def _original(origin: ForkPoint, arm: Arm) -> Hint:
+    hint = origin.dialogue.turns[origin.turn].hint
     if hint is None:
-        raise DataError("This attempt has no original hint.", value=location, fix="Remove the arm original.")
+        raise DataError("This attempt has no original hint.", value=origin.event, fix=f"Remove the arm {arm.label}.")
     if hint.leak is not None and hint.leak.leaked and hint.leak.action == "drop":
-        fix = "Remove the arm original, or pass the text as an edited arm."
-        raise DataError("The hint after this attempt was dropped because of a leak.", value=location, fix=fix)
+        fix = f"Remove the arm {arm.label}, or pass the text as an edited arm."
+        raise DataError("The hint after this attempt was dropped because of a leak.", value=origin.event, fix=fix)
     return hint
+
+
+def _redaction_error(hint: Hint, arm: Arm) -> str | None:
+    """Return why a stored hint cannot be redacted; None if it can."""
+    if arm.span is None and (hint.leak is None or not hint.leak.leaked):
+        return "No detector of the run flagged this hint."
+    return "A leak action replaced the flagged message, so nobody read it." if hint.is_replaced else None
 
 
 def _redacted(origin: ForkPoint, arm: Arm, request: FeedbackRequest, engine: RolloutEngine) -> Hint:
     """Return the stored hint without the flagged span, and without what the run's detectors flag in the rest."""
-    hint = _original(origin)
+    hint = _original(origin, arm)
+    error = _redaction_error(hint, arm)
     report = hint.leak if arm.span is None else LeakReport(leaked=True, span=arm.span)
-    if report is None or not report.leaked:
-        return hint.model_copy(update={"error": "No detector of the run flagged this hint."})
-    if hint.is_replaced:
-        return hint.model_copy(update={"error": "A leak action replaced the flagged message, so nobody read it."})
+    if error is not None or report is None:
+        return hint.model_copy(update={"error": error})
     text = engine.guard.redact(request, hint.text, report)
     report = report.model_copy(update={"action": "redact"})
     return hint.model_copy(update={"text": text, "leak": report})

@@ -41,17 +41,23 @@ class ForkPoint:
         return tuple(turns)
 
 
-def fork_point_at(event: DialogueEvent, turn: int) -> ForkPoint:
-    """Return the fork point at a 0-based turn. Raises `DataError` if missing, or if the dialogue ended with it."""
-    turns = event.dialogue.turns
+def fork_point_at(event: DialogueEvent, turn: int, first: int = 0) -> ForkPoint:
+    """Return the fork point at a 0-based turn. Raises `DataError` if missing, or if the dialogue ended with it.
+
+    Args:
+        event: The dialogue.
+        turn: 0-based turn.
+        first: Number of the first turn in errors.
+    """
+    turns, number = event.dialogue.turns, turn + first
     if not 0 <= turn < len(turns):
-        raise DataError("The dialogue has no such turn.", value=turn + 1, known=[str(t.index + 1) for t in turns])
+        raise DataError("The dialogue has no such turn.", value=number, known=[str(t.index + first) for t in turns])
     if turns[turn].verdict.correct and turns[turn].hint is None:
-        raise DataError("The attempt of this turn is correct, so it has no hint.", value=turn + 1,
-                        known=[str(t.index + 1) for t in turns if not t.verdict.correct or t.hint is not None],
+        raise DataError("The attempt of this turn is correct, so it has no hint.", value=number,
+                        known=[str(t.index + first) for t in turns if not t.verdict.correct or t.hint is not None],
                         fix="Fork at an incorrect attempt.")  # fmt: skip
     if turns[turn].verdict.done:
-        raise DataError("The episode ended at this turn, so it cannot continue.", value=turn + 1,
+        raise DataError("The episode ended at this turn, so it cannot continue.", value=number,
                         fix="Fork at an earlier turn.")  # fmt: skip
     oracle = event.condition != "no_oracle"
     return ForkPoint(event.id, event.task, event.dialogue, turn, event.phase, event.checkpoint, oracle)

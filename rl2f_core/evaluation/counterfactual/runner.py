@@ -151,11 +151,6 @@ class ForkRunner:
     ) -> None:  # fmt: skip
         self.kind, self.config, self.run_dir, self.journal, self.title = kind, config, run_dir, journal, title
         oracle = all(origin.oracle for points in origins.values() for origin in points)
-        if not oracle and config.later_hints == "arm":
-            raise DataError(
-                "later_hints: arm does not support dialogues that continue after correct answers.",
-                value=config.later_hints, known=["run", "contentless"],
-            )  # fmt: skip
         self.engine = dataclasses.replace(build_engine(config, backend), stop_on_correct=oracle)
         self.arms = config.labeled_arms()
         self.origins = origins

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rl2f_core.config.fields import BASIC_FIELD
 from rl2f_core.config.loading import validate_config
+from rl2f_core.evaluation.counterfactual.arms import check_fork
 from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, inherit_settings
 from rl2f_core.evaluation.counterfactual.fork_points import find_dialogue, fork_point_at
 from rl2f_core.registry import register
@@ -40,6 +41,7 @@ class Fork(Kind[ForkRun]):
 
         source = context.run_dir.resolve_run(config.source)
         origin = fork_point_at(find_dialogue(source, config.dialogue), config.turn)
+        check_fork(config.arms, config.later_hints, origin)
         return run_forks("fork", config, source, {name: [origin] for name in config.checkpoints}, context)
 
 
@@ -63,10 +65,10 @@ def fork_config(
         arms: `Arm`s or their data; empty for the default arms.
         changes: Further fields.
 
-    Raises `DataError` or `ConfigError` if the dialogue cannot be forked at this turn.
+    Raises `DataError` or `ConfigError` if the dialogue cannot be forked at this turn with these arms.
     """
     dialogue = find_dialogue(source, event)
-    fork_point_at(dialogue, turn)
+    origin = fork_point_at(dialogue, turn)
     data = {
         **inherit_settings(source, dialogue.phase, dialogue.stage, dialogue.step, dialogue.task.id),
         "name": f"fork {source.config().name}"[:100],
@@ -76,4 +78,6 @@ def fork_config(
         "checkpoints": dict(checkpoints),
         **changes,
     }
-    return validate_config(ForkRun, {**data, **({"arms": list(arms)} if arms else {})})
+    config = validate_config(ForkRun, {**data, **({"arms": list(arms)} if arms else {})})
+    check_fork(config.arms, config.later_hints, origin)
+    return config

@@ -128,7 +128,7 @@ def test_find_dialogue_by_event_id(source: RunDir) -> None:
     assert [t.hint.text if t.hint else None for t in origin.prefix(None)] == ["Too low.", None]
     with pytest.raises(DataError, match="no such dialogue"):
         find_dialogue(source, "number/1/0")
-    with pytest.raises(DataError, match=r"is correct.*Known: 1, 2"):
+    with pytest.raises(DataError, match=r"is correct.*Known: 0, 1"):
         fork_point_at(event, 2)
     with pytest.raises(DataError, match="no such turn"):
         fork_point_at(event, 3)
@@ -285,7 +285,7 @@ def test_no_oracle_dialogue_continues_without_oracle(tmp_path: Path) -> None:
         NO_VERDICT_HINT
     }
     with pytest.raises(DataError, match="continue after correct answers"):
-        play(config.model_copy(update={"later_hints": "arm"}), tmp_path / "arm")
+        fork_config(run, "numbers", free.id, 0, {"base": None}, arms, later_hints="arm")
 
 
 def test_later_hints_setting(source: RunDir, tmp_path: Path) -> None:
@@ -350,9 +350,8 @@ def test_a_redacted_arm_needs_a_flag_that_the_student_read_or_a_span(source: Run
 
 def test_original_arm_needs_a_hint(source: RunDir, tmp_path: Path) -> None:
     short = make_run(tmp_path / "short", rollout={"max_turns": 2, "max_new_tokens": 64, "max_seq_len": 4096})
-    config = fork_config(short, "short", event_of(1), 1, {"base": None}, [], samples=2)
     with pytest.raises(DataError, match="no original hint"):
-        play(config, tmp_path / "fork")
+        fork_config(short, "short", event_of(1), 1, {"base": None}, [], samples=2)
     config = fork_config(short, "short", event_of(1), 1, {"base": None}, [{"hint": "contentless"}], samples=2)
     assert play(config, tmp_path / "other") and {len(e.dialogue.turns) for e in dialogues(tmp_path / "other")} == {3}
 

@@ -1,0 +1,88 @@
+"""Calls of programs: one numbering of turns, missing objects, and refusals that name the argument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fork_data import LEAKED, add_leak, event_of, make_run
+from typer.testing import CliRunner
+
+from app.cli import app
+from app.common.context import Context
+from app.endpoints.studio import Studio
+from jobs.db.engine import Database
+from jobs.ingest.ingester import reindex
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
+from rl2f_core.common.text.yaml_loader import load_yaml
+from rl2f_core.config.loading import parse_config
+from rl2f_core.errors import DataError
+from rl2f_core.run.directory import RunDir
+from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
+from rl2f_core.run.execute import execute
+
+UNHINTED = "event:unhinted"
+"""Event id of a dialogue whose only attempt has no hint."""
+FORK = {"run": 1, "event_id": event_of(1), "turn": 0, "checkpoints": ["base"], "samples": 1}
+
+
+@pytest.fixture
+def studio(workspace: Workspace, db: Database) -> Studio:
+    """Endpoints of a workspace with a run of four dialogues, a leaking one and one without a hint."""
+    run_dir = make_run(workspace.folder("1-numbers"))
+    add_leak(run_dir)
+    event = next(e for e in read_events(run_dir.events_path) if isinstance(e, DialogueEvent) and e.id == event_of(1))
+    turns = (event.dialogue.turns[0].model_copy(update={"hint": None}),)
+    dialogue = event.dialogue.model_copy(update={"id": "unhinted", "turns": turns})
+    JsonlSink(run_dir.events_path).emit([event.model_copy(update={"id": UNHINTED, "dialogue": dialogue})])
+    reindex(db, workspace)
+    return Studio(Context(workspace, db, Queue(db, workspace)))
+
+
+# -- turns -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("turn", [2, 3])
+def test_errors_about_turns_of_a_fork_count_as_its_argument_does(studio: Studio, turn: int) -> None:
+    known = {2: ["0", "1"], 3: ["0", "1", "2"]}[turn]  # the third attempt is correct, and there is no fourth one
+    empty = [{"hint": "empty"}]
+    for call in (studio.fork.preview_fork, studio.fork.start_fork):
+        with pytest.raises(DataError) as caught:
+            call(**{**FORK, "turn": turn, "arms": empty})
+        assert (caught.value.value, list(caught.value.known or ())) == (turn, known)
+    with pytest.raises(DataError) as caught:
+        studio.fork.screen_hint(1, event_of(1), turn, "Up.")
+    assert (caught.value.value, list(caught.value.known or ())) == (turn, known)
+    folder = studio.context.workspace.folder("1-numbers")
+    result = CliRunner().invoke(app, ["fork", str(folder), event_of(1), "--turn", str(turn + 1), "--arm", "empty"])
+    counted_from_1 = ", ".join(str(int(number) + 1) for number in known)
+    assert f"Got: {turn + 1}. Known: {counted_from_1}." in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("event", "arms", "message"),
+    [
+        (UNHINTED, ["original"], "no original hint"),
+        (UNHINTED, ["redacted", "empty"], "no original hint"),
+        (event_of(1), ["redacted"], "No detector of the run flagged this hint"),
+    ],
+)
+def test_a_preview_refuses_the_arms_that_the_run_of_a_fork_refuses(
+    studio: Studio, tmp_path: Path, event: str, arms: list[str], message: str
+) -> None:
+    changes: Any = {**FORK, "event_id": event, "arms": [{"hint": arm} for arm in arms]}
+    for call in (studio.fork.preview_fork, studio.fork.start_fork):
+        with pytest.raises(DataError, match=message):
+            call(**changes)
+    leaked = load_yaml(studio.fork.preview_fork(**{**changes, "event_id": LEAKED}).config)
+    source = str(studio.context.workspace.folder("1-numbers"))
+    run_dir = RunDir.create(tmp_path / "fork", parse_config({**leaked, "dialogue": event, "source": source}))
+    with pytest.raises(DataError, match=message):
+        execute(run_dir.config(), run_dir, JsonlSink(run_dir.events_path), lambda: False)
+
+
+def test_a_note_on_a_turn_needs_a_dialogue(studio: Studio) -> None:
+    with pytest.raises(DataError, match=r"needs its dialogue.*event_id"):
+        studio.run.add_note(1, "Which dialogue?", turn=0)
+    assert studio.run.list_notes(1) == []
+    assert studio.run.add_note(1, "This one.", event_id=event_of(1), turn=0).turn == 0
