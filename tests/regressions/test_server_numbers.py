@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -221,3 +221,62 @@ def test_a_schedule_is_due_once_when_the_clock_is_changed(
         moment = due
         found.append(datetime.fromtimestamp(due, ZoneInfo(zone)).strftime("%dT%H:%M%z")[:-2])
     assert found == expected
+
+
+STEP = timedelta(minutes=5)
+SCHEDULES = {  # cron time → its minutes, hours and ISO weekdays
+    "0 * * * *": ({0}, range(24), range(1, 8)),
+    "*/20 * * * sun": ({0, 20, 40}, range(24), {7}),
+    "15 * * * mon": ({15}, range(24), {1}),
+    "45 0-23 * * 6,0": ({45}, range(24), {6, 7}),
+    "15,30 2 * * *": ({15, 30}, {2}, range(1, 8)),
+    "45 */2 * * sun-mon": ({45}, range(0, 24, 2), {7, 1}),
+}
+
+
+def clock_times(zone: str) -> tuple[dict[datetime, list[datetime]], dict[datetime, datetime]]:
+    """Return the moments of each clock time of 2027, and the moment at which each skipped clock time is due."""
+    moments: dict[datetime, list[datetime]] = {}
+    due: dict[datetime, datetime] = {}
+    before = datetime(2027, 1, 1) - STEP
+    moment = before.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    while before.year < 2028:
+        moment += STEP
+        clock = moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None, fold=0)
+        due |= {before + (i + 1) * STEP: moment + i * STEP for i in range((clock - before) // STEP - 1)}
+        moments.setdefault(clock, []).append(moment)
+        before = clock
+    return moments, due
+
+
+@pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, SANTIAGO, "Australia/Lord_Howe"])
+def test_all_times_of_a_year_are_due_and_no_others(zone: str) -> None:
+    moments, skipped = clock_times(zone)
+    assert len(skipped) == (6 if zone == "Australia/Lord_Howe" else 12)
+    for when, (minutes, hours, days) in SCHEDULES.items():
+        clocks = [
+            clock
+            for clock in [*moments, *skipped]
+            if clock.minute in minutes and clock.hour in hours and clock.isoweekday() in days and clock.year == 2027
+        ]
+        occurrences = None if len(hours) == 24 else 1
+        expected = {moment for clock in clocks for moment in moments.get(clock, [])[:occurrences]}
+        expected |= {skipped[clock] for clock in clocks if clock in skipped}
+        plan = ScheduledRun(name="", trigger="cron", when=when, timezone=zone, created=0.0)
+        found, start = list[datetime](), datetime(2027, 1, 1, tzinfo=ZoneInfo(zone)) - STEP
+        while (due := scheduled_runs.next_time(plan, (found or [start])[-1].timestamp())) is not None:
+            found.append(datetime.fromtimestamp(due, UTC))
+            if found[-1].astimezone(ZoneInfo(zone)).year > 2027:
+                break
+        assert found[:-1] == sorted(expected), when
+
+
+@pytest.mark.parametrize(
+    "weekday", ["*/0", "mon/0", "1-5/0", "8", "xyz", "", "1,", "mon-", "9-1"], ids=lambda text: text or "empty"
+)
+def test_an_unknown_weekday_is_one_error_with_the_known_ones(weekday: str) -> None:
+    plan = ScheduledRun(name="", trigger="cron", when=f"0 9 * * {weekday or ','}", timezone="UTC", created=0.0)
+    with pytest.raises(ConfigError) as caught:
+        scheduled_runs.next_time(plan, 0.0)
+    assert str(caught.value).count("when: ") == 1 and caught.value.what == "when: unknown weekday."
+    assert {"sun", "0-7", "mon-fri", "*/2"} < set(caught.value.known or ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlmodel import Session, col, select
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 TRIGGERS = ("date", "cron", "nightly")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_DAY = re.compile(r"(?:(?P<all>\*)|(?P<first>\d|[a-z]{3})(?:-(?P<last>\d|[a-z]{3}))?)(?:/(?P<step>\d))?", re.IGNORECASE)
+_DAY = re.compile(
+    r"(?:(?P<all>\*)|(?P<first>\d|[a-z]{3})(?:-(?P<last>\d|[a-z]{3}))?)(?:/(?P<step>[1-9]))?", re.IGNORECASE
+)
 
 
 def parse_timezone(name: str) -> ZoneInfo:
@@ -64,10 +66,9 @@ def trigger_of(schedule: ScheduledRun, timezone: tzinfo | None = None) -> BaseTr
             fix="Write e.g. `30 2 * * *` for 2:30 every night.",
         )
     minute, hour, day, month, weekday = fields
+    days = weekdays(weekday)
     try:
-        return CronTrigger(
-            minute=minute, hour=hour, day=day, month=month, day_of_week=weekdays(weekday), timezone=timezone
-        )
+        return CronTrigger(minute=minute, hour=hour, day=day, month=month, day_of_week=days, timezone=timezone)
     except ValueError as error:
         raise ConfigError(f"when: {error}.", value=schedule.when, fix="Write e.g. `30 2 * * *`.") from error
 
@@ -80,12 +81,12 @@ def weekdays(field: str) -> str:
     for part in field.split(","):
         match = _DAY.fullmatch(part)
         if match is None:
-            raise ConfigError("when: unknown weekday.", value=part, known=(*_DAYS, "0-7", "mon-fri", "*/2"))
+            raise _unknown_weekday(part)
         first = 0 if match["all"] else _day(match["first"])
         last = 6 if match["all"] or (match["step"] and not match["last"]) else _day(match["last"] or match["first"])
         if match["last"] and last < first:  # fri-mon, or 5-7
             last += 7
-        days += [_DAYS[d % 7] for d in range(first, last + 1, max(1, int(match["step"] or 1)))]
+        days += [_DAYS[d % 7] for d in range(first, last + 1, int(match["step"] or 1))]
     return ",".join(dict.fromkeys(days))
 
 
@@ -94,30 +95,51 @@ def _day(text: str) -> int:
         return int(text) % 7
     if text.lower() in _DAYS:
         return _DAYS.index(text.lower())
-    raise ConfigError("when: unknown weekday.", value=text, known=(*_DAYS, "0-7"))
+    raise _unknown_weekday(text)
+
+
+def _unknown_weekday(text: str) -> ConfigError:
+    known = (*_DAYS, "0-7", "mon-fri", "*/2")
+    return ConfigError("when: unknown weekday.", value=text, known=known, fix="Write e.g. `30 2 * * mon-fri`.")
 
 
 def next_time(schedule: ScheduledRun, after: float) -> float | None:
     """Return the next due time after `after`; None if there is none or the schedule is disabled.
 
-    When the clock is changed, a schedule of every hour follows the elapsed time. Other times are due once: a repeated
-    time at its first occurrence, a skipped one by the length of the gap later.
+    A cron time is due at every clock time that its fields match. When the clock is changed, a skipped time is due by
+    the length of the gap later, and a repeated time at its first occurrence; a schedule of every hour at both, so that
+    each elapsed hour of its days has one. Times that coincide are due once.
     """
     if not schedule.enabled:
         return None
     zone = parse_timezone(schedule.timezone)
-    moment = datetime.fromtimestamp(after + 0.001, UTC)  # excludes a cron time equal to `after`
-    if schedule.trigger == "date" or schedule.when.split()[1:2] in (["*"], ["*/1"]):
-        due = trigger_of(schedule).get_next_fire_time(None, moment.astimezone(zone))
+    if schedule.trigger == "date":
+        due = trigger_of(schedule).get_next_fire_time(None, datetime.fromtimestamp(after, zone))
         return None if due is None or due.timestamp() <= after else due.timestamp()
-    local, trigger = moment.astimezone(zone), trigger_of(schedule, UTC)  # times of the clock, as if they were UTC
-    gap = local.utcoffset() - (moment - timedelta(days=1)).astimezone(zone).utcoffset()  # type: ignore[operator]
-    clock = local.replace(tzinfo=UTC, fold=0) - max(gap, timedelta())  # a skipped time may still be due
-    while (due := trigger.get_next_fire_time(None, clock)) is not None:
-        if (time := due.replace(tzinfo=zone).timestamp()) > after:
-            return time
+    trigger, candidates = trigger_of(schedule, UTC), list[float]()  # times of the clock, as if they were UTC
+    is_hourly, clock = _is_hourly(trigger), _clock_before(after + 0.001, zone)  # after a clock time equal to `after`
+    last = clock
+    while (not candidates or clock <= last) and (due := trigger.get_next_fire_time(None, clock)) is not None:
+        first, second = (due.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
+        later = [moment for moment in (first, second if is_hourly else first) if moment > after and moment >= first]
+        if later and not candidates:  # when the clock is changed, a later clock time may be due before this one
+            last = due + timedelta(seconds=abs(second - first))
+        candidates += later
         clock = due + timedelta(seconds=1)
-    return None
+    return min(candidates, default=None)
+
+
+def _is_hourly(trigger: Any) -> bool:
+    """Whether a cron trigger is due in every hour of its days."""
+    hours = next(field for field in trigger.fields if field.name == "hour")
+    return all(hours.get_next_value(datetime(2000, 1, 1, hour)) == hour for hour in range(24))
+
+
+def _clock_before(moment: float, zone: ZoneInfo) -> datetime:
+    """Return a clock time, as UTC, at or before all clock times that are due after a moment."""
+    local = datetime.fromtimestamp(moment, zone)
+    offsets = [datetime.fromtimestamp(moment + days * 86_400, zone).utcoffset() or timedelta() for days in (-1, 0, 1)]
+    return local.replace(tzinfo=UTC, fold=0) - (max(offsets) - min(offsets))
 
 
 def add(
