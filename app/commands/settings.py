@@ -182,6 +182,7 @@ def _settings(
     from pydantic import ValidationError
 
     from app.commands.options import find_number
+    from rl2f_core.config.loading import known_keys
     from rl2f_core.errors import ConfigError
 
     data: dict[str, Any] = {}
@@ -198,9 +199,14 @@ def _settings(
         return wanted.model().model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        path = "__".join(str(part) for part in first["loc"])
-        found = (candidate for candidate in options if f"{path}__".startswith(f"{candidate.name}__"))
-        name = next((candidate.annotation.__metadata__[0].default for candidate in found), path.replace("__", "."))
-        reason = first["msg"].removeprefix("Value error, ")
-        fix = "The option --help shows what is allowed."
-        raise ConfigError(f"Option {name}: {reason}.", value=first["input"], fix=fix) from error
+        path, key = "__".join(str(part) for part in first["loc"]), ".".join(str(part) for part in first["loc"])
+        found = next((candidate for candidate in options if f"{path}__".startswith(f"{candidate.name}__")), None)
+        name = key if found is None else found.annotation.__metadata__[0].default
+        is_inside, is_unknown = found is not None and found.name != path, first["type"] == "extra_forbidden"
+        reason = "unknown key" if is_unknown else first["msg"].removeprefix("Value error, ")
+        raise ConfigError(
+            f"Option {name}: {f'{key}: ' if is_inside else ''}{reason}.",
+            value=first["input"],
+            known=(known_keys(wanted.model(), first["loc"][:-1]) or None) if is_unknown else None,
+            fix="The option --help shows what is allowed.",
+        ) from error

@@ -21,6 +21,7 @@ from app.common.urls import page_url
 from app.endpoints.recorder import Action, known_arguments, recorded
 from app.endpoints.types import OldName, QueuedRun
 from jobs.db.models import Run
+from rl2f_core.config.loading import known_keys
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import ConfigError, shorten_repr
 from rl2f_core.run.directory import RunDir
@@ -188,13 +189,13 @@ class Operation:
             raise self._error(error) from None
 
     def _error(self, error: ValidationError) -> ArgumentError:
-        names, first = list(self.arguments.model_fields), error.errors(include_url=False)[0]
+        first = error.errors(include_url=False)[0]
         is_missing, is_unknown = first["type"] == "missing", first["type"] == "extra_forbidden"
         reason = "Missing required argument" if is_missing else "unknown key" if is_unknown else first["msg"]
         return ArgumentError(
             f"{self.name}: argument {'.'.join(map(str, first['loc']))}: {reason}.",
             value=None if is_missing else shorten_repr(first["input"], 100),
-            known=names if len(first["loc"]) == 1 and (is_missing or is_unknown) else None,
+            known=(known_keys(self.arguments, first["loc"][:-1]) or None) if is_missing or is_unknown else None,
             fix="Correct the argument and call it again.",
         )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.db.queries import runs
 from jobs.model_server.protocol import ModelSource
+from rl2f_core.config.loading import validate_config
 from rl2f_core.errors import ConfigError, RL2FError, RunError, UnknownNameError
 from rl2f_core.models.store.conversion import conversion_name
 from rl2f_core.models.store.store import is_loadable, list_models
@@ -72,11 +73,7 @@ class ChatSettings(Strict):
 
 def parse_settings(data: JsonObject) -> ChatSettings:
     """Validate settings; raises `ConfigError` naming each wrong field."""
-    try:
-        settings = ChatSettings.model_validate(data)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise ConfigError(f"The chat's settings are wrong: {problems}.") from error
+    settings = validate_config(ChatSettings, data, fix="Correct the settings of the chat.")
     for name in settings.checkpoints:
         if not re.fullmatch(CHECKPOINT_REF, name):
             known = ["base", "RUN:stage@step, e.g. 17:rl2f@20"]

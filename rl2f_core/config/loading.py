@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -61,18 +61,33 @@ def format_validation_error(error: ValidationError, config_type: type[BaseModel]
         path = ".".join(str(part) for part in item["loc"]) or "(the whole configuration)"
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            message = f"unknown key{_nearest(str(item['loc'][-1]), item['loc'][:-1], config_type)}"
+            message = f"unknown key{_nearest(str(item['loc'][-1]), known_keys(config_type, item['loc'][:-1]))}"
         elif item["type"] != "value_error" and not isinstance(item.get("input"), dict):
             message += f" (got {shorten_repr(item.get('input'), 60)})"
         lines.append(f"{path}: {message}")
     return f"The configuration has {len(lines)} error(s): " + "; ".join(lines) + "."
 
 
-def _nearest(key: str, loc: Sequence[int | str], config_type: type[BaseModel]) -> str:
-    if loc:
-        return ""
-    near = difflib.get_close_matches(key, list(config_type.model_fields), 1)
-    return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(config_type.model_fields)}"
+def known_keys(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
+    """Return the keys of the model at a location of a validation error; empty if several models are possible."""
+    found: type[BaseModel] | None = model
+    for name in (part for part in loc if isinstance(part, str)):
+        if found is None or name not in found.model_fields:
+            return []
+        found = _only_model(found.model_fields[name].annotation)
+    return [] if found is None else list(found.model_fields)
+
+
+def _only_model(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    models = {_only_model(part) for part in get_args(annotation)} - {None}
+    return models.pop() if len(models) == 1 else None
+
+
+def _nearest(key: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(key, known, 1)
+    return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}" if known else ""
 
 
 def find_config(path: Path) -> Path:

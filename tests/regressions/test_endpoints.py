@@ -18,7 +18,7 @@ from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import parse_config
-from rl2f_core.errors import DataError
+from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, read_events
 from rl2f_core.run.execute import execute
@@ -86,3 +86,30 @@ def test_a_note_on_a_turn_needs_a_dialogue(studio: Studio) -> None:
         studio.run.add_note(1, "Which dialogue?", turn=0)
     assert studio.run.list_notes(1) == []
     assert studio.run.add_note(1, "This one.", event_id=event_of(1), turn=0).turn == 0
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("endpoint", "argument", "value", "key", "known"),
+    [
+        ("list_dialogues", "filter", {"x": 1}, "filter.x", "without_controls"),
+        ("next_hints_to_label", "after", {"run": 1, "event_id": "a", "turn": 0, "x": 1}, "after.x", "event_id"),
+        ("start_export", "settings", {"filter": {"x": 1}}, "settings.filter.x", "include_test"),
+        ("preview_fork", "arms", [{"hint": "empty", "x": 1}], "arms.0.x", "teacher"),
+        ("start_chat", "sampling", {"x": 1}, "sampling.x", "top_p"),
+    ],
+)
+def test_an_unknown_key_in_an_argument_is_named_with_the_known_ones(
+    studio: Studio, endpoint: str, argument: str, value: Any, key: str, known: str
+) -> None:
+    others: dict[str, Any] = {"start_export": {"runs": [1]}, "preview_fork": FORK, "start_chat": {"model": "tiny"}}
+    functions = {name: function for name, _, function in studio.endpoints()}
+    with pytest.raises(ConfigError) as caught:
+        functions[endpoint](**{**others.get(endpoint, {}), argument: value})
+    assert f"{key}: unknown key" in str(caught.value) and known in str(caught.value).lower().partition("known: ")[2]
+
+
+def test_an_unknown_key_in_an_option_of_a_call_is_named_with_the_known_ones() -> None:
+    result = CliRunner().invoke(app, ["call", "list_dialogues", "--filter", '{"x": 1}'])
+    printed = " ".join(result.stderr.split())
+    assert "Option --filter: filter.x: unknown key. Got: 1. Known: run, phase, stage" in printed
