@@ -10,11 +10,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, wraps
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic.errors import PydanticUserError
-from pydantic_core import to_jsonable_python
+from pydantic_core import InitErrorDetails, to_jsonable_python
 
 from app.common.context import Context
 from app.common.urls import page_url
@@ -23,7 +32,7 @@ from app.endpoints.types import OldName, QueuedRun
 from jobs.db.models import Run
 from rl2f_core.config.loading import known_keys
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, shorten_repr
+from rl2f_core.errors import ConfigError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.types import JsonObject
 
@@ -82,6 +91,35 @@ class ArgumentError(ConfigError):
     """An argument of an endpoint has a wrong type or value."""
 
 
+class Arguments(BaseModel):
+    """Base of the models of arguments: without unknown keys; booleans are no numbers, as in configurations."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse_booleans(cls, data: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        valid = validate(data)
+        errors = [InitErrorDetails(type="float_type", loc=loc, input=value) for loc, value in _converted(data, valid)]
+        if errors:
+            raise ValidationError.from_exception_data(cls.__name__, errors)
+        return valid
+
+
+def _converted(data: object, valid: object, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, bool]]:
+    """Yield location and value of each boolean that became a number."""
+    if isinstance(data, bool):
+        if isinstance(valid, int | float) and not isinstance(valid, bool):
+            yield loc, data
+    elif isinstance(data, Mapping):
+        values = dict(valid) if isinstance(valid, BaseModel | Mapping) else {}
+        for key in data.keys() & values.keys():
+            yield from _converted(data[key], values[key], (*loc, key))
+    elif isinstance(data, list | tuple) and isinstance(valid, list | tuple):
+        for i, (item, value) in enumerate(zip(data, valid, strict=False)):
+            yield from _converted(item, value, (*loc, i))
+
+
 class Operation:
     """The function of an endpoint, and the models of its arguments and of its result.
 
@@ -127,7 +165,7 @@ class Operation:
             default = ... if parameter.default is parameter.empty else parameter.default
             info = Field(default, description=text) if text else Field(default)
             fields[parameter.name] = (self._hints[parameter.name], info)
-        return create_model(self.name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **fields)
+        return create_model(self.name, __base__=Arguments, **fields)
 
     @cached_property
     def old_names(self) -> dict[str, str]:
@@ -194,7 +232,7 @@ class Operation:
         reason = "Missing required argument" if is_missing else "unknown key" if is_unknown else first["msg"]
         return ArgumentError(
             f"{self.name}: argument {'.'.join(map(str, first['loc']))}: {reason}.",
-            value=None if is_missing else shorten_repr(first["input"], 100),
+            value=None if is_missing else first["input"],
             known=(known_keys(self.arguments, first["loc"][:-1]) or None) if is_missing or is_unknown else None,
             fix="Correct the argument and call it again.",
         )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from jobs.db.queries import runs
 from jobs.model_server.protocol import ModelSource
+from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import validate_config
 from rl2f_core.errors import ConfigError, RL2FError, RunError, UnknownNameError
 from rl2f_core.models.store.conversion import conversion_name
@@ -31,13 +32,7 @@ RUNS_SHOWN = 100
 """Maximum number of listed runs, newest first; the URL can name older ones."""
 
 
-class Strict(BaseModel):
-    """Base of settings: unknown keys, NaN and infinity are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class ChatSampling(Strict):
+class ChatSampling(BaseConfig):
     """Sampling settings of all checkpoints."""
 
     max_new_tokens: int = Field(256, ge=1, le=4096)
@@ -50,7 +45,7 @@ class ChatSampling(Strict):
     """The same for all checkpoints."""
 
 
-class ChatSettings(Strict):
+class ChatSettings(BaseConfig):
     """Settings of a chat."""
 
     model: str = Field(min_length=1, max_length=500)

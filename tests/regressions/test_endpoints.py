@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.common.context import Context
+from app.endpoints.endpoint import OPERATIONS, ArgumentError
 from app.endpoints.studio import Studio
 from jobs.db.engine import Database
 from jobs.ingest.ingester import reindex
@@ -113,3 +115,69 @@ def test_an_unknown_key_in_an_option_of_a_call_is_named_with_the_known_ones() ->
     result = CliRunner().invoke(app, ["call", "list_dialogues", "--filter", '{"x": 1}'])
     printed = " ".join(result.stderr.split())
     assert "Option --filter: filter.x: unknown key. Got: 1. Known: run, phase, stage" in printed
+
+
+def numbers(schema: dict[str, Any], models: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each number in a JSON schema of arguments; items of lists and values of maps have `0`."""
+    schema = models[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    for choice in schema.get("anyOf", []):
+        yield from numbers(choice, models, path)
+    if schema.get("type") in ("integer", "number"):
+        yield path
+    inside = {**schema.get("properties", {}), "0": schema.get("items") or schema.get("additionalProperties")}
+    for name, part in inside.items():
+        if isinstance(part, dict):
+            yield from numbers(part, models, (*path, name))
+
+
+def sample(schema: dict[str, Any], models: dict[str, Any]) -> Any:
+    """Return a valid value of a JSON schema, with the required keys only."""
+    schema = models[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    if schema.get("type") == "object":
+        return {name: sample(schema["properties"][name], models) for name in schema.get("required", [])}
+    if schema.get("type") == "array":
+        return [sample(schema["items"], models)]
+    return schema.get("enum", [schema.get("minimum", 1) if schema.get("type") == "integer" else "a"])[0]
+
+
+def put(schema: dict[str, Any], models: dict[str, Any], path: Sequence[str], value: object) -> Any:
+    """Return a valid value of a JSON schema except for the value at a path."""
+    if not path:
+        return value
+    schema = models[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    for choice in schema.get("anyOf", []):
+        if path in [*numbers(choice, models)]:
+            return put(choice, models, path, value)
+    name, *rest = path
+    if schema.get("type") == "array":
+        return [put(schema["items"], models, rest, value)]
+    part = schema.get("properties", {}).get(name) or schema["additionalProperties"]
+    return {**sample(schema, models), name: put(part, models, tuple(rest), value)}
+
+
+NUMBERS = {
+    f"{name}-{'.'.join(path)}": (name, path)
+    for name, operation in OPERATIONS.items()
+    for schema in [operation.arguments.model_json_schema()]
+    for path in numbers(schema, schema.get("$defs", {}))
+}
+
+
+@pytest.mark.parametrize(("name", "path"), NUMBERS.values(), ids=NUMBERS)
+def test_a_boolean_is_no_number_of_an_argument(name: str, path: tuple[str, ...]) -> None:
+    operation = OPERATIONS[name]
+    schema = operation.arguments.model_json_schema()
+    models = schema.get("$defs", {})
+    for value in (True, False):
+        with pytest.raises(ArgumentError, match=rf"argument {'.'.join(path)}: .*Got: {value}"):
+            operation.bind(put(schema, models, path, value))
+
+
+@pytest.mark.parametrize("value", [5, "5", 5.0])
+def test_whole_numbers_of_arguments_may_be_texts(studio: Studio, value: Any) -> None:
+    assert len(studio.dialogues.list_dialogues({"run": "1"}, limit=value).rows) == 5
+
+
+def test_a_boolean_is_no_number_of_the_sampling_of_a_chat(studio: Studio) -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.seed: Input should be a valid number"):
+        studio.chat.start_chat("tiny", sampling={"seed": True})
