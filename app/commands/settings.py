@@ -202,7 +202,8 @@ def _settings(
         path, key = "__".join(str(part) for part in first["loc"]), ".".join(str(part) for part in first["loc"])
         found = next((candidate for candidate in options if f"{path}__".startswith(f"{candidate.name}__")), None)
         name = key if found is None else found.annotation.__metadata__[0].default
-        is_inside, is_unknown = found is not None and found.name != path, first["type"] == "extra_forbidden"
+        inside = first["loc"][len(found.name.split("__")) :] if found else ()
+        is_inside, is_unknown = any(isinstance(part, str) for part in inside), first["type"] == "extra_forbidden"
         reason = "unknown key" if is_unknown else first["msg"].removeprefix("Value error, ")
         raise ConfigError(
             f"Option {name}: {f'{key}: ' if is_inside else ''}{reason}.",
