@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from jobs.db.errors import NotFoundError
 from jobs.db.models import Run
 from jobs.db.queries import metrics, runs
 from jobs.db.queries.runs import RunFilter
 from jobs.queue.queue import RESUMABLE, STOPPABLE, Queue, starts_from
 from jobs.workspace import Workspace
-from rl2f_core.errors import RunError, UnknownNameError
+from rl2f_core.errors import RunError
 from rl2f_core.evaluation.report_file import read_report
 from rl2f_core.evaluation.study.registration import FILE, read_versions, register_unchanged
 from rl2f_core.evaluation.study.report import FinishedPart, StudyReport, build_study_report
@@ -65,7 +66,7 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
 
 
 def stop(queue: Queue, name: str) -> dict[str, Run]:
-    """Stop all parts that are queued or running, the last one first; return all by name. Raises `UnknownNameError`."""
+    """Stop all parts that are queued or running, the last one first; return all by name. Raises `NotFoundError`."""
     parts = runs_of(queue, load(queue, name).name)
     for name, run in reversed(parts.items()):
         if run.status in STOPPABLE:
@@ -80,9 +81,9 @@ def names(queue: Queue) -> list[str]:
 
 
 def load(queue: Queue, name: str) -> Study:
-    """Return the newest version of a study that was started here. Raises `UnknownNameError`."""
+    """Return the newest version of a study that was started here. Raises `NotFoundError`."""
     if name not in (known := names(queue)):
-        raise UnknownNameError("Unknown study.", value=name, known=known)
+        raise NotFoundError("Unknown study.", value=name, known=known)
     return parse_study(read_versions(folder_of(queue.workspace, name))[-1].text)
 
 

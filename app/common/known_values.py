@@ -13,18 +13,18 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.db.queries.runs import RunFilter
 from rl2f_core import registry
 from rl2f_core.config.evaluation import Condition
-from rl2f_core.errors import UnknownNameError
 from rl2f_core.run.events import OWN_CONDITIONS
 
 
 def check_known(what: str, value: str, known: Collection[str]) -> None:
-    """Raise `UnknownNameError` if a value is neither empty nor known."""
+    """Raise `NotFoundError` if a value is neither empty nor known."""
     if value and value not in known:
-        raise UnknownNameError(f"Unknown {what}.", value=value, known=sorted(filter(None, known)))
+        raise NotFoundError(f"Unknown {what}.", value=value, known=sorted(filter(None, known)))
 
 
 def check_checkpoint(db: Database, run: int, name: str) -> None:
-    """Raise `NotFoundError` if a run has no such checkpoint."""
+    """Raise `NotFoundError` if there is no such run, or if it has no such checkpoint."""
+    runs.get(db, run)
     known = [row.name for row in runs.checkpoints(db, run)]
     if name not in known:
         raise NotFoundError(f"Run {run} has no such checkpoint.", value=name, known=known)
@@ -44,7 +44,7 @@ def check_run_filter(db: Database, filter: RunFilter) -> None:
     check_known("method", filter.method, {*registry.names("method"), *facets["methods"]})
     check_known("tag", filter.tag, runs.all_tags(db))
     if filter.group and not runs.page(db, RunFilter(group=filter.group), limit=1).total:
-        raise UnknownNameError("Unknown group of runs.", value=filter.group, fix="list_run_groups lists the keys.")
+        raise NotFoundError("Unknown group of runs.", value=filter.group, fix="list_run_groups lists the keys.")
 
 
 def check_dialogue_filters(db: Database, filters: Iterable[DialogueFilter]) -> None:
@@ -65,8 +65,6 @@ def check_dialogue_filters(db: Database, filters: Iterable[DialogueFilter]) -> N
             value = names.pop(name)
             every = DialogueFilter(run=filter.run, demonstrations=True, **{name: value})
             if value and not dialogues.page(db, every, limit=1).rows:
-                raise UnknownNameError(
-                    f"Unknown {name}.", value=value, fix="list_dialogues returns those of dialogues."
-                )
+                raise NotFoundError(f"Unknown {name}.", value=value, fix="list_dialogues returns those of dialogues.")
         for name, value in names.items():
             check_known(name, value, known[f"{name}s"])

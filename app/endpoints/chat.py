@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from app.common.known_values import check_checkpoint
 from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import RunId, ShortText, from_row
 from jobs.chat.chat_export import lines
@@ -308,6 +309,7 @@ class ChatEndpoints(Endpoints):
     @endpoint("read")
     def follow_chat(self, chat: ChatId) -> Iterator[TurnUpdate]:
         """Stream the responses that are being sampled; without any, yield one update that has `ended`."""
+        chats.get(self._context.db, chat)
         turn = self._service.live(chat)
         if turn is None:
             yield TurnUpdate(status="", messages=[], error=None, ended=True)
@@ -317,6 +319,7 @@ class ChatEndpoints(Endpoints):
     @endpoint("run")
     def stop_responses(self, chat: ChatId) -> None:
         """Stop the responses of a chat after their current token; their text is kept."""
+        chats.get(self._context.db, chat)
         self._service.stop(chat)
 
     @endpoint("run")
@@ -392,6 +395,7 @@ class ChatEndpoints(Endpoints):
         Args:
             checkpoint: One of its checkpoints, e.g. `rl2f@20`.
         """
+        check_checkpoint(self._context.db, run, checkpoint)
         self._service.serve(run, checkpoint)
         memory = self.chat_memory()
         return ServedModels(url=memory.url or "", api_key=self.api_key or "", models=memory.served or [])

@@ -21,7 +21,6 @@ from app.endpoints.transcript import (
 )
 from app.endpoints.types import MAX_LISTED_RUNS, Cursor, RunId
 from jobs.db.dialogue_models import DialogueRow, DialogueSummary
-from jobs.db.errors import NotFoundError
 from jobs.db.models import RunRef
 from jobs.db.paging import LIMIT, Page, cursor_after
 from jobs.db.queries import dialogues, runs
@@ -31,7 +30,7 @@ from jobs.labels.annotation_queue import HintKey
 from rl2f_core import registry
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
-from rl2f_core.types import FrozenModel, JsonObject, Turn
+from rl2f_core.types import FrozenModel, JsonObject
 
 EventId = Annotated[str, Field(min_length=1, max_length=1000, description="Id of a dialogue; permanent in its run.")]
 Annotator = Annotated[str, Field(max_length=200, description="Name of the annotator.")]
@@ -342,8 +341,7 @@ class DialogueEndpoints(Endpoints):
         """
         db = self._context.db
         view, owner = dialogues.get(db, run, event_id), runs.get(db, run)
-        if _turn(view, turn).hint is None:
-            raise NotFoundError("This attempt has no hint.", value=turn)
+        view.hint(turn)
         return teacher_prompt(RunDir(self._context.workspace.folder(owner.folder)), view.event, turn)
 
     @endpoint("read")
@@ -351,7 +349,7 @@ class DialogueEndpoints(Endpoints):
         """Return the student's tokens of a turn with their texts and log-probabilities."""
         db = self._context.db
         view, owner = dialogues.get(db, run, event_id), runs.get(db, run)
-        found = _turn(view, turn)
+        found = view.turn(turn)
         ids, logprobs = found.token_ids, found.logprobs
         texts = token_texts(owner.model, ids)
         tokens = [
@@ -359,14 +357,6 @@ class DialogueEndpoints(Endpoints):
             for i, token in enumerate(ids)
         ]
         return TurnTokens(model=owner.model, tokens=tokens)
-
-
-def _turn(view: DialogueView, turn: int) -> Turn:
-    turns = view.turns
-    if turn >= len(turns):
-        known = [str(index) for index in range(len(turns))]
-        raise NotFoundError("The dialogue has no such turn.", value=turn, known=known)
-    return turns[turn]
 
 
 def _step(row: DialogueRow) -> tuple[str, str, int, str | None, str | None]:

@@ -297,6 +297,7 @@ class ForkEndpoints(Endpoints):
         from rl2f_core.run.kinds.fork import fork_config
 
         owner = runs.get(self._context.db, run)
+        dialogues.get(self._context.db, run, event_id).turn(turn)
         known = self._checkpoints(owner)
         unknown = [label for label in checkpoints if label not in known]
         if unknown:

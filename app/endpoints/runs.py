@@ -167,6 +167,8 @@ class RunListEndpoints(Endpoints):
         Args:
             differing: Return the settings in which these runs differ instead, without name and seed.
         """
+        for run in differing or ():
+            runs.get(self._context.db, run)
         if differing:
             return RunColumns(settings=run_values.differing(self._context.db, differing), metrics=[])
         names = run_values.names(self._context.db)
@@ -313,7 +315,7 @@ class RunListEndpoints(Endpoints):
         return job_log.recent(self._context.db, MAX_PROBLEMS, outcomes=("missed", "failed"))
 
     def _check_names(self, *names: str) -> None:
-        """Raise `UnknownNameError` if a name is no setting or metric of any run."""
+        """Raise `NotFoundError` if a name is no setting or metric of any run."""
         named = [name for name in names if name and name not in run_values.ALWAYS_KNOWN]
         unknown = [name for name in named if not run_values.is_known(self._context.db, name)]
         if unknown:

@@ -13,8 +13,8 @@ from typing import Literal
 
 from app.plots.metric_info import METRIC_GROUPS, METRICS, chart_info, group_info, metric_info
 from app.plots.series import Look, MetricRow, StepMetrics, XKind, axis, column, line, names_of, turns_of
+from jobs.db.errors import NotFoundError
 from rl2f_core.common.stats.intervals import effective_number
-from rl2f_core.errors import UnknownNameError
 from rl2f_core.evaluation.plotting import SERIES, Line, Number, Plot, figure
 from rl2f_core.types import JsonObject
 
@@ -335,13 +335,13 @@ def catalogue(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def check_metrics(names: Iterable[str], available: Iterable[str]) -> None:
-    """Raise `UnknownNameError` for a metric or group that is neither available nor documented."""
+    """Raise `NotFoundError` for a metric or group that is neither available nor documented."""
     known = [*available]
     for name in names:
         is_documented = name.partition("/")[0] in METRICS or name.partition("/")[0] in METRIC_GROUPS
         is_group = name.endswith("/") and any(item.startswith(name) for item in known)
         if name not in known and not is_documented and not is_group:
-            raise UnknownNameError("Unknown metric.", value=name, known=known)
+            raise NotFoundError("Unknown metric.", value=name, known=known)
 
 
 def describe(chart: Chart) -> str:

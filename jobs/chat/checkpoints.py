@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
 from jobs.model_server.protocol import ModelSource
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import validate_config
-from rl2f_core.errors import ConfigError, RL2FError, RunError, UnknownNameError
+from rl2f_core.errors import ConfigError, RL2FError, RunError
 from rl2f_core.models.store.conversion import conversion_name
 from rl2f_core.models.store.store import is_loadable, list_models
 from rl2f_core.run.directory import RunDir
@@ -115,11 +116,11 @@ ResolvedCheckpoints = dict[str, tuple[str, ModelSource]]
 def resolve_checkpoints(db: Database, workspace: Workspace, settings: ChatSettings) -> ResolvedCheckpoints:
     """Return the weights of all checkpoints of a chat.
 
-    Raises `UnknownNameError` for an unknown model or checkpoint, `RunError` for an unknown run or one with another
+    Raises `NotFoundError` for an unknown model or checkpoint, `RunError` for an unknown run or one with another
     base model.
     """
     if settings.model not in (models := known_models(db)):
-        raise UnknownNameError("This model is not known to the workspace.", value=settings.model, known=models)
+        raise NotFoundError("This model is not known to the workspace.", value=settings.model, known=models)
     resolved: ResolvedCheckpoints = {}
     base = settings.model
     for ref in sorted(settings.checkpoints, key="base".__eq__):  # the base in the conversion of the runs
@@ -136,10 +137,10 @@ def resolve_checkpoints(db: Database, workspace: Workspace, settings: ChatSettin
             )
         checkpoints = {c.name: c for c in runs.checkpoints(db, int(number))}
         if name not in checkpoints:
-            raise UnknownNameError(f"Run {run.id} has no such checkpoint.", value=name, known=sorted(checkpoints))
+            raise NotFoundError(f"Run {run.id} has no such checkpoint.", value=name, known=sorted(checkpoints))
         folder = _folder(workspace, run, checkpoints[name])
         if folder is None:
-            raise UnknownNameError(
+            raise NotFoundError(
                 "The weights of this checkpoint are not on the disk any more.", value=ref, fix="Choose another."
             )
         adapter = f"{ref}#{checkpoints[name].sha256[:12]}"  # the name changes with the weights

@@ -6,7 +6,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ from jobs.chat import dialogue_log, tree
 from jobs.chat.checkpoints import MAX_TEXT, ChatSettings, ResolvedCheckpoints, parse_settings, resolve_checkpoints
 from jobs.chat.interactive_task import InteractiveTask, make_task, shared_fields
 from jobs.chat.turn import ResponseSlot, Turn
+from jobs.db.errors import NotFoundError
 from jobs.db.models import Chat, ChatMessage
 from jobs.db.queries import chats, runs
 from jobs.model_server.limits import STUDIO_LIMITS, ServerLimits
@@ -22,11 +23,11 @@ from jobs.model_server.process import ModelProcess
 from rl2f_core import types
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import parse_config
-from rl2f_core.config.presets import preset
+from rl2f_core.config.presets import preset, presets
 from rl2f_core.config.run import BaseRun
 from rl2f_core.dialogue.rollout.dialogue_builder import stop_reason
 from rl2f_core.dialogue.rollout.engine import derive_seed, turn_seed
-from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, shorten
+from rl2f_core.errors import ConfigError, DataError, RL2FError, RunError, nearest_names, shorten
 from rl2f_core.types import PERSON, Hint, JsonObject, StopReason, Task
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 CHANGEABLE = ("model", "checkpoints", "sampling", "system", "device")
 """Settings of a chat that can be changed later."""
+MAX_KNOWN = 20
+"""Newest messages that an error about an unknown one lists."""
 
 
 @dataclass
@@ -67,18 +70,24 @@ class _OpenChat:
         return seed if alternative == 0 else derive_seed(seed, "again", alternative)
 
     def message(self, number: int, role: str | None = None) -> ChatMessage:
-        """Return a message; raises `DataError` if there is none with this role."""
+        """Return a message; raises `UnknownChatError` if there is none with this role."""
         message = self.messages.get(number)
         if message is None or role not in (None, message.role):
             what = "response" if role == "assistant" else "message"
-            raise DataError(f"There is no such {what}.", value=number, fix="Reload the page.")
+            raise self._unknown(what, number, [m for m in self.messages.values() if role in (None, m.role)])
         return message
 
+    def _unknown(self, what: str, number: int, known: Iterable[ChatMessage]) -> chats.UnknownChatError:
+        ids = [str(message.id) for message in known][-MAX_KNOWN:]
+        return chats.UnknownChatError(f"There is no such {what}.", value=number, known=ids, fix="Reload the page.")
+
     def open_attempt(self, number: int, checkpoint: str | None = None) -> ChatMessage:
-        """Return an attempt whose dialogue continues; raises `DataError` or `RunError`."""
-        message = self.messages.get(number)
-        if message is None or "turn" not in message.detail or checkpoint not in (None, message.checkpoint):
-            raise DataError("There is no such attempt.", value=number, fix="Reload the page.")
+        """Return an attempt whose dialogue continues; raises `UnknownChatError` or `RunError`."""
+        attempts = {
+            id: m for id, m in self.messages.items() if "turn" in m.detail and checkpoint in (None, m.checkpoint)
+        }
+        if (message := attempts.get(number)) is None:
+            raise self._unknown("attempt", number, attempts.values())
         if message.detail.get("ended"):
             raise RunError(
                 f"This dialogue has ended already ({message.detail['ended']}).", fix="Branch at an earlier message."
@@ -127,6 +136,8 @@ class ChatService:
     def _source_config(self, source: str) -> BaseRun:
         kind, _, name = source.partition(":")
         if kind == "preset":
+            if name not in (known := [item.name for item in presets()]):
+                raise NotFoundError("There is no such preset.", value=name, known=nearest_names(name, known))
             return preset(name).config()
         if kind == "run" and re.fullmatch(r"[1-9][0-9]{0,11}", name):
             return parse_config(load_yaml(runs.get(self.db, int(name)).config))
@@ -209,6 +220,8 @@ class ChatService:
         """
         check_text(text, "message")
         chat = self._open(chat_id, "chat")
+        for number in (after or {}).values():
+            chat.message(number, "assistant")
         history = {} if parent is None else _continued_responses(chat, parent, after or {})
         checkpoints = [
             c
@@ -412,10 +425,8 @@ def check_text(text: str, what: str) -> None:
 
 def _continued_responses(chat: _OpenChat, parent: int, after: Mapping[str, int]) -> dict[str, int]:
     """Return checkpoint → the response to `parent` that it continues."""
-    messages = chat.messages
-    if parent not in messages or messages[parent].role != "user":
-        raise DataError("There is no such message to continue.", value=parent, fix="Reload the page.")
-    history = {}
+    messages, history = chat.messages, {}
+    chat.message(parent, "user")
     for checkpoint in chat.settings.checkpoints:
         response = messages.get(after.get(checkpoint, 0)) or tree.newest(messages, parent, checkpoint)
         if response is not None and (response.parent != parent or response.checkpoint != checkpoint):

@@ -55,6 +55,11 @@ def unknown_dialogue(run_id: object, event: object) -> UnknownDialogueError:
     )
 
 
+def unknown_turn(turn: int, length: int) -> NotFoundError:
+    """Create the error for a 0-based turn that a dialogue does not have."""
+    return NotFoundError("The dialogue has no such turn.", value=turn, known=[str(i) for i in range(length)])
+
+
 def unstorable_value(error: BaseException) -> DataError:
     """Create the error for a value that the database rejects: out of range, or a lone surrogate."""
     return DataError(f"A number or text of the request cannot be stored: {error}.", fix="Correct the request.")

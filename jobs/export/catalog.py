@@ -74,6 +74,9 @@ def _find(workspace: Workspace, folder: str) -> Path:
     export_dir = workspace.exports / folder
     if not _NAME.fullmatch(folder) or export_dir.is_symlink() or not (export_dir / MANIFEST).is_file():
         raise UnknownExportError(
-            "There is no such export.", value=folder, fix="It may have been deleted; open the list of exports."
+            "There is no such export.",
+            value=folder,
+            known=[export["folder"] for export in listed(workspace)],
+            fix="It may have been deleted; open the list of exports.",
         )
     return export_dir

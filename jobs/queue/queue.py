@@ -195,6 +195,7 @@ class Queue:
             waiting = [r for r in store.queued(session) if r.id != run_id]
             ids = [r.id for r in waiting]
             if before is not None and before not in [*ids, run_id]:
+                store.get_for_update(session, before)
                 raise RunError(f"Run {before} is not queued any more.", fix="Reload the queue.")
             if before != run_id:
                 waiting.insert(len(ids) if before is None else ids.index(before), run)

@@ -13,6 +13,7 @@ from sqlmodel import Session, SQLModel
 
 from jobs.db.columns import table_of
 from jobs.db.engine import Database
+from jobs.db.errors import UnknownRunError
 from jobs.db.models import LeakLabel, Note, OpenedHint, Run, Tag
 from jobs.db.queries import runs
 from jobs.queue import run_dirs
@@ -81,14 +82,14 @@ def _read(folder: Path, time: float) -> DeletedRun | None:
 def restore(db: Database, workspace: Workspace, run_id: int) -> Run:
     """Move a run out of the trash and store its rows again; its events are read afterwards.
 
-    Raises `RunError` if the trash has no such run, or its directory or number exists again.
+    Raises `UnknownRunError` if the trash has no such run, `RunError` if its directory or number exists again.
     """
     times = run_dirs.list_trash(workspace)
     entries = [name for name in sorted(times, key=lambda name: -times[name]) if _is_run(workspace, name, run_id)]
     if not entries:
         known: Sequence[str] = [str(item.run) for item in deleted_runs(workspace)]
         fix = "The trash is emptied after the days of the setting retention.trash_days."
-        raise RunError(f"Run {run_id} is not in the trash.", value=run_id, known=known, fix=fix)
+        raise UnknownRunError(f"Run {run_id} is not in the trash.", value=run_id, known=known, fix=fix)
     trashed = workspace.trash / entries[0]
     rows = json.loads((trashed / RECORD).read_text(encoding="utf-8"))
     run = Run.model_validate(rows["run"])

@@ -8,11 +8,12 @@ from pathlib import Path
 from app.endpoints.endpoint import Endpoints, endpoint
 from app.endpoints.types import QueuedRun, RunId, RunsOrOldIds, ShortText
 from app.forms.allowlist import refusal
+from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs as queries
 from jobs.labels import label_queries
 from jobs.labels.fitting import DEFAULT_ON_DRAWS, ON_DRAWS, fit_labels
 from rl2f_core.config.loading import parse_config
-from rl2f_core.errors import ConfigError, RL2FError
+from rl2f_core.errors import RL2FError
 from rl2f_core.leaks.mentions.model import MentionWeights, SourceQuality, read_weights
 from rl2f_core.leaks.mentions.training import LABELS
 from rl2f_core.types import FrozenModel
@@ -95,7 +96,8 @@ class FittingEndpoints(Endpoints):
             path: `path` of a fitted version, see `list_fitted_detectors`.
         """
         if message := refusal("detectors", path, self._context.workspace):
-            raise ConfigError(f"The path {message}.")
+            known = map(str, self._context.workspace.fitted_detectors())
+            raise NotFoundError(f"The path {message}.", value=path, known=known)
         queued: list[QueuedRun] = []
         for run in [queries.get(self._context.db, number) for number in runs]:
             config = parse_config({

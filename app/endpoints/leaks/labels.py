@@ -22,7 +22,6 @@ from app.endpoints.transcript import (
     task_prompt,
 )
 from app.endpoints.types import MAX_LISTED_RUNS, RunId
-from jobs.db.errors import NotFoundError
 from jobs.db.models import LabelSummary, LeakLabel, RunRef
 from jobs.db.queries import dialogues, runs
 from jobs.labels import annotation_queue, holdout, label_queries, report_queries
@@ -213,6 +212,7 @@ class LabelEndpoints(Endpoints):
                 sample.
         """
         chosen = None if queue is None else self._filter(queue)
+        dialogues.get(self._context.db, run, event_id).hint(turn)
         label_queries.put(self._context.db, run, event_id, turn, annotator, answer, chosen)
         return self._hint(HintKey(run, event_id, turn), annotator, blind=True)
 
@@ -222,12 +222,13 @@ class LabelEndpoints(Endpoints):
         removed = label_queries.undo(self._context.db, annotator)
         if removed is None:
             return UndoneLabel(removed=None, labels=[])
-        labels = self.list_labels(removed.run_id, removed.event_id, removed.turn)
+        labels = label_queries.of_hint(self._context.db, removed.run_id, removed.event_id, removed.turn)
         return UndoneLabel(removed=removed, labels=labels)
 
     @endpoint("read")
     def list_labels(self, run: RunId, event_id: EventId, turn: TurnIndex) -> Sequence[LabelSummary]:
         """List all labels of a hint by annotator."""
+        dialogues.get(self._context.db, run, event_id).hint(turn)
         return label_queries.of_hint(self._context.db, run, event_id, turn)
 
     @endpoint("read")
@@ -256,10 +257,7 @@ class LabelEndpoints(Endpoints):
     def _hint(self, key: HintKey, annotator: str, blind: bool) -> HintToLabel:
         db, name = self._context.db, _name(annotator)
         view = dialogues.get(db, key.run, key.event)
-        turns = view.turns[: key.turn + 1]
-        hint = turns[-1].hint if len(turns) > key.turn else None
-        if hint is None:
-            raise NotFoundError("Hint not found.", value=tuple(key), fix="Reload the queue.")
+        turns, hint = view.turns[: key.turn + 1], view.hint(key.turn)
         labels, task = view.labels[key.turn], view.event.task
         own = next((label for label in labels if label.annotator == name), None)
         is_open = own is not None or (not blind and bool(name))

@@ -29,7 +29,7 @@ from jobs.db.models import ENDED
 from jobs.db.paging import Page
 from jobs.db.queries.run_groups import RunGroup
 from jobs.db.queries.runs import RunFilter, RunSort
-from rl2f_core.errors import RL2FError, UnknownNameError
+from rl2f_core.errors import RL2FError
 from rl2f_core.types import JsonObject
 
 PATH = ""
@@ -170,7 +170,7 @@ class _Page:
             if by := query.get("group"):
                 return self.runs.list_run_groups(filter, by, query.get("cursor"), columns=["reward", *columns])
             return self.runs.list_runs(filter, query.get("cursor"), columns=columns)
-        except UnknownNameError:
+        except NotFoundError:
             return Page([], 0, None, None)
 
     def members(self, query: Query) -> Sequence[RunRow]:
@@ -180,7 +180,7 @@ class _Page:
         filter = run_filter(query).model_copy(update={"group": query["open"]})
         try:
             return self.runs.list_runs(filter, limit=MAX_MEMBERS, columns=chosen_columns(query)).rows
-        except UnknownNameError:
+        except NotFoundError:
             return []
 
     def draw(self, page: Page[RunRow] | Page[RunGroup], query: Query, chosen: list[int]) -> Updates:

@@ -143,10 +143,13 @@ def write(
 def prefer(db: Database, chat_id: int, one: int, other: int, choice: Choice | None) -> list[ChatMessage]:
     """Store that answer `one` is better or worse than `other`, or a tie; None deletes it. Return both messages.
 
-    Raises `DataError` if the two are not finished answers to the same message.
+    Raises `UnknownChatError`, and `DataError` if the two are not finished answers to the same message.
     """
     if choice is not None and choice not in OPPOSITE:
         raise DataError("Unknown preference.", value=choice, known=OPPOSITE)
+    get(db, chat_id)
+    for number in (one, other):
+        message(db, chat_id, number)
     with db.write() as session:
         rows = [session.get(ChatMessage, number) for number in (one, other)]
         pair = [

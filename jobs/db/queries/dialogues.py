@@ -15,13 +15,13 @@ from jobs.db import search as full_text
 from jobs.db.columns import table_of
 from jobs.db.dialogue_models import HAS_VERDICT, DialogueRow, HintValue, RecordRow, RescoredHint, TaskRow
 from jobs.db.engine import Database
-from jobs.db.errors import unknown_dialogue
+from jobs.db.errors import NotFoundError, unknown_dialogue, unknown_turn
 from jobs.db.models import LeakLabel, Note
 from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
 from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
 from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Number, Phase, Text
-from rl2f_core.types import DEMONSTRATION, Dialogue, FrozenModel, JsonObject, LeakReport, Split, Task, Turn
+from rl2f_core.types import DEMONSTRATION, Dialogue, FrozenModel, Hint, JsonObject, LeakReport, Split, Task, Turn
 
 T = TypeVar("T")
 _dialogue = table_of(DialogueRow).c
@@ -122,6 +122,19 @@ class DialogueView:
     def turns(self) -> tuple[Turn, ...]:
         """The turns of the record."""
         return self.event.dialogue.turns
+
+    def turn(self, index: int) -> Turn:
+        """Return a turn; raises `NotFoundError`."""
+        if index >= len(self.turns):
+            raise unknown_turn(index, len(self.turns))
+        return self.turns[index]
+
+    def hint(self, index: int) -> Hint:
+        """Return the hint of a turn; raises `NotFoundError`."""
+        if (hint := self.turn(index).hint) is None:
+            known = [str(turn.index) for turn in self.turns if turn.hint is not None]
+            raise NotFoundError("The attempt of this turn has no hint.", value=index, known=known)
+        return hint
 
 
 def page(

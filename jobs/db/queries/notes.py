@@ -10,7 +10,7 @@ from sqlmodel import col
 
 from jobs.db.dialogue_models import DialogueRow
 from jobs.db.engine import Database
-from jobs.db.errors import NotFoundError, unknown_dialogue
+from jobs.db.errors import NotFoundError, unknown_dialogue, unknown_turn
 from jobs.db.models import Note
 from jobs.db.queries.runs import get_in_session
 from jobs.db.search import clean
@@ -24,8 +24,8 @@ def add(
 ) -> Note:
     """Add a note to a run, to one of its dialogues (`event`), or to a turn of the dialogue.
 
-    Raises `UnknownRunError` or `UnknownDialogueError`, and `DataError` if the text is empty or too long, or if the turn
-    does not exist or has no dialogue.
+    Raises `NotFoundError` if there is no such run, dialogue or turn, `DataError` if the text is empty, or too long, or
+    if a turn has no dialogue.
     """
     if turn is not None and event is None:
         raise DataError("A note on a turn needs its dialogue.", value=f"turn {turn}", fix="Pass `event_id` too.")
@@ -39,7 +39,7 @@ def add(
             if length is None:
                 raise unknown_dialogue(run_id, event)
             if turn is not None and not 0 <= turn < length:
-                raise DataError("The dialogue has no such turn.", value=turn, known=[str(i) for i in range(length)])
+                raise unknown_turn(turn, length)
         note = Note(
             run_id=run_id, event_id=event, turn=turn, author=clean(author)[:100], text=clean(text), time=time.time()
         )

@@ -14,9 +14,10 @@ import pytest
 import typer
 from run_helpers import assert_same_run, statuses
 
+from jobs.db.errors import NotFoundError
 from rl2f_core.common.paths import CONFIGS
 from rl2f_core.config.run import RunConfig
-from rl2f_core.errors import ConfigError, RunError, UnknownNameError
+from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.evaluation.study.spec import load_study
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import StatusEvent
@@ -84,7 +85,7 @@ def test_a_study_is_queued_in_a_workspace_and_stopped(tmp_path: Path, capsys: py
     assert "rl2f-seed-0: run 2, queued" in first.err and first.out == ""
     study(Path("tiny"), workspace=tmp_path / "w", stop=True)
     assert "rl2f-seed-0: run 2, stopped" in capsys.readouterr().err
-    with pytest.raises(UnknownNameError, match="Unknown study"):
+    with pytest.raises(NotFoundError, match="Unknown study"):
         study(Path("leaks"), workspace=tmp_path / "w", stop=True)
 
 

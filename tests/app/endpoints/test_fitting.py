@@ -17,6 +17,7 @@ from app.endpoints.leaks.fitting import FittingEndpoints
 from app.endpoints.leaks.labels import LabelEndpoints
 from app.endpoints.studio import Studio
 from app.forms.allowlist import list_options, refusal
+from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue, report_queries
@@ -25,7 +26,7 @@ from jobs.labels.hint_counts import Scope
 from jobs.labels.holdout import is_test, task_hash
 from jobs.labels.label_queries import LabelAnswer, put
 from rl2f_core.config.loading import parse_config
-from rl2f_core.errors import ConfigError, DataError
+from rl2f_core.errors import DataError
 from rl2f_core.leaks.mentions.model import read_weights
 
 
@@ -70,7 +71,7 @@ def test_a_fit_states_precision_and_recall_old_against_new_and_rescores_a_run(
     (queued,) = endpoints.rescore_with_detector([run], fitted["path"])
     (detector,) = yaml.safe_load(runs.get(context.db, queued["run"]).config)["detectors"]
     assert (detector["type"], detector["path"]) == ("mentions", fitted["path"])
-    with pytest.raises(ConfigError, match="not a fitted detector"):
+    with pytest.raises(NotFoundError, match="not a fitted detector"):
         endpoints.rescore_with_detector([run], str(tmp_path))
 
 

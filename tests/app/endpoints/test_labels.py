@@ -195,7 +195,7 @@ def test_hostile_notes_and_names_are_stored_unchanged(endpoints: Any, run: int) 
         ({"run": 99}, NotFoundError),
         ({"event_id": "dialogue:nowhere"}, NotFoundError),
         ({"turn": 9}, NotFoundError),
-        ({"turn": 1}, DataError),
+        ({"turn": 1}, NotFoundError),
         ({"turn": -1}, ArgumentError),
         ({"label": "<script>"}, ArgumentError),
         ({"annotator": ""}, ConfigError),

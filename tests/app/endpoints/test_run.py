@@ -304,7 +304,7 @@ def test_notes_on_a_dialogue_or_a_turn_are_stored_and_deleted(single: RunEndpoin
     ("change", "error"),
     [
         ({"text": " "}, DataError),
-        ({"turn": 99}, DataError),
+        ({"turn": 99}, NotFoundError),
         ({"event_id": "none"}, NotFoundError),
         ({"run": 99}, NotFoundError),
         ({"more": 1}, ArgumentError),

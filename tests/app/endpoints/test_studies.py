@@ -11,9 +11,10 @@ from study_data import write_results
 from app.common.context import Context
 from app.endpoints.studio import Studio
 from jobs import studies
+from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
 from rl2f_core.common.paths import CONFIGS
-from rl2f_core.errors import ConfigError, UnknownNameError
+from rl2f_core.errors import ConfigError
 
 STUDY = (CONFIGS / "studies" / "tiny.yaml").read_text("utf-8")
 
@@ -34,7 +35,7 @@ def test_a_study_is_launched_as_one_and_its_report_names_the_missing_parts(studi
     assert [result["finding"] for result in report["hypotheses"]] == ["no result yet"] * 3
     assert report["parts"]["rl2f-seed-0"] == {"run": queued[1]["run"], "status": "queued"}
     for name in ("", "../tiny"):
-        with pytest.raises(UnknownNameError, match="Known: tiny"):
+        with pytest.raises(NotFoundError, match="Known: tiny"):
             studio.compare.study_report(name=name)
 
 
@@ -72,7 +73,7 @@ def test_a_study_is_stopped_and_resumed_by_its_name(studio: Any) -> None:
     assert studio.launch.resume_study(name="tiny") == queued
     assert studio.runs.queue_status()["queued"] == 6
     for call in (studio.launch.stop_study, studio.launch.resume_study):
-        with pytest.raises(UnknownNameError, match="Unknown study"):
+        with pytest.raises(NotFoundError, match="Unknown study"):
             call(name="other")
 
 

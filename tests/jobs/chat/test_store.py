@@ -145,9 +145,12 @@ def test_only_answers_to_the_same_message_are_compared(db: Database) -> None:
     later = say(db, chat, "assistant", "b", two, checkpoint="base")
     busy = say(db, chat, "assistant", "c", one, checkpoint="3:a@1", status="streaming")
     foreign = say(db, other, "assistant", "d", None, checkpoint="base")
-    for wrong in (later, busy, foreign, one, a, 999):
+    for wrong in (later, busy, one, a):
         with pytest.raises(DataError, match="Only two answers"):
             chats.prefer(db, chat, a, wrong, "better")
+    for missing in (foreign, 999):
+        with pytest.raises(chats.UnknownChatError, match=f"no message {missing} in chat {chat}"):
+            chats.prefer(db, chat, a, missing, "better")
     with pytest.raises(DataError, match="Unknown preference"):
         chats.prefer(db, chat, a, later, "best")  # type: ignore[arg-type]
 
