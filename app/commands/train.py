@@ -49,7 +49,7 @@ def train(
         if sets or out is not None:
             raise ConfigError("--set and --out cannot be combined with --resume.")
         run_dir = RunDir.open(resume)
-        if config is not None and load_config(config) != load_config(run_dir.config_path):
+        if config is not None and load_config(config) != load_config(run_dir.checked_path("config.yaml")):
             raise ConfigError(
                 "The configuration file is not the one of the run to resume.",
                 value=str(config),

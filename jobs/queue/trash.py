@@ -18,6 +18,7 @@ from jobs.db.models import LeakLabel, Note, OpenedHint, Run, Tag
 from jobs.db.queries import runs
 from jobs.queue import run_dirs
 from jobs.workspace import Workspace
+from rl2f_core.common.file_io import checked_path
 from rl2f_core.errors import RunError
 from rl2f_core.types import FrozenModel
 
@@ -70,7 +71,7 @@ def deleted_runs(workspace: Workspace) -> list[DeletedRun]:
 def _read(folder: Path, time: float) -> DeletedRun | None:
     """Return the run of a directory; None for one without a readable record."""
     try:
-        rows = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        rows = json.loads(checked_path(folder, RECORD).read_text(encoding="utf-8"))
         shown = {name: rows["run"][name] for name in ("name", "kind", "environment", "method", "status", "origin")}
         counts = {"labels": len(rows["LeakLabel"]), "notes": len(rows["Note"])}
         tags = [row["tag"] for row in rows["Tag"]]
@@ -91,7 +92,7 @@ def restore(db: Database, workspace: Workspace, run_id: int) -> Run:
         fix = "The trash is emptied after the days of the setting retention.trash_days."
         raise UnknownRunError(f"Run {run_id} is not in the trash.", value=run_id, known=known, fix=fix)
     trashed = workspace.trash / entries[0]
-    rows = json.loads((trashed / RECORD).read_text(encoding="utf-8"))
+    rows = json.loads(checked_path(trashed, RECORD).read_text(encoding="utf-8"))
     run = Run.model_validate(rows["run"])
     target = workspace.folder(run.folder)
     moved = False

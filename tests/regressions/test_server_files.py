@@ -38,10 +38,14 @@ from jobs.export.result_folder import collect
 from jobs.ingest.ingester import ingest, reindex
 from jobs.model_server.models import find_models
 from jobs.queue.queue import Queue
+from jobs.queue.trash import deleted_runs
 from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.errors import ConfigError, DataError, RunError
+from rl2f_core.evaluation.counterfactual.fork_points import find_dialogue
 from rl2f_core.evaluation.report import EvaluatedTasks, build_report
+from rl2f_core.evaluation.study.report import read_part
+from rl2f_core.evaluation.study.spec import load_study
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import CheckpointEvent, JsonlSink, StatusEvent, encode, read_events
 from rl2f_core.run.kinds.eval import eval_config
@@ -190,6 +194,53 @@ def test_a_command_refuses_a_run_with_a_link_that_leaves_it(
     else:
         replace_by_link(run, name)
     assert is_refused(lambda: read(run, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "events.jsonl", "heartbeat.json"])
+@pytest.mark.parametrize("resume", ["study", "train", "train CONFIG"])
+def test_a_run_with_a_link_that_leaves_it_is_not_resumed(tmp_path: Path, resume: str, name: str) -> None:
+    part = load_study("tiny").parts()[0]
+    folder = tmp_path / "workspace" / "study" / part.name
+    run_dir = RunDir.create(folder, part.config(None))
+    text = run_dir.config_path.read_text()
+    (tmp_path / "tiny.yaml").write_text(text)
+    replace_by_link(folder, name).write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    words = ["study", "tiny", "--out", str(folder.parent)] if resume == "study" else ["train", "--resume", str(folder)]
+    result = CliRunner().invoke(cli, [*words, *([str(tmp_path / "tiny.yaml")] if resume == "train CONFIG" else [])])
+    assert result.exit_code != 0 and "symbolic link" in result.stderr + str(result.exception)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_study_reports_no_metrics_behind_a_link(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "workspace" / "runs" / "run", leaky_events())
+    dialogues = {"base": {"hints": [event.dialogue for event in leaky_events(siblings=1)]}}
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "report.json").write_text(
+        build_report(ENVIRONMENT, dialogues, 3, EvaluatedTasks(4, 1, "2 letters")).to_json()
+    )
+    assert read_part(run) is not None
+    replace_by_link(run, "events.jsonl")
+    assert is_refused(lambda: read_part(run))
+
+
+def test_no_prompt_of_a_teacher_is_made_from_events_behind_a_link(context: Context) -> None:
+    run = add_run(context)
+    folder = context.workspace.folder(run.folder)
+    event = next(event for event in leaky_events() if event.dialogue.turns[0].hint is not None)
+    replace_by_link(folder, "events.jsonl")
+    assert is_refused(lambda: find_dialogue(RunDir(folder), event.id))
+
+
+def test_a_record_of_a_deleted_run_behind_a_link_is_not_read(context: Context) -> None:
+    run = add_run(context)
+    context.queue.delete(run.id or 0)
+    (trashed,) = context.workspace.trash.iterdir()
+    record = (trashed / ".deleted.json").read_text()
+    replace_by_link(trashed, ".deleted.json").write_text(record)
+    assert deleted_runs(context.workspace) == []
+    with pytest.raises(RunError, match="not in the trash"):
+        context.queue.restore(run.id or 0)
 
 
 def test_events_behind_a_link_are_not_stored(context: Context) -> None:

@@ -61,6 +61,8 @@ def _execute_parts(loaded: Study, folder: Path) -> None:
 
     parts = {part.name: RunDir(folder / part.name) for part in loaded.parts()}
     existing = [name for name, run_dir in parts.items() if run_dir.config_path.is_file()]
+    for name in existing:
+        parts[name].checked_path()
     stored = {name: parts[name].config_path.read_text(encoding="utf-8") for name in existing}
     finished = [name for name, run_dir in parts.items() if run_dir.last_status() == "succeeded"]
     register_unchanged(loaded, folder, stored, finished)

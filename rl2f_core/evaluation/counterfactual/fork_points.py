@@ -64,9 +64,9 @@ def fork_point_at(event: DialogueEvent, turn: int, first: int = 0) -> ForkPoint:
 
 
 def find_dialogue(run_dir: RunDir, event: str) -> DialogueEvent:
-    """Return the dialogue with an event id. Raises `DataError` if the run has none."""
+    """Return the dialogue with an event id. Raises `DataError` if there is none, or if a link leaves the run."""
     needle = json.dumps(event, ensure_ascii=False).encode()
-    for candidate in read_dialogues(run_dir.events_path, having=needle):
+    for candidate in read_dialogues(run_dir.checked_path("events.jsonl"), having=needle):
         if candidate.id == event:
             return candidate
     raise DataError(
@@ -85,7 +85,7 @@ def hinted_turns(run_dir: RunDir, phase: str, checkpoint: str | None = None) -> 
     needle = f'"phase":"{phase}"'.encode()
     points: list[ForkPoint] = []
     seen: set[str] = set()
-    for event in read_dialogues(run_dir.events_path, having=needle):
+    for event in read_dialogues(run_dir.checked_path("events.jsonl"), having=needle):
         if (
             event.phase != phase
             or event.condition not in (None, "hints")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.file_io import checked_path, write_atomically
 from rl2f_core.common.stats.intervals import LEVEL, Interval, correct_family, difference_over_seeds, t_interval
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.across_seeds import (
@@ -165,8 +165,9 @@ def _link(text: str, address: str) -> str:
 def read_part(folder: Path) -> FinishedPart | None:
     """Return the results in a run directory, or in a folder of `rl2f results collect`; None without a report.
 
-    Raises `DataError` naming the file that cannot be read.
+    Raises `DataError` naming the file that cannot be read, or the link that leaves the directory.
     """
+    checked_path(folder)
     if (report := read_report(folder)) is not None:
         return FinishedPart(folder, report, training_rows(RunDir(folder)))
     file = folder / "report.json"
