@@ -40,14 +40,17 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
     """Queue the parts that do not exist, and resume those that ended without success; return all by name.
 
     A warm-up that no arm copies any more is left out. An arm that would copy a deleted one is queued as a new run.
-    Nothing is registered or queued if it raises: `ConfigError` if the settings of an existing part have changed, and
-    `RunError` while a part is stopping, from which others may start.
+    Nothing is registered or queued if it raises: `ConfigError` if the settings of an existing part have changed, or if
+    there is no device for a new one, and `RunError` while a part is stopping, from which others may start.
     """
     existing = runs_of(queue, study.name)
     if stopping := [name for name, run in existing.items() if run.status == "stopping"]:
         raise RunError(
             f"{stopping[0]} of the study {study.name} is stopping.", fix="Resume the study when it has ended."
         )
+    for part in study.parts():
+        if part.name not in existing:
+            queue.check_device(part.config(part.warm_up))
     finished = [name for name, run in existing.items() if run.status == "succeeded"]
     stored = {name: run.config for name, run in existing.items()}
     register_unchanged(study, folder_of(queue.workspace, study.name), stored, finished)

@@ -104,6 +104,10 @@ class Queue:
         run_dirs.confirm(folder)
         return run
 
+    def check_device(self, config: BaseRun) -> None:
+        """Raise `ConfigError` if `add` would refuse a configuration for its device."""
+        self._slots().device_of(config)
+
     def stop(self, run_id: int) -> Run:
         """Stop a run after its step, with its state saved; remove a queued one from the queue."""
         with self.db.write() as session:

@@ -25,7 +25,7 @@ from web_server import serving_app
 
 from app.common.context import Context
 from jobs.db.engine import Database
-from jobs.db.queries import audit_log, runs, tokens
+from jobs.db.queries import audit_log, chats, runs, tokens
 from jobs.ingest.ingester import reindex
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
@@ -126,8 +126,9 @@ def test_a_read_token_changes_nothing_and_the_refusals_are_recorded(site: Site) 
 def test_a_stream_is_its_last_update_and_a_text_is_not_encoded(site: Site) -> None:
     async def read(client: Any, call: Call) -> list[Any]:
         preset = (await client.call_tool("get_preset", {"name": "quickstart"})).content[0].text
-        return [preset, await call("follow_chat", chat=7), await call("send_message", chat=7, text="Hello")]
+        return [preset, await call("follow_chat", chat=chat), await call("send_message", chat=7, text="Hello")]
 
+    chat = chats.create(site.db, "title", "chat", {}).id
     preset, update, sent = site.talk(site.token("read", "run"), read)
     assert preset.startswith("# Does RL") and update == {"status": "", "messages": [], "error": None, "ended": True}
     assert "chat" in sent["error"].lower() and "7" in sent["error"]

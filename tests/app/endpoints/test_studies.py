@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from json_endpoints import JsonEndpoints
 from study_data import write_results
 
+from app.commands.evaluation.study import study
 from app.common.context import Context
 from app.endpoints.studio import Studio
 from jobs import studies
+from jobs.db import settings
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
 from rl2f_core.common.paths import CONFIGS
@@ -37,6 +40,30 @@ def test_a_study_is_launched_as_one_and_its_report_names_the_missing_parts(studi
     for name in ("", "../tiny"):
         with pytest.raises(NotFoundError, match="Known: tiny"):
             studio.compare.study_report(name=name)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ("model.device: cuda", "no CUDA device"),
+        ("model.device: tpu", "model.device"),
+        ("stages.1.steps: -1", "stages.1.steps"),
+        ("stages.1.teacher: nobody", "nobody"),
+    ],
+)
+@pytest.mark.parametrize("start", ["endpoint", "command"])
+def test_a_study_whose_first_start_is_refused_leaves_nothing_behind(
+    studio: Any, context: Context, tmp_path: Path, changed: str, error: str, start: str
+) -> None:
+    settings.put(context.db, "slots.cuda", "")
+    (file := tmp_path / "refused.yaml").write_text(STUDY.replace("stages.1.teacher: contentless", changed))
+    with pytest.raises(ConfigError, match=error):
+        if start == "endpoint":
+            studio.launch.launch_study(yaml=file.read_text())
+        else:
+            study(file, workspace=context.workspace.root)
+    assert studio.compare.list_studies() == [] and studio.runs.list_runs()["rows"] == []
+    assert not (context.workspace.root / "studies").exists()
 
 
 def test_each_number_of_a_report_links_to_its_dialogues(studio: Any, context: Context) -> None:
