@@ -22,7 +22,12 @@ BROWSER = TESTS / "browser"
 SHARING = [
     [BROWSER],
     [TESTS / "repo"],
-    [TESTS / "jobs" / "chat", TESTS / "jobs" / "model_server", TESTS / "app" / "endpoints" / "test_chat.py"],
+    [
+        TESTS / "jobs" / "chat",
+        TESTS / "jobs" / "model_server",
+        TESTS / "app" / "endpoints" / "test_chat.py",
+        TESTS / "regressions" / "test_chats.py",
+    ],
     [TESTS / "app" / f"test_{name}.py" for name in ("endpoint_access", "security", "server")],
 ]
 """Files and folders whose tests share the servers, syntax trees, the model process, and the whole app."""

@@ -80,7 +80,7 @@ def opened_context(root: Path | None) -> Iterator[Context]:
     with migrated(root) as (workspace, db):
         caller = CALLER.set("command line")
         try:
-            yield Context(workspace, db, Queue(db, workspace))
+            yield Context(workspace, db, Queue(db, workspace), is_command=True)
         finally:
             CALLER.reset(caller)
 

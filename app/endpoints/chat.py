@@ -184,7 +184,8 @@ class ChatEndpoints(Endpoints):
         """Return a chat with all its messages."""
         row, messages = self._service.read(chat)
         shown = list(map(without_tokens, messages))
-        return ChatState(chat=_info(row), messages=shown, streaming=self._service.live(chat) is not None)
+        streaming = self._service.live(chat) is not None or any(message.status == "streaming" for message in messages)
+        return ChatState(chat=_info(row), messages=shown, streaming=streaming)
 
     @endpoint("run")
     def start_chat(
@@ -257,7 +258,7 @@ class ChatEndpoints(Endpoints):
         return "".join(lines(row, messages, format))
 
     # -- turns -----------------------------------------------------------------------------------------------------
-    @endpoint("run")
+    @endpoint("run", uses_models=True)
     def send_message(
         self, chat: ChatId, text: str, parent: MessageId | None = None, after: dict[str, MessageId] | None = None
     ) -> Iterator[TurnUpdate]:
@@ -271,7 +272,7 @@ class ChatEndpoints(Endpoints):
         """
         yield from _updates(self._service.send(chat, text, parent, after))
 
-    @endpoint("run")
+    @endpoint("run", uses_models=True)
     def continue_task_chat(
         self,
         chat: ChatId,
@@ -289,12 +290,12 @@ class ChatEndpoints(Endpoints):
         """
         yield from _updates(self._service.play_turn(chat, after or {}, hint_by, hint))
 
-    @endpoint("run")
+    @endpoint("run", uses_models=True)
     def retry_response(self, chat: ChatId, response: MessageId) -> Iterator[TurnUpdate]:
         """Sample an alternative to a response or attempt with another seed, and stream it."""
         yield from _updates(self._service.regenerate(chat, response))
 
-    @endpoint("run")
+    @endpoint("run", uses_models=True)
     def edit_message(self, chat: ChatId, message: MessageId, text: str) -> Iterator[TurnUpdate]:
         """Add an edited copy of a message, and stream the responses to it.
 
@@ -306,7 +307,7 @@ class ChatEndpoints(Endpoints):
         else:
             yield from _updates(made)
 
-    @endpoint("read")
+    @endpoint("read", uses_models=True)
     def follow_chat(self, chat: ChatId) -> Iterator[TurnUpdate]:
         """Stream the responses that are being sampled; without any, yield one update that has `ended`."""
         chats.get(self._context.db, chat)
@@ -316,7 +317,7 @@ class ChatEndpoints(Endpoints):
         else:
             yield from _updates(turn)
 
-    @endpoint("run")
+    @endpoint("run", uses_models=True)
     def stop_responses(self, chat: ChatId) -> None:
         """Stop the responses of a chat after their current token; their text is kept."""
         chats.get(self._context.db, chat)
@@ -374,7 +375,7 @@ class ChatEndpoints(Endpoints):
         return TaskAnswer(**self._service.answer(chat))
 
     # -- the model process -----------------------------------------------------------------------------------------
-    @endpoint("read")
+    @endpoint("read", uses_models=True)
     def chat_memory(self) -> ChatMemory:
         """Return which model is in memory for chats."""
         state = self._service.process.state()
@@ -386,7 +387,7 @@ class ChatEndpoints(Endpoints):
         """API key of the OpenAI clients of served checkpoints; None if the model process is not running."""
         return self._service.process.api_key
 
-    @endpoint("run")
+    @endpoint("run", uses_models=True)
     def serve_checkpoint(self, run: RunId, checkpoint: Annotated[str, Field(max_length=100)]) -> ServedModels:
         """Serve a checkpoint and its base model to OpenAI clients on this machine, beside the chats.
 
@@ -400,7 +401,7 @@ class ChatEndpoints(Endpoints):
         memory = self.chat_memory()
         return ServedModels(url=memory.url or "", api_key=self.api_key or "", models=memory.served or [])
 
-    @endpoint("run")
+    @endpoint("run", uses_models=True)
     def unload_chat_model(self) -> ChatMemory:
         """End the model process, which frees its memory and serves no checkpoint; the next message starts it again."""
         self._service.process.unload()

@@ -299,7 +299,7 @@ class Endpoints:
         return RunDir.open(self._context.workspace.folder(run.folder))
 
 
-def endpoint(scope: Scope) -> Callable[[F], F]:
+def endpoint(scope: Scope, *, uses_models: bool = False) -> Callable[[F], F]:
     """Return a decorator that makes a method an endpoint.
 
     The endpoint raises `ArgumentError` if an argument does not match its annotation. An endpoint whose scope is not
@@ -308,6 +308,8 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
 
     Args:
         scope: Scope that a token needs for this endpoint. Every token may call endpoints of the scope `read`.
+        uses_models: It uses the model process of the chats, so it raises `RunError` in a command and
+            `StoreReadOnlyError` if the server is read-only.
     """
 
     def decorate(function: F) -> F:
@@ -316,6 +318,8 @@ def endpoint(scope: Scope) -> Callable[[F], F]:
         @contextmanager
         def admitted(owner: object, given: Mapping[str, object]) -> Iterator[Action]:
             context = getattr(owner, "_context", None)
+            if uses_models and context is not None:
+                context.require_model_process()
             if scope == "read" or context is None:
                 yield Action()
                 return

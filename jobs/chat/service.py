@@ -103,8 +103,6 @@ class ChatService:
         self.workspace = workspace
         self.process = ModelProcess(workspace.root / "chat.log", limits)
         self._live: dict[int, Turn] = {}
-        self._lock = threading.Lock()
-        self._is_recovered = False
 
     # -- chats -------------------------------------------------------------------------------------------------
     def create(self, data: JsonObject) -> Chat:
@@ -164,16 +162,7 @@ class ChatService:
 
     def read(self, chat_id: int) -> tuple[Chat, list[ChatMessage]]:
         """Return a chat with all its messages."""
-        self._recover()
         return chats.get(self.db, chat_id), chats.messages(self.db, chat_id)
-
-    def _recover(self) -> None:
-        """Close the responses that an earlier server left unfinished; only the first call has an effect."""
-        with self._lock:
-            is_first, self._is_recovered = not self._is_recovered, True
-        if is_first and not self.db.read_only:
-            chats.close_abandoned(self.db, list(self._live))
-            dialogue_log.restore(self.db, self.workspace)
 
     def answer(self, chat_id: int) -> JsonObject:
         """Return the gold answer and the privileged data of an interactive task."""

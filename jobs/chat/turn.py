@@ -206,7 +206,8 @@ class Turn:
                 self._finish(slot, "done", STOP_REASONS[choice["finish_reason"]])
             elif slot.text and time.monotonic() - slot.flushed >= FLUSH_INTERVAL_SECONDS:
                 slot.flushed = time.monotonic()
-                chats.write(self.db, self._message(slot).id or 0, content=slot.text)
+                if chats.write(self.db, self._message(slot).id or 0, content=slot.text) is None:  # deleted meanwhile
+                    self.stop()
 
     def _message(self, slot: ResponseSlot) -> ChatMessage:
         """Return the response's row, created with its first text."""

@@ -19,8 +19,8 @@ from jobs.db import settings
 from jobs.db.engine import Database
 from jobs.db.errors import UnknownRunError
 from jobs.db.models import ACTIVE, ENDED, Run, Tag
+from jobs.db.queries import chats, runs
 from jobs.db.queries import run_queue as store
-from jobs.db.queries import runs
 from jobs.executors.base import Executor
 from jobs.executors.local import Local
 from jobs.queue import run_dirs, trash
@@ -292,6 +292,7 @@ class Queue:
                 self.workers.unread.add(run.id)
         for run in runs.active(self.db):
             self.workers.signal(run)
+        chats.close_abandoned(self.db)
 
 
 def _needs(run: Run, other: Run) -> bool:

@@ -14,6 +14,7 @@ import socket
 import time
 from datetime import UTC, datetime
 
+import psutil
 import yaml
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MISSED, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -210,6 +211,16 @@ def _evaluates(run: Run, path: str) -> bool:
         return path in load_yaml(run.config)["adapters"].values()
     except (yaml.YAMLError, KeyError, TypeError, AttributeError):
         return False
+
+
+def server_address(workspace: Workspace) -> str | None:
+    """Return the URL of the server that schedules a workspace; None without one."""
+    try:
+        owner = json.loads(workspace.lock.read_text("utf-8"))
+        has_ended = owner["host"] == socket.gethostname() and not psutil.pid_exists(owner["pid"])
+        return None if has_ended else owner["address"] or None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _describe_owner(text: str) -> str:

@@ -246,7 +246,7 @@ class _Page:
         """Show what the address names."""
         found = self.chat.list_chat_models()
         tab.models, tab.runs = found.models, found.runs
-        tab.memory = self.chat.chat_memory()
+        tab.read_memory(self.chat)
         tab.read_list(self.chat)
         if "chat" not in query:
             return self._open_draft(tab, query)

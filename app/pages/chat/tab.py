@@ -191,7 +191,12 @@ class ChatTab:
         if self.actions is not None:
             self.read_actions(chat)
         self.read_list(chat)
-        self.memory = chat.chat_memory()
+        self.read_memory(chat)
+
+    def read_memory(self, chat: ChatEndpoints) -> None:
+        """Read the state of the model process, which a read-only server does not have."""
+        if self.is_writable:
+            self.memory = chat.chat_memory()
 
     def read_actions(self, chat: ChatEndpoints) -> None:
         """Read the valid actions after the person's last attempt; none after the end."""

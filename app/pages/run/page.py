@@ -199,7 +199,7 @@ class RunPage:
         active = run.status in ACTIVE
         known = before.source if before.run and before.tab == tab else None
         source, updates = self.contents[tab](details, query, known)
-        is_serving = bool(self.studio.chat.chat_memory().served)
+        is_serving = not self.read_only and bool(self.studio.chat.chat_memory().served)
         updates[self.shown] = Shown(run_id, tab, run.version, active, is_serving, source)
         updates[self.head] = view.heading(details, tab, self.read_only)
         if not before.run:
@@ -263,7 +263,7 @@ class RunPage:
 
     def _served_models(self) -> Element | None:
         chat = self.studio.chat
-        return view.served_models(chat.chat_memory(), chat.api_key, self.read_only)
+        return None if self.read_only else view.served_models(chat.chat_memory(), chat.api_key)
 
     def _show_config(self, details: RunDetails, query: Mapping[str, str], known: object) -> tuple[object, Updates]:
         """Return the updates on the first opening: configuration and environment do not change."""

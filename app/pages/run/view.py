@@ -235,7 +235,7 @@ def checkpoint_table(
     )
 
 
-def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> Element | None:
+def served_models(memory: ChatMemory, api_key: str | None) -> Element | None:
     """Return what OpenAI clients of the served checkpoints need, and requests and memory; None if nothing is served."""
     if not memory.served:
         return None
@@ -251,7 +251,7 @@ def served_models(memory: ChatMemory, api_key: str | None, read_only: bool) -> E
     ]  # fmt: skip
     note = "The student learned the prompts of its run: copy the system message and a task from a dialogue."
     use = f"requests: {memory.requests} · {(memory.bytes or 0) / 1e6:,.0f} MB of memory"
-    stop = None if read_only else action("Stop serving", "stop_serving", style="rl-small")
+    stop = action("Stop serving", "stop_serving", style="rl-small")
     return el(
         "section.rl-stack",
         el("h3", "Served to OpenAI clients"),

@@ -168,13 +168,10 @@ def prefer(db: Database, chat_id: int, one: int, other: int, choice: Choice | No
     return pair
 
 
-def close_abandoned(db: Database, alive: Sequence[int] = ()) -> int:
-    """Mark streaming messages as failed, except those of the chats `alive`; return their number."""
+def close_abandoned(db: Database) -> None:
+    """Mark streaming messages as failed. Only for the server with the lock, before it generates responses."""
     error = {"what": "The studio ended while this was being written.", "fix": "Ask again."}
     with db.write() as session:
-        query = select(ChatMessage).where(_message.status == "streaming", _message.chat_id.not_in(alive))
-        rows = list(session.scalars(query))
-        for row in rows:
+        for row in session.scalars(select(ChatMessage).where(_message.status == "streaming")):
             row.status = "failed"
             row.detail = {**row.detail, "error": error}
-    return len(rows)

@@ -444,22 +444,6 @@ def test_the_problem_cannot_be_changed_and_modes_do_not_mix(talk: Talk) -> None:
         talk.service.play_turn(played, {})
 
 
-def test_recorded_dialogues_are_restored_into_a_new_database(talk: Talk, tmp_path: Path) -> None:
-    import shutil
-
-    chat = talk.play()
-    event = talk.service.finish(chat, number(talk.last(chat))).detail["recorded"]["event"]
-    workspace = Workspace(tmp_path / "again").create()
-    shutil.copytree(talk.workspace.folder("chat"), workspace.folder("chat"))
-    db = Database(workspace.database_url())
-    db.migrate()
-    made = chats.create(db, "t", "chat", {}).id
-    ChatService(db, workspace).read(made or 0)
-    run = runs.find(db, folder="chat")
-    assert run is not None and dialogues.get(db, run.id or 0, event).row.phase == "chat"
-    db.close()
-
-
 # -- export and settings -------------------------------------------------------------------------------------------
 def test_every_branch_is_a_line_and_every_judgement_a_pair(talk: Talk) -> None:
     chat = talk.new("rl@3", system="Be short.")
