@@ -72,7 +72,7 @@ def replay(
 
 def dialogues(run: Path) -> Iterator[DialogueEvent]:
     """Yield the dialogue events of a run's folder or of one file, in order, without invalid lines."""
-    return read_dialogues(run if run.is_file() else RunDir.open(run).events_path)
+    return read_dialogues(run if run.is_file() else RunDir.open(run, needs_config=False).events_path)
 
 
 def _environment(run: Path) -> Environment | None:

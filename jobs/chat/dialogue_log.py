@@ -7,35 +7,28 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from jobs.db.models import Run
 from jobs.db.queries import runs
-from jobs.ingest.ingester import ingest
+from jobs.ingest import ingester
 from rl2f_core.common.file_io import write_atomically
+from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink
 
 if TYPE_CHECKING:
     from jobs.db.engine import Database
+    from jobs.db.models import Run
     from jobs.workspace import Workspace
 
-FOLDER, KIND = "chat", "chat"
+FOLDER = "chat"
 _lock = threading.Lock()
 
 
 def chat_run(db: Database, workspace: Workspace) -> Run:
     """Return the run of the workspace's recorded dialogues; creates it with status `succeeded` if it is missing."""
-    run = runs.find(db, folder=FOLDER)
-    if run is None:
-        now = time.time()
-        new = Run(
-            name="Chat", kind=KIND, detail="Dialogues of interactive tasks.", folder=FOLDER, status="succeeded",
-            origin="app", device="none", created=now, started=now, ended=now,
-        )  # fmt: skip
-        run = runs.add(db, new)
-    folder = workspace.folder(FOLDER)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "meta.json").exists():
-        write_atomically(folder / "meta.json", json.dumps({"kind": KIND, "created": run.created}, indent=2))
-    return run
+    run_dir = RunDir(workspace.folder(FOLDER))
+    run_dir.path.mkdir(parents=True, exist_ok=True)
+    if not run_dir.meta_path.exists():
+        write_atomically(run_dir.meta_path, json.dumps({"kind": "chat", "created": time.time()}, indent=2))
+    return runs.find(db, folder=FOLDER) or runs.add(db, ingester.chat_run(run_dir))
 
 
 def record(db: Database, workspace: Workspace, event: DialogueEvent) -> Run:
@@ -46,17 +39,6 @@ def record(db: Database, workspace: Workspace, event: DialogueEvent) -> Run:
     with _lock:
         run = chat_run(db, workspace)
         JsonlSink(workspace.folder(FOLDER) / "events.jsonl").emit([event])
-        _ingest_all(db, workspace, run)
+        while ingester.ingest(db, workspace, run):
+            pass
     return run
-
-
-def restore(db: Database, workspace: Workspace) -> None:
-    """Ingest the recorded dialogues again if the database is new."""
-    if (workspace.folder(FOLDER) / "events.jsonl").is_file() and runs.find(db, folder=FOLDER) is None:
-        with _lock:
-            _ingest_all(db, workspace, chat_run(db, workspace))
-
-
-def _ingest_all(db: Database, workspace: Workspace, run: Run) -> None:
-    while ingest(db, workspace, run):
-        pass

@@ -151,7 +151,7 @@ def reindex(db: Database, workspace: Workspace, folders: Sequence[str] = ()) -> 
 
 def _reindex_one(db: Database, workspace: Workspace, name: str) -> list[int]:
     is_name = Path(name).name == name and name != ".."
-    if not is_name or not (workspace.folder(name) / "config.yaml").is_file():
+    if not is_name or not _is_run(workspace.folder(name)):
         raise RunError(
             "The folder contains no run.",
             value=name,
@@ -168,7 +168,11 @@ def _reindex_one(db: Database, workspace: Workspace, name: str) -> list[int]:
 
 def run_folders(workspace: Workspace) -> list[str]:
     """Return the names of all run directories below `runs/`, sorted."""
-    return sorted(path.parent.name for path in workspace.runs.glob("*/config.yaml"))
+    return sorted(path.name for path in workspace.runs.iterdir() if _is_run(path))
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file() or RunDir(folder).is_chat
 
 
 def _rebuild(db: Database, workspace: Workspace, run: Run) -> None:
@@ -199,18 +203,35 @@ def import_run(db: Database, workspace: Workspace, folder: str, origin: str = "i
     The run gets its last recorded status, or `interrupted` if it never ended.
     """
     run_kinds.load()  # the configuration may have a kind that the core does not know
-    run_dir = RunDir.open(workspace.folder(folder))
+    run_dir = RunDir.open(workspace.folder(folder), needs_config=False)
     try:
         with run_dir.lock():
             pass
     except RunError:
         return None
+    row = _configured_run(run_dir, origin) if run_dir.config_path.is_file() else chat_run(run_dir)
+    run = runs.add(db, row)
+    while ingest(db, workspace, run):
+        pass
+    return runs.get(db, run.id or 0)
+
+
+def chat_run(run_dir: RunDir) -> Run:
+    """Return the row of a run without a configuration: dialogues of interactive tasks."""
+    created = float(run_dir.meta().get("created", time.time()))
+    return Run(
+        name="Chat", kind="chat", detail="Dialogues of interactive tasks.", folder=run_dir.path.name,
+        status="succeeded", origin="app", device="none", created=created, started=created, ended=created,
+    )  # fmt: skip
+
+
+def _configured_run(run_dir: RunDir, origin: str) -> Run:
     events = read_events(run_dir.events_path, having=b'"status"') if run_dir.events_path.is_file() else ()
     statuses = [event for event in events if isinstance(event, StatusEvent)]
     row = runs.of_config(
         load_config(run_dir.config_path),
         run_dir.config_path.read_text(encoding="utf-8"),
-        folder,
+        run_dir.path.name,
         origin=origin,
         status="stopped",
         detail="It was never started.",
@@ -222,7 +243,4 @@ def import_run(db: Database, workspace: Workspace, folder: str, origin: str = "i
         row.created = row.started = first.time
         row.ended, row.detail = last.time, last.detail
         row.status = last.status if last.status in ("succeeded", "failed", "stopped") else "interrupted"
-    run = runs.add(db, row)
-    while ingest(db, workspace, run):
-        pass
-    return runs.get(db, run.id or 0)
+    return row

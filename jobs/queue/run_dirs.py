@@ -57,7 +57,7 @@ def create_staged(workspace: Workspace, config: BaseRun) -> Path:
 
 def publish(workspace: Workspace, staged: Path, name: str) -> Path:
     """Rename a staged directory, with a number appended if the name is taken. The marker remains."""
-    target = _unused(workspace.runs, name, "-")
+    target = unused(workspace.runs, name, "-")
     try:
         os.rename(staged, target)
     except OSError as error:
@@ -69,7 +69,7 @@ def _not_created(error: OSError, path: Path) -> RunError:
     return RunError(f"The run directory cannot be created: {error.strerror}.", value=str(path))
 
 
-def _unused(parent: Path, name: str, separator: str) -> Path:
+def unused(parent: Path, name: str, separator: str) -> Path:
     """Return a path that does not exist: the name, or the name with a number from 2."""
     names = itertools.chain([name], (f"{name}{separator}{number}" for number in itertools.count(2)))
     return next(path for path in (parent / candidate for candidate in names) if not os.path.lexists(path))
@@ -92,7 +92,7 @@ def move_to_trash(workspace: Workspace, name: str) -> Path | None:
     if not folder.is_dir():
         return None
     workspace.trash.mkdir(parents=True, exist_ok=True)
-    target = _unused(workspace.trash, f"{time.strftime(STAMP, time.gmtime())}-{name}", ".")
+    target = unused(workspace.trash, f"{time.strftime(STAMP, time.gmtime())}-{name}", ".")
     try:
         os.rename(folder, target)
     except OSError as error:

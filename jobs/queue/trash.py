@@ -83,7 +83,8 @@ def _read(folder: Path, time: float) -> DeletedRun | None:
 def restore(db: Database, workspace: Workspace, run_id: int) -> Run:
     """Move a run out of the trash and store its rows again; its events are read afterwards.
 
-    Raises `UnknownRunError` if the trash has no such run, `RunError` if its directory or number exists again.
+    Its directory gets another name if a new run has its name. Raises `UnknownRunError` if the trash has no such run,
+    `RunError` if a run has its number.
     """
     times = run_dirs.list_trash(workspace)
     entries = [name for name in sorted(times, key=lambda name: -times[name]) if _is_run(workspace, name, run_id)]
@@ -94,12 +95,13 @@ def restore(db: Database, workspace: Workspace, run_id: int) -> Run:
     trashed = workspace.trash / entries[0]
     rows = json.loads(checked_path(trashed, RECORD).read_text(encoding="utf-8"))
     run = Run.model_validate(rows["run"])
-    target = workspace.folder(run.folder)
+    target = run_dirs.unused(workspace.runs, run.folder, "-")
+    run.folder = target.name
     moved = False
     try:
         with db.write() as session:
-            if session.get(Run, run_id) is not None or target.exists():
-                raise RunError(f"Run {run_id} exists already.", value=str(target), fix="Reload the page.")
+            if session.get(Run, run_id) is not None:
+                raise RunError(f"Run {run_id} exists already.", value=run_id, fix="Reload the page.")
             runs.add_in_session(session, run)
             for model in ENTERED:
                 session.add_all(model.model_validate(row) for row in rows[model.__name__])

@@ -75,13 +75,25 @@ class RunDir:
         return run_dir
 
     @classmethod
-    def open(cls, path: str | Path) -> RunDir:
-        """Open an existing run. Raises `RunError` if there is none, and `DataError` if a link leaves its directory."""
+    def open(cls, path: str | Path, *, needs_config: bool = True) -> RunDir:
+        """Open an existing run. Raises `RunError` if there is none, and `DataError` if a link leaves its directory.
+
+        Without `needs_config`, it may be the run of interactive tasks.
+        """
         run_dir = cls(path)
         if run_dir.path.is_dir() and not run_dir.config_path.is_file():
-            raise RunError("The folder contains no run.", value=str(path), fix="Name a folder with a config.yaml.")
+            if not run_dir.is_chat:
+                raise RunError("The folder contains no run.", value=str(path), fix="Name a folder with a config.yaml.")
+            if needs_config:
+                what = "The run has dialogues of interactive tasks and no config.yaml, which this needs."
+                raise RunError(what, value=str(path), fix="`rl2f replay` and `rl2f export` read its dialogues.")
         run_dir.checked_path()
         return run_dir
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it contains the dialogues of interactive tasks, which have no common configuration."""
+        return self.meta().get("kind") == "chat"
 
     def checked_path(self, name: str = "") -> Path:
         """Return a file or folder of the run, which may be missing; see `file_io.checked_path`.

@@ -134,7 +134,7 @@ class FolderSource(Source):
     has_human_labels = False
 
     def __init__(self, path: str | Path) -> None:
-        run_dir = RunDir.open(path)
+        run_dir = RunDir.open(path, needs_config=False)
         try:
             config = run_dir.config()
         except RL2FError:  # e.g. a missing plugin; the events are readable nevertheless

@@ -1,0 +1,201 @@
+"""Chats, their model process and the run of interactive tasks, from other processes than the studio's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_helpers import RUN_YAML, SAMPLING, add_run, wait_until
+from typer.testing import CliRunner, Result
+
+from app.cli import app
+from app.common.context import Context
+from app.endpoints.chat import ChatEndpoints
+from jobs.chat import dialogue_log
+from jobs.chat.service import ChatService
+from jobs.db.engine import Database
+from jobs.db.errors import StoreReadOnlyError
+from jobs.db.models import ChatMessage, LeakLabel, Run
+from jobs.db.queries import chats, dialogues, runs
+from jobs.ingest.ingester import reindex
+from jobs.model_server.process import ModelProcess
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
+from rl2f_core.run.events import DialogueEvent
+from rl2f_core.types import Dialogue, StopReason, Task
+
+LONG = {**SAMPLING, "max_new_tokens": 1500, "temperature": 5.0}
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call(workspace: Workspace, db: Database) -> Call:
+    """`call("replay", "1")`: the result of a command on the workspace."""
+    return lambda *arguments: CliRunner().invoke(app, [*arguments, "--workspace", str(workspace.root)])
+
+
+def streaming_chat(db: Database) -> int:
+    """A chat whose response the studio is writing."""
+    chat = chats.create(db, "t", "chat", {"model": "m"}).id or 0
+    response = ChatMessage(role="assistant", checkpoint="base", content="so far", status="streaming", time=1.0)
+    chats.add(db, chat, [response])
+    return chat
+
+
+# -- the process of the studio -----------------------------------------------------------------------------------------
+def test_a_command_does_not_close_the_responses_that_the_studio_is_writing(db: Database, call: Call) -> None:
+    chat = str(streaming_chat(db))
+    for command in (["get_chat"], ["export_chat"], ["change_chat", "--title", "renamed"]):
+        assert call("call", command[0], "--chat", chat, *command[1:]).exit_code == 0
+    assert json.loads(call("call", "get_chat", "--chat", chat).stdout)["streaming"]
+    (message,) = chats.messages(db, int(chat))
+    assert message.status == "streaming" and "error" not in message.detail
+
+
+def test_only_the_server_with_the_lock_closes_abandoned_responses(workspace: Workspace, db: Database) -> None:
+    chat = streaming_chat(db)
+    Queue(db, workspace).recover()
+    (message,) = chats.messages(db, chat)
+    assert message.status == "failed" and message.content == "so far"
+
+
+PROCESS_BOUND: list[list[str]] = [
+    ["send_message", "--chat", "1", "--text", "Hi."],
+    ["continue_task_chat", "--chat", "1"],
+    ["retry_response", "--chat", "1", "--response", "1"],
+    ["edit_message", "--chat", "1", "--message", "1", "--text", "Hi."],
+    ["follow_chat", "--chat", "1"],
+    ["stop_responses", "--chat", "1"],
+    ["chat_memory"],
+    ["serve_checkpoint", "--run", "1", "--checkpoint", "rl@1"],
+    ["unload_chat_model"],
+]
+
+
+@pytest.mark.parametrize("arguments", PROCESS_BOUND, ids=lambda arguments: arguments[0])
+def test_what_needs_the_model_process_is_refused_in_a_command(db: Database, call: Call, arguments: list[str]) -> None:
+    streaming_chat(db)
+    runs.add(db, Run(name="trained", kind="train", folder="trained", status="succeeded"))
+    result = call("call", *arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    for part in ("process of the studio", "no studio has this workspace", "rl2f serve --workspace", "rl2f token new"):
+        assert part in result.stderr
+
+
+def test_the_refusal_names_the_studio_that_runs_on_the_workspace(
+    workspace: Workspace, db: Database, call: Call
+) -> None:
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": 0.0, "address": "http://127.0.0.1:7999"}
+    workspace.lock.write_text(json.dumps(owner))
+    running = call("call", "chat_memory").stderr
+    assert "the studio is at http://127.0.0.1:7999" in running and 'Client("http://127.0.0.1:7999"' in running
+    assert "rl2f serve" not in running
+    workspace.lock.write_text(json.dumps({**owner, "pid": 2**22 + 1}))
+    assert "no studio has this workspace" in call("call", "chat_memory").stderr
+
+
+def test_a_read_only_server_does_not_report_on_the_model_process_of_another(workspace: Workspace, db: Database) -> None:
+    chat = streaming_chat(db)
+    endpoints = ChatEndpoints(Context(workspace, db, Queue(db, workspace), read_only=True, lock_owner="It is at URL."))
+    assert endpoints.get_chat(chat).streaming
+    with pytest.raises(StoreReadOnlyError, match="It is at URL"):
+        endpoints.chat_memory()
+    with pytest.raises(StoreReadOnlyError, match="It is at URL"):
+        next(endpoints.follow_chat(chat))
+
+
+# -- with a model ------------------------------------------------------------------------------------------------------
+class Chats:
+    """A chat service over a workspace with one trained run."""
+
+    def __init__(self, root: Path, model: Path, process: ModelProcess) -> None:
+        self.workspace, self.model = Workspace(root).create(), str(model)
+        self.db = Database(self.workspace.database_url())
+        self.db.migrate()
+        self.service = ChatService(self.db, self.workspace)
+        self.service.process = process
+        self.run = add_run(self.db, self.workspace, model, {"rl@3": 2}, RUN_YAML.replace("MODEL", self.model))
+        self.tuned = f"{self.run}:rl@3"
+
+    def new(self, *checkpoints: str, **settings: Any) -> int:
+        data = {"model": self.model, "checkpoints": checkpoints or ("base", self.tuned), "device": "cpu"}
+        return self.service.create({**data, "sampling": SAMPLING, **settings}).id or 0
+
+    def wait(self, chat: int) -> list[ChatMessage]:
+        wait_until(lambda: self.service.live(chat) is None)
+        return chats.messages(self.db, chat)
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory, tiny: Path, model_process: ModelProcess) -> Iterator[Chats]:
+    talk = Chats(tmp_path_factory.mktemp("chats") / "workspace", tiny, model_process)
+    yield talk
+    talk.db.close()
+
+
+def test_responses_end_when_another_process_deletes_the_chat(talk: Chats) -> None:
+    chat = talk.new(sampling=LONG)
+    turn = talk.service.send(chat, "Go on.", None)
+    wait_until(lambda: turn.slots[0].text)
+    chats.remove(talk.db, chat)
+    talk.wait(chat)
+    assert all(0 < len(slot.token_ids) < 1500 for slot in turn.slots)
+
+
+# -- the run of interactive tasks --------------------------------------------------------------------------------------
+def recorded(db: Database, workspace: Workspace, number: int) -> int:
+    """Record an interactive task; return its run."""
+    task = Task(id=f"t/{number}", environment="guess_number", split="test", level="", public={}, privileged={})
+    dialogue = Dialogue(
+        id=f"chat-{number}", task_id=task.id, group="", index=0, turns=(), stop_reason=StopReason.EXHAUSTED,
+        policy="base", seed=0,
+    )  # fmt: skip
+    event = DialogueEvent.of("chat", "chat", number, task, dialogue, checkpoint="base")
+    return dialogue_log.record(db, workspace, event).id or 0
+
+
+def ids_of(db: Database, run: int) -> list[str]:
+    """The dialogues of a run."""
+    views = dialogues.next_views(db, dialogues.DialogueFilter(run=run), after=0, limit=9)
+    return [view.event.dialogue.id for view in views]
+
+
+def test_a_deleted_run_is_restored_beside_a_new_one_with_its_folder(workspace: Workspace, db: Database) -> None:
+    queue, first = Queue(db, workspace), recorded(db, workspace, 1)
+    with db.write() as session:
+        session.add(LeakLabel(run_id=first, event_id="e", turn=0, annotator="Ada", label="leak", time=1.0))
+    queue.delete(first)
+    second = recorded(db, workspace, 2)
+    restored = queue.restore(first)
+    queue.sync_workers()
+    assert (restored.id, restored.folder) == (first, "chat-2") and second != first
+    assert recorded(db, workspace, 3) == second
+    assert (ids_of(db, first), ids_of(db, second)) == (["chat-1"], ["chat-2", "chat-3"])
+
+
+def test_commands_read_the_run_of_interactive_tasks(workspace: Workspace, db: Database, call: Call) -> None:
+    run = str(recorded(db, workspace, 1))
+    assert "chat-1" in call("replay", run).stdout
+    assert "chat: rebuilt" in call("reindex", "chat").output
+    for command in (["share", run], ["leaks", "rescore", run], ["results", "collect", run, "--out", "x"]):
+        result = call(*command)
+        assert result.exit_code == 2 and "dialogues of interactive tasks and no config.yaml" in result.output, command
+    assert not os.path.exists("x")
+
+
+def test_the_run_of_interactive_tasks_is_read_into_a_new_database(
+    workspace: Workspace, db: Database, tmp_path: Path
+) -> None:
+    recorded(db, workspace, 1)
+    new = Database(f"sqlite:///{tmp_path / 'new.sqlite'}")
+    new.migrate()
+    (number,) = reindex(new, workspace)
+    run = runs.get(new, number)
+    assert (run.name, run.kind, run.status, run.origin) == ("Chat", "chat", "succeeded", "app")
+    assert ids_of(new, number) == ["chat-1"]
+    new.close()
