@@ -17,6 +17,7 @@ from app.plots.series import XKind
 from jobs.db.errors import UnknownRunError
 from jobs.db.models import Metric, Run
 from jobs.db.queries import metrics, outcomes, runs
+from jobs.db.queries.outcomes import LeakCounts
 from rl2f_core import registry
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.errors import DataError, UnknownNameError
@@ -63,7 +64,7 @@ class RunData:
         self._names = VersionedCache[list[str]]()
         self._sizes = VersionedCache[StepSizes]()
         self._clean = VersionedCache[CleanSteps]()
-        self._leaks = VersionedCache[tuple[int, dict[int, tuple[int, int]]]]()
+        self._leaks = VersionedCache[tuple[int, LeakCounts]]()
         self._configs = VersionedCache[JsonObject]()
         self._evaluations = VersionedCache[Evaluation | None]()
         self._outcomes = VersionedCache[Outcomes]()
@@ -159,20 +160,18 @@ class RunData:
                 clean[stage, step] = {name: value for name, value in values.items() if value is not None}
         return clean
 
-    def leaks_by_turn(self, run: Run) -> dict[int, tuple[int, int]]:
-        """Return the number of checked hints, and of the leaks among them that the student read, by 0-based turn."""
+    def leaks_by_turn(self, run: Run) -> LeakCounts:
+        """Return the number of leaks that the student read, and of checked hints, by 0-based turn and task."""
         return self._leaks.get(_key(run), run.events_offset, lambda known: self._add_leaks(run, *(known or (0, {}))))[1]
 
-    def _add_leaks(
-        self, run: Run, after: int, known: dict[int, tuple[int, int]]
-    ) -> tuple[int, dict[int, tuple[int, int]]]:
+    def _add_leaks(self, run: Run, after: int, known: LeakCounts) -> tuple[int, LeakCounts]:
         """Add the hints of dialogues that were ingested after a row id."""
         phase = "train" if run.kind == "train" else "evaluation"
         newest, counts = outcomes.leaks_by_turn(self.db, _id(run), phase, after)
         total = dict(known)
-        for turn, (checked, read) in counts.items():
-            before = known.get(turn, (0, 0))
-            total[turn] = before[0] + checked, before[1] + read
+        for key, (read, checked) in counts.items():
+            before = known.get(key, (0, 0))
+            total[key] = before[0] + read, before[1] + checked
         return newest, dict(sorted(total.items()))
 
     def outcomes(self, run: Run) -> Outcomes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
 from app.plots.evaluation import Evaluation
 from app.plots.series import MetricRow, newest, turns_of
-from rl2f_core.common.stats.intervals import wilson
+from jobs.db.queries.outcomes import LeakCounts
+from rl2f_core.common.stats.intervals import wilson_clustered
 from rl2f_core.evaluation.formatting import interval_text, number, verdict_text
 from rl2f_core.types import JsonObject
 
@@ -37,7 +38,7 @@ TEACHER = (
 def cards(
     rows: Sequence[MetricRow],
     evaluation: Evaluation | None,
-    leaks: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    leaks: LeakCounts = MappingProxyType({}),
     kind: str = "train",
 ) -> JsonObject:
     """Return all cards.
@@ -45,7 +46,7 @@ def cards(
     Args:
         rows: The steps of on-policy stages in order.
         evaluation: The evaluation, if there is one.
-        leaks: Number of checked hints, and of the leaks among them that the student read, by 0-based turn.
+        leaks: Number of leaks that the student read, and of checked hints, by 0-based turn and task.
         kind: Kind of the run.
     """
     return {
@@ -58,16 +59,19 @@ def cards(
     }
 
 
-def leak_rates(leaks: Mapping[int, tuple[int, int]], phase: str) -> JsonObject | None:
+def leak_rates(leaks: LeakCounts, phase: str) -> JsonObject | None:
     """Return the fraction of leaks that the student read, by turn of the hint; None without a checked hint."""
     if not leaks:
         return None
-    rates = [(turn + 1, wilson(read, checked), checked) for turn, (checked, read) in leaks.items()]
+    by_turn: dict[int, list[tuple[int, int]]] = {}
+    for (turn, _), counts in sorted(leaks.items()):
+        by_turn.setdefault(turn + 1, []).append(counts)
+    rates = [(turn, wilson_clustered(*zip(*tasks, strict=True))) for turn, tasks in by_turn.items()]
     bars = [
-        {"turn": t, "value": i.value, "low": i.low, "high": i.high, "text": f"{interval_text(i)} of {checked:,} hints"}
-        for t, i, checked in rates
+        {"turn": t, "value": i.value, "low": i.low, "high": i.high, "text": f"{interval_text(i)} of {i.n:,} hints"}
+        for t, i in rates
     ]
-    return {"bars": bars, "source": f"{sum(checked for checked, _ in leaks.values()):,} checked hints in {phase}"}
+    return {"bars": bars, "source": f"{sum(checked for _, checked in leaks.values()):,} checked hints in {phase}"}
 
 
 def teacher(rows: Sequence[MetricRow]) -> JsonObject | None:

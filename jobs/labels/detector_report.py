@@ -19,7 +19,7 @@ from jobs.labels.estimation import Estimates, Stratum, estimate
 from jobs.labels.hint_counts import RUN, STEPS_PER_BUCKET, DetectorVerdict, HintGroup, InformationRow
 from jobs.labels.planted_hints import PlantedCounts, PlantedGroup, PlantedHint, PlantedRow
 from jobs.labels.sampling import SamplingFrame
-from rl2f_core.common.stats.intervals import Interval, wilson
+from rl2f_core.common.stats.intervals import Interval, wilson_clustered
 from rl2f_core.run.events import OWN_CONDITIONS
 from rl2f_core.types import FrozenModel
 
@@ -225,9 +225,12 @@ def planted_rows(counts: PlantedCounts) -> tuple[PlantedRow, ...]:
     checkpoint_of = checkpoint_names(hint.group for hint in counts)
 
     def row(group: PlantedGroup, name: str, hints: PlantedCounts, detector: str | None = None) -> PlantedRow:
-        caught = (n for h, n in hints.items() if h.verdict.flagged and detector in (None, h.verdict.detector))
-        total, flagged = sum(hints.values()), sum(caught)
-        return PlantedRow(group=group, name=name, hints=total, flagged=flagged, recall=wilson(flagged, total))
+        total, flagged = Counter[str](), Counter[str]()
+        for hint, n in hints.items():
+            total[hint.task] += n
+            flagged[hint.task] += n if hint.verdict.flagged and detector in (None, hint.verdict.detector) else 0
+        recall = wilson_clustered([flagged[task] for task in total], list(total.values()))
+        return PlantedRow(group=group, name=name, hints=total.total(), flagged=flagged.total(), recall=recall)
 
     def parts(name_of: Callable[[PlantedHint], str]) -> dict[str, dict[PlantedHint, int]]:
         groups: dict[str, dict[PlantedHint, int]] = defaultdict(dict)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jobs.db.columns import table_of
-from jobs.db.dialogue_models import DialogueRow, TurnRow
+from jobs.db.dialogue_models import DialogueRow, TaskRow, TurnRow
+from jobs.db.queries.outcomes import FAILED
 from jobs.labels.hint_counts import DetectorVerdict, HintGroup, Scope, Source, group_columns, hints_of, with_verdict
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.types import DEMONSTRATION, FrozenModel
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jobs.db.engine import Database
 
 _dialogue = table_of(DialogueRow)
+_task = table_of(TaskRow)
 _turn = table_of(TurnRow)
 
 
@@ -38,7 +40,7 @@ class PlantedRow(FrozenModel):
     flagged: int
     """Flagged hints; in the row of a detector, those that it flagged first."""
     recall: Interval
-    """With the Wilson interval."""
+    """With the Wilson interval; the hints of a task are a cluster."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class PlantedHint:
     """The grouping keys of a planted hint."""
 
     group: HintGroup
+    task: str
+    """Hash of the task."""
     kind: str
     verdict: DetectorVerdict
     """By the source of findings."""
@@ -56,13 +60,16 @@ PlantedCounts = Mapping[PlantedHint, int]
 
 
 def count_planted(db: Database, scope: Scope, scored: Source) -> PlantedCounts:
-    """Count the planted hints of a scope that a source checked."""
-    statement = hints_of(scope, *group_columns(), _turn.c.planted)
-    statement = statement.where(_turn.c.planted.is_not(None), _dialogue.c.policy != DEMONSTRATION)
+    """Count the planted hints of a scope that a source checked, in dialogues that did not fail."""
+    statement = hints_of(scope, *group_columns(), _task.c.task_hash, _turn.c.planted)
+    statement = statement.where(
+        _turn.c.planted.is_not(None), _dialogue.c.policy != DEMONSTRATION, _dialogue.c.stop_reason != FAILED
+    )
     counts: Counter[PlantedHint] = Counter()
     with db.read() as session:
         for row in session.execute(with_verdict(statement, scored)):
             if row.checked:
                 verdict = DetectorVerdict(True, row.flagged, row.found_by or "")
-                counts[PlantedHint(HintGroup(*(*row[:7], scope.test)), row.planted, verdict.named)] += 1
+                group = HintGroup(*(*row[:7], scope.test))
+                counts[PlantedHint(group, row.task_hash, row.planted, verdict.named)] += 1
     return counts

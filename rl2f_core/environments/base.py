@@ -16,7 +16,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from rl2f_core.config.fields import ComponentConfig
@@ -71,6 +71,10 @@ class Environment(ABC):
     def sub_environment_of(self, task: Task) -> str:
         """Return the name of the task's sub-environment; empty if there are none."""
         return ""
+
+    def for_tasks(self, task_ids: Collection[str]) -> Environment:
+        """Return a mixture with the weights that these tasks have; any other environment itself."""
+        return self
 
     def owns_environment(self, name: str) -> bool:
         """Return whether `Task.environment` may be this name: its own or that of a sub-environment."""

@@ -8,7 +8,8 @@ differ, each is prepended to the problems of its sub-environment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -127,6 +128,19 @@ class Mixture(Perturbations):
     def sub_environment_of(self, task: Task) -> str:
         return self._label(task.public)
 
+    def for_tasks(self, task_ids: Collection[str]) -> Mixture:
+        """A split with few problems has other fractions than the configured weights; see `distinct_tasks`.
+
+        With ids that `task` did not assign, the weights are the configured ones.
+        """
+        counts = Counter(task_id.partition("/")[0] for task_id in task_ids)
+        if not counts.keys() <= self._parts.keys():
+            return self
+        weights = {label: counts[label] / counts.total() for label in self._parts if label in counts}
+        changed = Mixture.__new__(Mixture, self.config)
+        vars(changed).update(vars(self), weights=weights)
+        return changed
+
     def owns_environment(self, name: str) -> bool:
         return name == self.name or any(part.name == name for part in self._parts.values())
 
@@ -213,7 +227,8 @@ class Mixture(Perturbations):
 
 class _MixtureBaselines(Mixture, Baselines):
     def _baselines(self) -> dict[str, Baselines]:
-        return {label: part for label, part in self._parts.items() if isinstance(part, Baselines)}
+        parts = {label: self._parts[label] for label in self.weights}
+        return {label: part for label, part in parts.items() if isinstance(part, Baselines)}
 
     def constant_baseline(self) -> ConstantBaseline:
         """The weighted constant baselines of a player who knows each problem's sub-environment.

@@ -221,6 +221,7 @@ def build_report(
     """Compute a report from dialogues by checkpoint (oldest first) and condition."""
     groups = [group for by_condition in dialogues.values() for group in by_condition.values()]
     keys = evaluated.keys or {d.task_id: d.task_id for group in groups for d in group}
+    weighted = environment.for_tasks(keys)
     rows = []
     for checkpoint, by_condition in dialogues.items():
         for condition, group in by_condition.items():
@@ -239,8 +240,8 @@ def build_report(
     return EvaluationReport(
         environment=environment.name, tasks=evaluated.tasks, samples=evaluated.samples, level=evaluated.level,
         requested=evaluated.requested or evaluated.tasks, split=evaluated.split, seed=evaluated.seed,
-        problems=tuple(keys.values()), turns=turns, references=references(environment, turns),
-        constant_baseline=constant_baseline(environment), rows=tuple(rows),
+        problems=tuple(keys.values()), turns=turns, references=references(weighted, turns),
+        constant_baseline=constant_baseline(weighted), rows=tuple(rows),
         effects=tuple(correct_items(all_effects, "difference", [e.condition for e in all_effects])),
         differences=tuple(_differences(dialogues, turns)),
         notes=(*evaluated.notes(), *_unmatched_hints(dialogues), *notes),

@@ -7,25 +7,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_data import CONFIG, config, stored_run
+from event_data import CONFIG, config, dialogue, stored_run, turn
 from report_data import TURNS, built
+from rescore_data import BOX, LEAKS, run_folder
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.experiment import Experiment
 from app.plots.evaluation import from_outcomes
+from app.plots.summary_cards import leak_rates
 from jobs.db.engine import Database
 from jobs.db.queries import outcomes, run_values
 from jobs.db.queries.run_values import group_key
+from jobs.labels.detector_report import planted_rows
+from jobs.labels.hint_counts import DetectorVerdict, HintGroup
+from jobs.labels.planted_hints import PlantedHint
 from jobs.workspace import Workspace
+from rl2f_core.common.stats.intervals import wilson_clustered
 from rl2f_core.config.loading import parse_config
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
+from rl2f_core.environments.mixture import Mixture
 from rl2f_core.evaluation.across_seeds import compare_arms, merge_seeds
-from rl2f_core.evaluation.report import EvaluatedTasks
+from rl2f_core.evaluation.report import EvaluatedTasks, build_report
+from rl2f_core.evaluation.rescoring.rescore import Rescore
 from rl2f_core.evaluation.study.report import find
 from rl2f_core.evaluation.study.spec import Hypothesis
+from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.run.directory import RunDir
-from rl2f_core.run.events import DialogueEvent, Event, MetricEvent
-from rl2f_core.types import Dialogue, Hint, StopReason, Task, Turn, Verdict
+from rl2f_core.run.events import DialogueEvent, Event, JsonlSink, MetricEvent
+from rl2f_core.types import Dialogue, Hint, LeakReport, RewardTerm, StopReason, Task, Turn, Verdict
 
 
 def answered(
@@ -158,3 +168,105 @@ def test_solve_rates_without_an_oracle_are_those_of_the_report(
     metrics = compute_metrics(dialogues, TURNS)
     assert [cells[f"cum_acc/{t}"].value for t in (1, 2, 3)] == rates
     assert all(cells[f"cum_acc/{t}"] == metrics[f"cum_acc/{t}"] for t in (1, 2, 3))
+
+
+# -- leaks -----------------------------------------------------------------------------------------------------------
+def checked(leaked: bool, planted: str | None = None, error: str | None = None) -> Hint:
+    """A hint that a detector flagged, found clean, or failed to check."""
+    report = LeakReport(leaked=leaked, detector="exact" if leaked else None, error=error)
+    return Hint(text="It is 8.", teacher="leaky" if planted else "scripted", planted=planted, leak=report)
+
+
+FAILED_CHECK = checked(False, error="endpoint down")
+
+
+def test_hints_whose_detector_failed_are_not_checked() -> None:
+    """18 failed, 1 leak and 1 clean: 1 of 2."""
+    hints = [FAILED_CHECK] * 18 + [checked(True), checked(False)]
+    metrics = compute_metrics([answered(i, "xR", hint=hint) for i, hint in enumerate(hints)], TURNS)
+    assert (metrics["leak_rate"].value, metrics["leak_rate"].n, metrics["prevented_leak_rate"].n) == (0.5, 2, 2)
+    planted = checked(False, "verbatim", "endpoint down")
+    assert compute_metrics([answered(0, "xR", hint=planted)], TURNS)["planted_recall"].value is None
+
+
+def test_a_rescore_compares_with_hints_that_the_run_checked(tmp_path: Path) -> None:
+    hint = FAILED_CHECK.model_copy(update={"text": LEAKS, "feedback": LEAKS})
+    run = run_folder(tmp_path / "run", [dialogue(turns=(turn(0, hint=hint), turn(1, right=True)), task=BOX)])
+    work = Rescore(RunDir.open(run).events_path, RunDir.open(run).config(), parse_detectors("exact"))
+    assert list(work.run()) and (work.tally.hints, work.tally.was_checked, work.tally.newly_flagged) == (1, 0, 0)
+
+
+def test_a_turn_whose_detector_failed_has_no_leak_in_data_frames(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run", config())
+    JsonlSink(run.events_path).emit(evaluated_events({"hints": [answered(0, "xR", hint=FAILED_CHECK)]}))
+    assert list(Experiment(run.path).turns().leaked) == [None, None]
+
+
+def test_curves_without_a_read_leak_leave_out_planted_leaks_that_no_detector_flagged(
+    db: Database, workspace: Workspace
+) -> None:
+    """2 flagged and 6 unflagged planted leaks are read and solved, 4 clean dialogues are not: reward 0, not .6."""
+    hints = [checked(True)] * 2 + [checked(False, "verbatim")] * 6 + [checked(False)] * 4
+    played = [answered(0, "xR" if i < 8 else "xxx", i, hint) for i, hint in enumerate(hints)]
+    events = [dialogue(1, 0, i, [t.model_copy(update={"rewards": (RewardTerm(name="correct", score=t.verdict.score),)})
+                                 for t in d.turns]) for i, d in enumerate(played)]  # fmt: skip
+    run = stored_run(db, workspace, events)
+    metrics = compute_metrics([event.dialogue for event in events], TURNS)
+    assert outcomes.has_leaks(db, run.id)
+    assert outcomes.without_leaks(db, run.id, "rl2f", 1, 1, TURNS) == {1: (metrics["clean_reward"].value, 0.0)}
+    assert metrics["clean_reward"].value == 0.0
+
+
+def test_leaks_of_controls_draw_no_curve_of_training(db: Database, workspace: Workspace) -> None:
+    run = stored_run(db, workspace, evaluated_events({"leaking": [answered(0, "xR", hint=checked(True))]}))
+    assert not outcomes.has_leaks(db, run.id)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_leaks_of_a_card_are_those_of_the_report(failed: bool, db: Database, workspace: Workspace) -> None:
+    """4 problems × 10 dialogues, of which 2 problems leak: .50 [.07, .93]; or those failed, and .00 of 20."""
+    more = {"stop_reason": StopReason.FAILED} if failed else {}
+    leaking = [answered(i, "xR", j, checked(True), **more) for i in (0, 1) for j in range(10)]
+    dialogues = [*leaking, *(answered(i, "xR", j, checked(False)) for i in (2, 3) for j in range(10))]
+    run = stored_run(db, workspace, evaluated_events({"hints": dialogues}))
+    card = leak_rates(outcomes.leaks_by_turn(db, run.id, "evaluation", 0)[1], "the evaluation")
+    report = compute_metrics(dialogues, TURNS)["leak_rate"]
+    assert card is not None
+    ((value, low, high),) = [(bar["value"], bar["low"], bar["high"]) for bar in card["bars"]]
+    assert (value, low, high) == (report.value, report.low, report.high)
+    assert card["source"] == f"{20 if failed else 40} checked hints in the evaluation"
+    assert failed or (round(low, 2), round(high, 2)) == (0.07, 0.93)
+
+
+def test_the_recall_on_planted_leaks_treats_a_task_as_a_cluster() -> None:
+    group = HintGroup(1, "guess_number", "leaky", "rl2f", 1, "", "", False)
+    missed, caught = DetectorVerdict(True, False, ""), DetectorVerdict(True, True, "exact")
+    counts = {PlantedHint(group, task, "verbatim", caught if task in "ab" else missed): 10 for task in "abcd"}
+    (overall, *_) = planted_rows(counts)
+    assert (overall.hints, overall.flagged) == (40, 20)
+    assert overall.recall == wilson_clustered([10, 10, 0, 0], [10] * 4)
+
+
+# -- references ------------------------------------------------------------------------------------------------------
+def test_references_of_a_mixture_have_the_weights_of_the_evaluated_tasks() -> None:
+    """The weights are equal, but of 16 evaluated tasks 2 are of the part with two numbers and 14 of that with sixteen.
+
+    In two turns, the optimal policy without hints solves 2/2 and 2/16 of them; constant answers solve 1/2 and 1/16.
+    """
+    sizes = {"small": 2, "large": 16}
+    parts = [{"name": n, "environment": {"type": "guess_number", "size": size, "low": 1}} for n, size in sizes.items()]
+    environment = Mixture(Mixture.Config.model_validate({"environments": parts}))
+    counts, weights = {"small": 2, "large": 14}, {"small": 2 / 16, "large": 14 / 16}
+    ids = [f"{name}/test/{i}" for name in sizes for i in range(counts[name])]
+    dialogues = [answered(0, "xx", task_id=task_id) for task_id in ids]
+    report = build_report(environment, {"base": {"hints": dialogues}}, 2, EvaluatedTasks(tasks=16, samples=1))
+    assert report.references[1].without_hints == pytest.approx(weights["small"] + weights["large"] * 2 / 16)
+    assert report.constant_baseline is not None
+    assert report.constant_baseline.score == pytest.approx(weights["small"] / 2 + weights["large"] / 16)
+    assert environment.for_tasks(["imported"]) is environment and environment.weights["small"] == 0.5
+
+
+def test_a_part_of_a_mixture_without_an_evaluated_task_has_no_weight() -> None:
+    parts = [{"environment": {"type": "guess_number", "size": 4, "low": 1}}, {"environment": "knights_knaves"}]
+    environment = Mixture(Mixture.Config.model_validate({"environments": parts}))
+    assert environment.bounds(1) is None and environment.for_tasks(["guess_number/test/0"]).bounds(1) is not None

@@ -128,7 +128,7 @@ def show(summary: JsonObject, changes: Sequence[JsonObject]) -> None:
     rows = [
         ("dialogues", f"{summary['dialogues']:,}"),
         ("turns", f"{summary['turns']:,}"),
-        ("hints checked", f"{summary['hints']:,}"),
+        ("hints checked", f"{summary['hints'] - summary['errors']:,}"),
         ("flagged now", f"{summary['flagged']:,} ({detectors})"),
         ("flagged by the run", f"{summary['was_flagged']:,} of {summary['was_checked']:,}"),
         ("newly flagged", f"{summary['newly_flagged']:,}"),

@@ -341,7 +341,8 @@ def _hint(message: MessageSummary) -> list[Node]:
     known = {name: stored[name] for name in LeakReport.model_fields if name in stored}
     leak = LeakReport.model_validate({"leaked": False, **known})
     findings = [DetectorFinding.of("run", leak)] if leak.leaked else []
-    found = Findings(planted=None, leak_found=leak.leaked, leak_checked=bool(stored), findings=findings)
+    checked = bool(stored) and leak.is_complete
+    found = Findings(planted=None, leak_found=leak.leaked, leak_checked=checked, findings=findings)
     lines = [
         el("p.tx-finding.rl-muted", "Teacher error: ", inline(str(error), 200)) if error else None,
         *finding_lines(found),

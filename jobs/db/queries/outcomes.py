@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from jobs.db.columns import table_of
 from jobs.db.dialogue_models import HAS_VERDICT, LEAKED, DialogueRow, TaskRow, TurnRow
@@ -40,6 +40,12 @@ class GroupCount:
 Outcomes = Mapping[tuple[str, str], Mapping[str, Mapping[int | None, int]]]
 """By (checkpoint, condition), task and turn: how many dialogues were solved at the turn, minus those whose last answer
 became incorrect, which only happens if correct answers do not end dialogues. None counts those that end unsolved."""
+
+
+LeakCounts = Mapping[tuple[int, int], tuple[int, int]]
+"""By 0-based turn and task: leaks that the student read, and checked hints."""
+READS_LEAK = _turn.leak_read | (_turn.planted.is_not(None) & ~_turn.leak_found)
+"""Condition that the student read a leak in a hint, planted or flagged: only flagged hints are replaced."""
 
 
 class CleanStep(NamedTuple):
@@ -115,10 +121,8 @@ def without_leaks(db: Database, run_id: int, stage: str, first: int, last: int, 
         last: Last step.
         turns: Turns within which a dialogue counts as solved.
     """
-    read = select(_turn.id).where(_turn.dialogue_id == _dialogue.id, _turn.leak_read).exists()
-    where = [_dialogue.run_id == run_id, _dialogue.step.between(first, last), _dialogue.phase == "train"]
-    where += [_dialogue.stage == stage, _dialogue.stop_reason != FAILED, _dialogue.policy != DEMONSTRATION]
-    where += [(_dialogue.leak_state != LEAKED) | ~read]
+    read = select(_turn.id).where(_turn.dialogue_id == _dialogue.id, READS_LEAK).exists()
+    where = [*_sampled(run_id), _dialogue.step.between(first, last), _dialogue.stage == stage, ~read]
     solved = case((_dialogue.solved_at <= turns, 1.0), (HAS_VERDICT, 0.0))  # without a verdict null, which avg omits
     query = select(_dialogue.step, func.avg(_dialogue.reward), func.avg(solved)).where(*where)
     with db.read() as session:
@@ -127,16 +131,24 @@ def without_leaks(db: Database, run_id: int, stage: str, first: int, last: int, 
 
 
 def has_leaks(db: Database, run_id: int) -> bool:
-    """Return whether a hint of a run leaked."""
-    query = select(_dialogue.id).where(_dialogue.run_id == run_id, _dialogue.leak_state == LEAKED).limit(1)
+    """Return whether the student read a leak in the training dialogues of a run."""
+    turns = select(_turn.id).join(table_of(DialogueRow), _dialogue.id == _turn.dialogue_id).where(*_sampled(run_id))
+    flagged = turns.where(_dialogue.leak_state == LEAKED, _turn.leak_read)  # the indexes find both
+    planted = turns.where(_turn.planted.is_not(None), READS_LEAK)
     with db.read() as session:
-        return session.execute(query).first() is not None
+        return any(session.execute(query.limit(1)).first() is not None for query in (flagged, planted))
 
 
-def leaks_by_turn(db: Database, run_id: int, phase: str, after: int) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Count the checked hints of a run and the leaks among them that the student read, by 0-based turn.
+def _sampled(run_id: int) -> list[ColumnElement[bool]]:
+    """Return the conditions on the training dialogues of a run that the student sampled and that did not fail."""
+    own = _dialogue.policy != DEMONSTRATION
+    return [_dialogue.run_id == run_id, _dialogue.phase == "train", _dialogue.stop_reason != FAILED, own]
 
-    Planted leaks, controls and demonstrations are not counted.
+
+def leaks_by_turn(db: Database, run_id: int, phase: str, after: int) -> tuple[int, LeakCounts]:
+    """Count the checked hints of a run and the leaks among them that the student read, as `leak_rate` does.
+
+    Planted leaks, controls, demonstrations and failed dialogues are not counted.
 
     Args:
         db: The database.
@@ -149,14 +161,15 @@ def leaks_by_turn(db: Database, run_id: int, phase: str, after: int) -> tuple[in
     """
     where = [_dialogue.run_id == run_id, _dialogue.id > after, _dialogue.phase == phase]
     where += [_dialogue.policy != DEMONSTRATION, func.coalesce(_dialogue.condition, "").in_(OWN_CONDITIONS)]
-    counts = select(_turn.index, func.count(), func.sum(case((_turn.leak_read, 1), else_=0)))
-    counts = counts.join(table_of(DialogueRow), _dialogue.id == _turn.dialogue_id)
-    counts = counts.where(*where, _turn.leak_checked, _turn.planted.is_(None)).group_by(_turn.index)
+    where += [_dialogue.stop_reason != FAILED, _turn.leak_checked, _turn.planted.is_(None)]
+    keys = (_turn.index, _dialogue.task_id)
+    counts = select(*keys, func.sum(case((_turn.leak_read, 1), else_=0)), func.count())
+    counts = counts.join(table_of(DialogueRow), _dialogue.id == _turn.dialogue_id).where(*where).group_by(*keys)
     last = select(func.max(_dialogue.id)).where(_dialogue.run_id == run_id)
     with db.read() as session:
         newest = session.scalars(last).one() or 0
         rows = session.execute(counts.where(_dialogue.id <= newest))
-        return newest, {index: (checked, read) for index, checked, read in rows}
+        return newest, {(index, task): (read, checked) for index, task, read, checked in rows}
 
 
 def solved_by_task(outcomes: Mapping[str, Mapping[int | None, int]], turns: int) -> dict[str, tuple[float, float]]:

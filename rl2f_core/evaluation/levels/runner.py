@@ -128,15 +128,11 @@ def compute_report(config: LevelsRun, run_dir: RunDir) -> LevelsReport:
         checkpoint: {level: _read_variants(run_dir, checkpoint, level, config) for level in levels}
         for checkpoint in config.adapters
     }
-    infos = [
-        LevelInfo(
-            name=level,
-            value=config.value_of(level),
-            tasks=len({d.group for by_level in dialogues.values() for d in by_level[level][ORIGINAL]}),
-            constant_baseline=constant_baseline(build_environment(environment)),
-        )
-        for level, environment in levels.items()
-    ]
+    infos = []
+    for level, environment in levels.items():
+        ids = {d.group for by_level in dialogues.values() for d in by_level[level][ORIGINAL]}
+        baseline = constant_baseline(build_environment(environment).for_tasks(ids))
+        infos.append(LevelInfo(name=level, value=config.value_of(level), tasks=len(ids), constant_baseline=baseline))
     return build_levels(
         dialogues, infos, environment=config.environment.type, field=config.sweep_field(), turns=config.turns,
         evaluated=EvaluatedTasks(config.tasks, config.samples, split=config.split),

@@ -166,7 +166,8 @@ class LeakRescorer:
 
     def _scored(self, line: _Line, reports: dict[int, LeakReport], unchecked: int) -> Scored:
         turns = line.dialogue.turns
-        was = {t.index: t.hint.leak.leaked for t in turns if t.hint is not None and t.hint.leak is not None}
+        hints = {t.index: t.hint for t in turns if t.hint is not None and t.hint.is_checked}
+        was = {k: hint.leak is not None and hint.leak.leaked for k, hint in hints.items()}
         replaced = {t.index for t in turns if t.hint is not None and t.hint.is_replaced}
         leaked = {k: report.leaked and k not in replaced for k, report in reports.items()}
         changed = False
@@ -333,7 +334,7 @@ class Rescore:
         tally.unchecked += item.unchecked
         for turn, report in item.reports.items():
             was = item.was.get(turn)
-            tally.errors += report.error is not None
+            tally.errors += not report.is_complete
             tally.flagged += report.leaked
             tally.was_checked += was is not None
             tally.was_flagged += bool(was)

@@ -251,7 +251,7 @@ def _report(
         total_seconds=per_dialogue * sum(dialogues_of(stage)),
         memory_gib=_memory_gib(engine),
         **_training_memory(engine, config, stage, method),
-        constant_baseline=constant_baseline(engine.environment),
+        constant_baseline=constant_baseline(engine.environment.for_tasks([g.task.id for g in groups])),
         most_common_answer=Counter(t.attempt[:80] for t in firsts).most_common(1)[0][0] if firsts else "",
         passed=True,
     )

@@ -128,8 +128,9 @@ def sentence(summary: JsonObject) -> str:
     """Summarize the result in a sentence."""
     names = ", ".join(d["type"] for d in summary["detectors"])
     rewards, advantages = (sum(summary[f"{what}_signs"].values()) for what in ("reward", "advantage"))
+    checked = summary["hints"] - summary["errors"]
     text = (
-        f"{names}: {summary['flagged']:,} of {summary['hints']:,} hints leak; the run's own detectors flagged "
+        f"{names}: {summary['flagged']:,} of {checked:,} hints leak; the run's own detectors flagged "
         f"{summary['was_flagged']:,} of {summary['was_checked']:,}. With a penalty of {summary['penalty']:g} instead "
         f"of {summary['run_penalty']:g}, the reward changes its sign in {rewards:,} turns and the advantage in "
         f"{advantages:,}."
@@ -140,5 +141,5 @@ def sentence(summary: JsonObject) -> str:
             "answer; `llm_judge` in mode verdict can."
         )
     if summary["errors"]:
-        text += f" {summary['errors']:,} hints could not be checked by every detector."
+        text += f" {summary['errors']:,} further hints could not be checked by every detector."
     return text

@@ -16,7 +16,6 @@ from jobs.labels import annotation_queue, hint_counts, holdout, report_queries
 from jobs.labels.annotation_queue import QueueFilter
 from jobs.labels.hint_counts import Scope
 from jobs.workspace import Workspace
-from rl2f_core.common.stats.intervals import wilson
 from rl2f_core.config.loading import parse_config
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.dialogue.rollout.engine import RolloutRequest
@@ -27,7 +26,7 @@ from rl2f_core.run.events import DialogueEvent
 
 def recall(db: Database, **scope: Any) -> dict[tuple[str, str], tuple[int, int]]:
     rows = report_queries.read(db, Scope(**scope)).planted
-    assert all(row.recall == wilson(row.flagged, row.hints) for row in rows)
+    assert all((row.recall.value, row.recall.n) == (row.flagged / row.hints, row.hints) for row in rows)
     return {(row.group, row.name): (row.flagged, row.hints) for row in rows}
 
 
