@@ -138,8 +138,8 @@ class Experiment:
     def evaluation(self) -> pd.DataFrame:
         """Return the evaluation's values with 95 % intervals: one row per checkpoint, condition and metric.
 
-        The metric `effect` is the solve rate within all turns minus that under contentless hints. Raises `DataError`
-        if the experiment has no evaluation.
+        The metric `effect` is the solve rate within all turns minus that under contentless hints; of a condition that
+        replaces reflections, minus that under `hints`. Raises `DataError` if the experiment has no evaluation.
         """
         report = self._report()
         values = [(r.checkpoint, r.condition, name, i) for r in report.rows for name, i in r.metrics.values.items()]

@@ -219,8 +219,8 @@ def paired_rows(differences: Sequence[CheckpointDifference]) -> list[JsonObject]
 
 
 def _quantity(name: str, interval: Interval) -> JsonObject:
-    finding = "no task in common" if interval.value is None else verdict_text(interval, "higher", "lower")
-    return {"quantity": name, "cell": cell(interval, signed=True), "tasks": interval.n, "finding": finding}
+    return {"quantity": name, "cell": cell(interval, signed=True), "tasks": interval.n,
+            "finding": verdict_text(interval, "higher", "lower")}  # fmt: skip
 
 
 def seed_table(summary: SeedSummary) -> JsonObject:
@@ -229,7 +229,7 @@ def seed_table(summary: SeedSummary) -> JsonObject:
         {
             "checkpoint": row.checkpoint,
             "control": row.condition,
-            "quantity": row.quantity,
+            "quantity": row.name,
             "values": [number(value, row.above_zero is not None) for value in row.values],
             "mean": cell(row.mean, signed=row.above_zero is not None),
             "above": row.above_text or None,

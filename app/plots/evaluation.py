@@ -14,17 +14,18 @@ from app.plots.metric_info import chart_info, metric_info
 from app.plots.run_charts import Chart, solved_within
 from jobs.db.queries.outcomes import Outcomes, solved_by_task
 from rl2f_core.common.file_io import checked_path
-from rl2f_core.common.stats.intervals import Interval, correct_families, wilson_clustered
+from rl2f_core.common.stats.intervals import MIN_PROBLEMS, Interval, correct_families, wilson_clustered
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison, is_above_baseline
 from rl2f_core.dialogue.metrics.dialogues import (
     OUTCOMES,
     compared_with,
     paired_effect_difference,
+    reference_note,
     solve_rate_difference,
 )
 from rl2f_core.evaluation.chart_data import BANDED, accuracy_plot, benchmark_plot, reference_policies
 from rl2f_core.evaluation.conclusions import answers, grouped_findings
-from rl2f_core.evaluation.formatting import count_text, interval_text, number, verdict_text
+from rl2f_core.evaluation.formatting import count_text, interval_text, nonzero_number, verdict_text
 from rl2f_core.evaluation.levels.report import ORIGINAL, LevelsReport, condition_name, level_findings, level_plots
 from rl2f_core.evaluation.plotting import Plot, figure
 from rl2f_core.evaluation.report import EvaluationReport
@@ -42,7 +43,7 @@ COUNTS: tuple[tuple[str, str, str], ...] = (
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("cum_acc/1", "t = 1", "Solved at the first turn."),
     ("cum_acc/T", "t = {turns}", "Solved within all turns."),
-    ("effect", "against contentless", "Solved within all turns, minus the same under contentless feedback, paired."),
+    ("effect", "effect", "Solved within all turns, minus the same under contentless feedback, or under hints, paired."),
     ("consistency", "consistent", "CR: of the solved originals, those solved as variants too."),
     ("memorization", "LiMem", "Acc · (1 − CR): tasks solved in the original but not as variants."),
     ("memorization_above_resample", "beyond chance", "LiMem minus that of the same text sampled again, paired."),
@@ -78,7 +79,7 @@ class Evaluation:
     cells: Mapping[tuple[str, str], Mapping[str, Interval]]
     """By (checkpoint, control): metrics by name."""
     effects: Mapping[tuple[str, str], Interval]
-    """Each control against contentless."""
+    """Each control against contentless, or with replaced reflections against hints."""
     differences: Sequence[Difference] = ()
     reference_policies: Mapping[str, Sequence[tuple[int, float]]] | None = None
     """Reference policies by name: fraction solved within each turn."""
@@ -87,7 +88,7 @@ class Evaluation:
     conclusions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Sentences by kind."""
     constant_baseline: ConstantBaseline | None = None
-    """The best constant answer, if all cells share one."""
+    """The best constant answer, if all cells share one and have enough problems to be compared with it."""
     baselines: Mapping[str, ConstantBaseline] = field(default_factory=dict)
     """Constant baselines by control, if each level has its own."""
     charts: Sequence[Chart] | None = None
@@ -124,7 +125,7 @@ def from_report(report: EvaluationReport) -> Evaluation:
         reference_policies=reference_policies(report),
         answers=answers(report),
         conclusions=grouped_findings(report),
-        constant_baseline=report.constant_baseline,
+        constant_baseline=report.constant_baseline if report.tasks >= MIN_PROBLEMS else None,
         parts=[from_report(part) for part in report.parts],
         benchmarks=report.benchmark_scores(),
     )
@@ -152,7 +153,7 @@ def from_levels(report: LevelsReport) -> Evaluation:
         condition_name(info.name, variant): info.constant_baseline
         for info in report.levels
         for variant in (ORIGINAL, *report.variants)
-        if info.constant_baseline is not None
+        if info.constant_baseline is not None and (info.tasks is None or info.tasks >= MIN_PROBLEMS)
     }
     return Evaluation(report.title, report.turns, True, cells, {}, conclusions={"Levels": level_findings(report)},
                       baselines=baselines, charts=level_charts(report))  # fmt: skip
@@ -235,7 +236,8 @@ def table(evaluation: Evaluation) -> JsonObject:
         cells: dict[str, JsonObject | None] = {}
         for name, _, _ in COLUMNS:
             if name == "effect":
-                cells[name] = cell(evaluation.effects.get((checkpoint, control)), signed=True)
+                entry = cell(evaluation.effects.get((checkpoint, control)), signed=True)
+                cells[name] = entry and {**entry, "text": f"{entry['text']}{reference_note(control)}"}
                 continue
             score = metrics.get(name.replace("T", str(evaluation.turns)) if name.endswith("/T") else name)
             entry = cell(score)
@@ -251,7 +253,7 @@ def table(evaluation: Evaluation) -> JsonObject:
         if key not in hidden
     ]
     reference_policies = [
-        {"name": name, "values": [{"turn": turn, "text": number(value)} for turn, value in points]}
+        {"name": name, "values": [{"turn": turn, "text": nonzero_number(value)} for turn, value in points]}
         for name, points in (evaluation.reference_policies or {}).items()
     ]
     return {"columns": columns, "rows": rows, "reference_policies": reference_policies}

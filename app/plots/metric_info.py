@@ -361,7 +361,7 @@ METRICS: dict[str, MetricInfo] = {
         "Hint effect",
         "difference of fractions",
         "number",
-        "Solve rate minus that under contentless feedback, paired over tasks.",
+        "Solve rate minus that under contentless feedback, with changed reflections minus that under hints, paired.",
         "cum_acc/T(condition) − cum_acc/T(contentless)",
     ),
     "consistency": _fraction(

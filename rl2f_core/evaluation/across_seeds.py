@@ -12,6 +12,7 @@ import numpy as np
 
 from rl2f_core.common.stats.contrast import contrast, paired_rates
 from rl2f_core.common.stats.intervals import (
+    TOO_FEW,
     Interval,
     correct_items,
     detectable_effect,
@@ -19,13 +20,15 @@ from rl2f_core.common.stats.intervals import (
     wilson_clustered,
 )
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison
-from rl2f_core.dialogue.metrics.dialogues import compared_with, ratio_interval
+from rl2f_core.dialogue.metrics.dialogues import compared_with, ratio_interval, reference_note
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.chart_data import Chart, effects_chart
 from rl2f_core.evaluation.formatting import (
+    baseline_text,
     interval_beside,
     interval_text,
     markdown_table,
+    nonzero_number,
     number,
     quantity_text,
     verdict_text,
@@ -50,11 +53,11 @@ class SeedRow(FrozenModel):
     condition: str
     """Empty for a difference between checkpoints."""
     quantity: str
-    """A metric, `hint_effect`, `effect` (a control against contentless), or `difference of …`."""
+    """A metric, `hint_effect`, `effect` (of a control, see `compared_with`), or `difference of …`."""
     values: tuple[float | None, ...]
     """Values in the order of the summary's seeds; None if missing."""
     mean: Interval
-    """Mean over seeds; no interval if a report has no values by problem. Its `n` is the number of problems."""
+    """Mean over seeds. Its `n` is the number of problems; 0 without values by problem, and then without an interval."""
     above_zero: int | None = None
     """For effects and differences: number of seeds whose own interval is above 0."""
 
@@ -62,6 +65,11 @@ class SeedRow(FrozenModel):
     def seeds(self) -> int:
         """Number of seeds that have a value."""
         return sum(value is not None for value in self.values)
+
+    @property
+    def name(self) -> str:
+        """The quantity, and what an effect is relative to if that is not contentless feedback."""
+        return f"{self.quantity}{reference_note(self.condition)}" if self.quantity == "effect" else self.quantity
 
     @property
     def above_text(self) -> str:
@@ -93,11 +101,10 @@ class SeedSummary(FrozenModel):
         body = []
         for row in self.rows:
             signed = row.above_zero is not None
-            values = [number(v, signed) for v in row.values]
-            mean = interval_text(row.mean, signed)
-            body.append([row.checkpoint, row.condition, row.quantity, *values, mean, row.above_text])
+            body.append([row.checkpoint, row.condition, row.name, *(number(v, signed) for v in row.values),
+                         interval_text(row.mean, signed), row.above_text])  # fmt: skip
         if self.constant_baseline is not None:
-            score = number(self.constant_baseline.score)
+            score = nonzero_number(self.constant_baseline.score)
             body.append(["best constant answer", "any", "cum_acc", *("" for _ in self.seeds), score, ""])
         table = markdown_table((f"{self.name}: {len(self.seeds)} seeds, {self.turns} turns", header, body))
         return "\n".join([table, "", LEGEND, "", *(f"- {sentence}" for sentence in self.findings())]) + "\n"
@@ -108,12 +115,12 @@ class SeedSummary(FrozenModel):
         for row in self.rows:
             if row.above_zero is None:
                 continue
-            verdict = NO_PROBLEM_VALUES if row.mean.low is None else verdict_text(row.mean, "above 0", "below 0")
+            verdict = NO_PROBLEM_VALUES if row.mean.n == 0 else verdict_text(row.mean, "above 0", "below 0")
             under = f" under {row.condition}" if row.condition not in ("", "hints") else ""
             over = f"{interval_text(row.mean, signed=True)} over {row.seeds} seed{'' if row.seeds == 1 else 's'}"
             lines.append(
-                f"The {quantity_text(row.quantity)} of {row.checkpoint}{under}: {over}, {verdict}; "
-                f"{row.above_text} seeds are above 0 on their own."
+                f"The {quantity_text(row.quantity)} of {row.checkpoint}{under}{row.name.removeprefix(row.quantity)}: "
+                f"{over}, {verdict}; {row.above_text} seeds are above 0 on their own."
             )
         return lines
 
@@ -121,14 +128,14 @@ class SeedSummary(FrozenModel):
         baseline = self.constant_baseline
         if baseline is None:
             return []
-        lines = [f"The best constant answer ({baseline.answer}) solves {number(baseline.score)} at one attempt."]
+        lines = [baseline_text(baseline)]
         for name in dict.fromkeys(("cum_acc/1", f"cum_acc/{self.turns}")):
-            quantity = quantity_text(name).capitalize()
             for row in self.rows:
                 if (row.quantity, row.condition) == (name, "hints") and row.mean.low is not None:
-                    comparison = describe_comparison(row.mean, baseline)
+                    comparison = describe_comparison(row.mean, baseline, row.mean.n)
                     text, constant = interval_beside(row.mean, baseline.score)
-                    lines.append(f"{quantity} of {row.checkpoint}: {text} is {comparison} ({constant}).")
+                    compared = f"{text}, {TOO_FEW}" if comparison == TOO_FEW else f"{text} is {comparison}"
+                    lines.append(f"{quantity_text(name).capitalize()} of {row.checkpoint}: {compared} ({constant}).")
         return lines
 
 
@@ -410,7 +417,8 @@ def _rate_rows(reports: Sequence[EvaluationReport], turns: int) -> Iterator[Seed
             sums, counts, complete = _stacked(reports, (checkpoint, condition), name)
             if any(value is not None for value in values):
                 pool = ratio_interval if name in RATIOS else wilson_clustered
-                mean = pool(sums, counts) if complete else _mean_only(values)
+                problems = int((counts > 0).any(axis=1).sum())
+                mean = pool(sums, counts).model_copy(update={"n": problems}) if complete else _mean_only(values)
                 yield SeedRow(
                     checkpoint=checkpoint, condition=condition, quantity=name, values=tuple(values), mean=mean
                 )
@@ -489,4 +497,4 @@ def _stacked(reports: Sequence[EvaluationReport], key: _Key, name: str) -> tuple
 def _mean_only(values: Sequence[float | None]) -> Interval:
     """Return a mean over seeds without an interval."""
     present = [value for value in values if value is not None]
-    return Interval(value=math.fsum(present) / len(present) if present else None, n=len(present))
+    return Interval(value=math.fsum(present) / len(present) if present else None, n=0)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl2f_core.common.stats.intervals import Interval
+from rl2f_core.dialogue.metrics.dialogues import reference_note
 from rl2f_core.evaluation.plotting import CONDITION_COLORS, DASHES, SERIES, Format, Line, Plot
 from rl2f_core.evaluation.report import EvaluationReport
 
@@ -105,7 +106,7 @@ def effects_chart(name: str, subtitle: str, turns: int, effects: Iterable[tuple[
     rows: dict[str, list[tuple[str, Interval]]] = {}
     for checkpoint, condition, difference in effects:
         if difference.value is not None:
-            rows.setdefault(checkpoint, []).append((condition, difference))
+            rows.setdefault(checkpoint, []).append((f"{condition}{reference_note(condition)}", difference))
     ends = [v for group in rows.values() for _, i in group for v in (i.low, i.high, i.value) if v is not None]
     limits = min([-0.1, *ends]) - 0.03, max([0.1, *ends]) + 0.03
     unit = f"difference in solve rate within {turns} turns"

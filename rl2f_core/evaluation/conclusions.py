@@ -23,8 +23,11 @@ def answers(report: EvaluationReport) -> dict[str, str]:
     if not hinted:
         return {}
     checkpoint, effect = hinted[-1], report.effect(hinted[-1])
-    if effect is None or effect.value is None:
+    if effect is None:
         return {HELPED: f"Unknown for {checkpoint}: the condition contentless, which replaces the hints, is missing."}
+    if effect.value is None:
+        reason = "no problem has dialogues under hints and under contentless that did not fail"
+        return {HELPED: f"Unknown for {checkpoint}: {reason}."}
     return {
         HELPED: _helped(checkpoint, effect, report.turns),
         COMPARED: _compared(report, hinted, effect),
@@ -71,14 +74,14 @@ def _believed(report: EvaluationReport, checkpoint: str, effect: Interval) -> st
         doubts.append(f"{number(rates['parse_failure_rate'])} of the attempts are unparsable")
     if rates.get("leak_rate"):
         doubts.append(f"{number(rates['leak_rate'])} of the hints leaked the answer to the student")
-    if row is not None and not is_above_baseline(row.final(), report.constant_baseline):
+    if row is not None and not is_above_baseline(row.final(), report.constant_baseline, report.tasks):
         doubts.append(f"the solve rate is {describe_comparison(row.final(), report.constant_baseline)}")
     if doubts:
         return f"Only with care: {'; '.join(doubts)}."
-    corrected = ", also after Holm's correction" if effect.holm_p is not None else ""
+    corrected = ", and the finding is corrected by Holm's method" if effect.holm_p is not None else ""
     return (
-        f"For other {report.split} problems of this kind: {effect.n} are paired, and intervals have 95 % "
-        f"coverage{corrected}. Not for other seeds: this is one run; Compare shows several seeds together."
+        f"For other {report.split} problems of this kind: {effect.n} are paired, each interval has 95 % coverage on "
+        f"its own{corrected}. Not for other seeds: this is one run; Compare shows several seeds together."
     )
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rl2f_core.common.stats.intervals import LEVEL, Interval
+from rl2f_core.common.stats.intervals import LEVEL, MIN_PROBLEMS, TOO_FEW, Interval
 from rl2f_core.common.text.decimals import decimal
+from rl2f_core.types import ConstantBaseline
 
-MIN_PROBLEMS = 10
-TOO_FEW = "too few to tell"
-"""The finding with fewer problems than `MIN_PROBLEMS`."""
 INCLUDES_ZERO = "95 % CI includes 0"
 CONDITION_TEXTS = {
     "resample": "Independent first attempts without dialogue",
@@ -66,7 +64,7 @@ def p_text(p_value: float | None) -> str:
 def interval_beside(interval: Interval, threshold: float, signed: bool = False) -> tuple[str, str]:
     """Format an interval and a threshold with which its ends are compared; different numbers are shown differently."""
     digits = digits_beside(threshold, interval.low, interval.high)
-    return interval_text(interval, signed, digits), number(threshold, digits=digits)
+    return interval_text(interval, signed, digits), nonzero_number(threshold, digits)
 
 
 def interval_text(interval: Interval | None, signed: bool = False, digits: int = 2) -> str:
@@ -79,13 +77,19 @@ def interval_text(interval: Interval | None, signed: bool = False, digits: int =
     return f"{value} [{nonzero_number(interval.low, digits)}, {nonzero_number(interval.high, digits)}]"
 
 
-def nonzero_number(x: float, digits: int = 2) -> str:
+def nonzero_number(x: float | None, digits: int = 2) -> str:
     """Format as `number`, with one significant digit or as `<.0001` if that would show a nonzero value as 0."""
-    if x == 0 or abs(x) >= 0.005:
-        return number(x, digits=digits)
+    text = number(x, digits=digits)
+    if not x or text.strip("−.0"):
+        return text
     if abs(x) < 0.0001:
         return "<.0001" if x > 0 else ">−.0001"
     return f"{x:.1g}".replace("-", "−").replace("0.", ".", 1)
+
+
+def baseline_text(baseline: ConstantBaseline) -> str:
+    """Return the constant baseline as a sentence."""
+    return f"The best constant answer ({baseline.answer}) solves {nonzero_number(baseline.score)} at one attempt."
 
 
 def count_text(interval: Interval) -> str:
@@ -99,6 +103,8 @@ def count_text(interval: Interval) -> str:
 
 def verdict_text(interval: Interval, above: str, below: str) -> str:
     """Return `above` or `below` if the interval excludes 0, also after Holm's correction; otherwise why not."""
+    if interval.value is None:
+        return "no problem in common"
     if interval.low is None or interval.high is None:
         return "no interval, 1 problem" if interval.n == 1 else "no interval"
     if interval.n < MIN_PROBLEMS:

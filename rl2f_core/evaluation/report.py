@@ -16,7 +16,7 @@ from itertools import combinations
 
 from pydantic import Field
 
-from rl2f_core.common.stats.intervals import Interval, correct_items
+from rl2f_core.common.stats.intervals import MIN_PROBLEMS, TOO_FEW, Interval, correct_items
 from rl2f_core.dialogue.metrics.constant_baseline import (
     compare_to_baseline,
     constant_baseline,
@@ -25,24 +25,24 @@ from rl2f_core.dialogue.metrics.constant_baseline import (
 )
 from rl2f_core.dialogue.metrics.dialogues import (
     OUTCOMES,
-    REFLECTION_CONDITIONS,
     Metrics,
     compared_with,
     effect_difference,
     effects,
     hint_effect,
+    reference_note,
     tally_metrics,
 )
 from rl2f_core.environments.base import Environment
 from rl2f_core.evaluation.formatting import (
     CONDITION_TEXTS,
-    MIN_PROBLEMS,
-    TOO_FEW,
     Table,
+    baseline_text,
     count_text,
     interval_beside,
     interval_text,
     missing_text,
+    nonzero_number,
     number,
     render_markdown,
     size_text,
@@ -285,8 +285,7 @@ def tables(report: EvaluationReport) -> list[Table]:
     results = _metric_rows(report.rows, names)
     for row in results:
         effect = interval_text(report.effect(row[0], row[1]), signed=True)
-        against = " (against hints)" if row[1] in REFLECTION_CONDITIONS else ""
-        row.append("0 by definition" if row[1] == "contentless" else f"{effect}{against}")
+        row.append("0 by definition" if row[1] == "contentless" else f"{effect}{reference_note(row[1])}")
     header = ["checkpoint", "condition", *names, "effect against contentless"]
     result: list[Table] = [("Checkpoints under all conditions", header, results), _table_by_turn(report)]
     if report.parts:
@@ -363,19 +362,18 @@ def _table_by_turn(report: EvaluationReport) -> Table:
     ):
         values = [getattr(at[t], field) if t in at else None for t in shown]
         if any(v is not None for v in values):
-            rows.append([name, condition, *map(number, values)])
+            rows.append([name, condition, *map(nonzero_number, values)])
     if report.constant_baseline is not None:
-        rows.append(["best constant answer", "any", *(number(report.constant_baseline.score) for _ in shown)])
+        rows.append(["best constant answer", "any", *(nonzero_number(report.constant_baseline.score) for _ in shown)])
     if report.random_policy:
         rows.append(["random valid actions", "any", *(interval_text(report.random_policy[t - 1]) for t in shown)])
     return "Solved within t turns (cum_acc/t)", ["checkpoint", "condition", *(f"t = {t}" for t in shown)], rows
 
 
 def _baseline_table(report: EvaluationReport, baseline: ConstantBaseline) -> Table:
-    enough = report.tasks >= MIN_PROBLEMS
     rows = [
         [checkpoint, name, *interval_beside(score, baseline.score),
-         describe_comparison(score, baseline) if enough else TOO_FEW]
+         describe_comparison(score, baseline, report.tasks)]
         for checkpoint in report.checkpoints
         for name, score in _scores(report, checkpoint)
     ]  # fmt: skip
@@ -435,10 +433,10 @@ def reference_findings(report: EvaluationReport) -> list[str]:
     if not report.references:
         return ["This environment has no closed-form reference policy."]
     last = report.references[-1]
-    copying = "" if last.copying is None else f", the copy-only policy {number(last.copying)}"
+    copying = "" if last.copying is None else f", the copy-only policy {nonzero_number(last.copying)}"
     lines = [
-        f"Within {last.turn} turns the optimal policy solves {number(last.with_hints)} with hints{copying}, and "
-        f"{number(last.without_hints)} without hints."
+        f"Within {last.turn} turns the optimal policy solves {nonzero_number(last.with_hints)} with hints{copying}, "
+        f"and {nonzero_number(last.without_hints)} without hints."
     ]
     for checkpoint in report.checkpoints if report.tasks >= MIN_PROBLEMS else ():
         row = report.metrics(checkpoint, "hints")
@@ -456,12 +454,11 @@ def baseline_findings(report: EvaluationReport) -> list[str]:
     baseline = report.constant_baseline
     if baseline is None:
         return []
-    lines = [f"The best constant answer ({baseline.answer}) solves {number(baseline.score)} at one attempt."]
-    return lines + [
+    return [baseline_text(baseline)] + [
         f"{checkpoint}, {name}: {text} is {describe_comparison(score, baseline)} ({constant})."
         for checkpoint in report.checkpoints
         for name, score in _scores(report, checkpoint)
-        if report.tasks >= MIN_PROBLEMS and not is_above_baseline(score, baseline)
+        if not is_above_baseline(score, baseline, report.tasks)
         for text, constant in [interval_beside(score, baseline.score)]
     ]
 

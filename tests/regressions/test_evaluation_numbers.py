@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.experiment import Experiment
-from app.plots.evaluation import from_outcomes
+from app.plots.evaluation import from_outcomes, from_report, table
+from app.plots.metric_info import metric_info
 from app.plots.summary_cards import leak_rates
 from jobs.db.engine import Database
 from jobs.db.queries import outcomes, run_values
@@ -23,19 +24,24 @@ from jobs.labels.detector_report import planted_rows
 from jobs.labels.hint_counts import DetectorVerdict, HintGroup
 from jobs.labels.planted_hints import PlantedHint
 from jobs.workspace import Workspace
-from rl2f_core.common.stats.intervals import wilson_clustered
+from rl2f_core.common.stats.intervals import Interval, wilson_clustered
 from rl2f_core.config.loading import parse_config
 from rl2f_core.dialogue.metrics.dialogues import compute_metrics
 from rl2f_core.environments.mixture import Mixture
 from rl2f_core.evaluation.across_seeds import compare_arms, merge_seeds
-from rl2f_core.evaluation.report import EvaluatedTasks, build_report
+from rl2f_core.evaluation.chart_data import effect_chart
+from rl2f_core.evaluation.conclusions import BELIEVED, HELPED, answers
+from rl2f_core.evaluation.evaluate import training_notes, training_rows
+from rl2f_core.evaluation.formatting import interval_beside
+from rl2f_core.evaluation.levels.report import LevelInfo, build_levels, level_warnings
+from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport, build_report, findings
 from rl2f_core.evaluation.rescoring.rescore import Rescore
 from rl2f_core.evaluation.study.report import find
 from rl2f_core.evaluation.study.spec import Hypothesis
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, Event, JsonlSink, MetricEvent
-from rl2f_core.types import Dialogue, Hint, LeakReport, RewardTerm, StopReason, Task, Turn, Verdict
+from rl2f_core.types import ConstantBaseline, Dialogue, Hint, LeakReport, RewardTerm, StopReason, Task, Turn, Verdict
 
 
 def answered(
@@ -270,3 +276,106 @@ def test_a_part_of_a_mixture_without_an_evaluated_task_has_no_weight() -> None:
     parts = [{"environment": {"type": "guess_number", "size": 4, "low": 1}}, {"environment": "knights_knaves"}]
     environment = Mixture(Mixture.Config.model_validate({"environments": parts}))
     assert environment.bounds(1) is None and environment.for_tasks(["guess_number/test/0"]).bounds(1) is not None
+
+
+# -- what effects are relative to ------------------------------------------------------------------------------------
+@pytest.fixture
+def reflecting() -> EvaluationReport:
+    """Hints solve 20 of 20 problems, without reflections 10: −.50 against hints."""
+    hints = [answered(i, "xR") for i in range(20)]
+    dropped = [answered(i, "xR" if i < 10 else "xxx") for i in range(20)]
+    contentless = [answered(i, "xxx") for i in range(20)]
+    by_condition = {"hints": hints, "contentless": contentless, "reflection_dropped": dropped}
+    return built({"rl@2": by_condition}, 0, EvaluatedTasks(tasks=20, samples=1))
+
+
+def test_effects_of_reflections_are_shown_as_relative_to_hints(reflecting: EvaluationReport) -> None:
+    texts = {row["control"]: row["cells"]["effect"] for row in table(from_report(reflecting))["rows"]}
+    assert texts["reflection_dropped"]["text"].startswith("−.50 [")
+    assert texts["reflection_dropped"]["text"].endswith("] (against hints)")
+    assert texts["hints"]["text"].endswith("]") and "hints" in metric_info("effect").help
+    (plot,) = effect_chart(reflecting).plots
+    assert [line.name for line in plot.lines] == ["hints", "reflection_dropped (against hints)"]
+    merged = merge_seeds({"0": reflecting}).to_markdown()
+    assert "| rl@2 | reflection_dropped | effect (against hints) | −.50 |" in merged
+    assert "The effect of rl@2 under reflection_dropped (against hints): −.50 [" in merged
+
+
+# -- small samples ---------------------------------------------------------------------------------------------------
+def few(seed: int = 0, problems: int = 5) -> EvaluationReport:
+    """A report in which all problems are solved with hints and none without."""
+    by_condition = {c: [answered(i, a) for i in range(problems)] for c, a in (("hints", "xR"), ("contentless", "xxx"))}
+    return built({"rl@2": by_condition}, seed, EvaluatedTasks(tasks=problems, samples=1, seed=seed))
+
+
+def test_few_problems_are_compared_with_no_constant_answer() -> None:
+    summary = merge_seeds({str(seed): few(seed) for seed in range(3)})
+    baselines = [line for line in summary.findings() if line.startswith("Solve rate")]
+    assert len(baselines) == 2 and all("too few to tell" in line and "above it" not in line for line in baselines)
+    assert {row.mean.n for row in summary.rows} == {5}
+    marked = [row["cells"]["cum_acc/1"] for row in table(from_report(few(problems=5)))["rows"]]
+    assert all("constant_baseline" not in cell for cell in marked)
+    assert "constant_baseline" in table(from_report(few(problems=10)))["rows"][0]["cells"]["cum_acc/1"]
+
+
+def test_few_tasks_of_a_level_are_compared_with_no_constant_answer() -> None:
+    def warnings(tasks: int) -> list[str]:
+        dialogues = [answered(i, "x") for i in range(tasks)]
+        info = LevelInfo(name="people=2", value=2, tasks=tasks, constant_baseline=ConstantBaseline("A", 0.9))
+        levels = {"base": {"people=2": {"as it is": dialogues}}}
+        size = EvaluatedTasks(tasks=tasks, samples=1)
+        return level_warnings(build_levels(levels, [info], environment="e", field="people", evaluated=size, turns=1))
+
+    assert warnings(3) == [] and len(warnings(10)) == 1
+
+
+def test_a_conclusion_from_few_problems_does_not_mention_the_constant_answer() -> None:
+    by_condition = {c: [answered(i, "xxx") for i in range(5)] for c in ("hints", "contentless")}
+    believed = answers(built({"rl@2": by_condition}, 0, EvaluatedTasks(tasks=5, samples=1)))[BELIEVED]
+    assert "5 problems are too few to tell" in believed and "always answering" not in believed
+
+
+# -- stages and texts ------------------------------------------------------------------------------------------------
+def test_a_stage_whose_name_begins_with_evaluation_is_in_the_reports(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run", config())
+    stages = [("evaluation-rl", 1), ("evaluation:base:hints", 0)]
+    events = [MetricEvent(id=f"metric:{s}:{n}", stage=s, step=n, values={"tokens/sampled": 10.0}) for s, n in stages]
+    JsonlSink(run.events_path).emit(events)
+    assert training_rows(run) == {"evaluation-rl": [{"step": 1, "tokens/sampled": 10.0}]}
+    assert training_notes(run) == ["Stage evaluation-rl: 10 sampled student tokens in 1 steps."]
+
+
+def test_one_problem_is_the_reason_for_a_missing_interval() -> None:
+    text = "\n".join(merge_seeds({"0": few(problems=1)}).findings())
+    assert "+1.00 (no interval) over 1 seed, no interval, 1 problem;" in text and "evaluate again" not in text
+
+
+def test_a_failed_condition_is_not_called_missing() -> None:
+    failed = [answered(i, "x", stop_reason=StopReason.FAILED) for i in range(12)]
+    by_condition = {"hints": [answered(i, "xR") for i in range(12)], "contentless": failed}
+    report = built({"rl@2": by_condition}, 0, EvaluatedTasks(tasks=12, samples=1))
+    helped = answers(report)[HELPED]
+    assert "missing" not in helped and "that did not fail" in helped
+    assert "The hint effect of rl@2 is –: no problem in common." in findings(report)
+
+
+def test_coverage_belongs_to_an_interval_and_the_correction_to_a_finding() -> None:
+    by_checkpoint = {c: {"hints": [answered(i, "xR") for i in range(20)],
+                         "contentless": [answered(i, "xxx") for i in range(20)]} for c in ("a@1", "rl@2")}  # fmt: skip
+    believed = answers(built(by_checkpoint, 0, EvaluatedTasks(tasks=20, samples=1)))[BELIEVED]
+    assert "each interval has 95 % coverage on its own, and the finding is corrected by Holm's method" in believed
+
+
+@pytest.mark.parametrize(
+    ("threshold", "low", "shown"),
+    [(0.004, 0.01, (".02 [.01, .03]", ".004")), (0.004, 0.0042, (".0171 [.0042, .0300]", ".0040")),
+     (0.0, 0.01, (".02 [.01, .03]", ".00")), (0.05, 0.01, (".02 [.01, .03]", ".05"))],
+)  # fmt: skip
+def test_a_small_threshold_is_not_shown_as_zero(threshold: float, low: float, shown: tuple[str, str]) -> None:
+    assert interval_beside(Interval(value=(low + 0.03) / 2, low=low, high=0.03, n=20), threshold) == shown
+
+
+def test_a_small_constant_baseline_is_not_shown_as_zero() -> None:
+    report = few(problems=12).model_copy(update={"constant_baseline": ConstantBaseline("A", 0.0014)})
+    text = report.to_markdown()
+    assert "solves .001 at one attempt" in text and "| best constant answer | any | .001 |" in text

@@ -19,8 +19,8 @@ from app.endpoints.studio import Studio
 from app.forms.own_data import store
 from app.pages._events import FAST, QUEUED, EventOptions, Updates, handler
 from app.pages.new_run.draft import NO_SOLUTIONS, Draft
+from rl2f_core.common.stats.intervals import MIN_PROBLEMS
 from rl2f_core.errors import RL2FError
-from rl2f_core.evaluation.formatting import MIN_PROBLEMS
 from rl2f_core.types import JsonObject
 
 FILE_TYPES = [".csv", ".jsonl", ".ndjson", ".gz", ".parquet"]

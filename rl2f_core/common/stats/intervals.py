@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, fmean, stdev
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +29,9 @@ LEVEL = 0.95
 """Coverage of every interval."""
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """Two-sided normal quantile, 1.95996."""
+MIN_PROBLEMS = 10
+"""With fewer problems, no comparison has a finding but `TOO_FEW`."""
+TOO_FEW: Final = "too few to tell"
 EXACT_BELOW = 20
 """With fewer problems that differ, a difference also needs a significant exact test."""
 POWER = 0.8

@@ -422,6 +422,11 @@ def compared_with(condition: str) -> str:
     return "hints" if condition in REFLECTION_CONDITIONS else "contentless"
 
 
+def reference_note(condition: str) -> str:
+    """Return ` (against hints)` for an effect that is not relative to contentless feedback, otherwise nothing."""
+    return "" if compared_with(condition) == "contentless" else f" (against {compared_with(condition)})"
+
+
 def effects(by_condition: Mapping[str, Sequence[Dialogue]], turns: int) -> dict[str, Interval]:
     """Return every condition's effect against that of `compared_with`, if that is present."""
     return {

@@ -27,6 +27,7 @@ from rl2f_core.evaluation.formatting import (
     interval_beside,
     interval_text,
     missing_text,
+    nonzero_number,
     number,
     render_markdown,
     verdict_text,
@@ -234,7 +235,7 @@ def level_tables(report: LevelsReport) -> list[Table]:
                 continue
             cells = [report.cell(checkpoint, level, name) for name in report.variants]
             within = [interval_text(original.solved)] if report.turns > 1 else []
-            baseline = number(baselines[level].score) if level in baselines else "–"
+            baseline = nonzero_number(baselines[level].score) if level in baselines else "–"
             rows.append([checkpoint, level, baseline, interval_text(original.accuracy), *within,
                          *(interval_text(c.accuracy if c else None) for c in cells)])  # fmt: skip
             memory.append([checkpoint, level, *(interval_text(c.consistency if c else None) for c in cells),
@@ -284,7 +285,7 @@ def level_warnings(report: LevelsReport) -> list[str]:
     for checkpoint in report.checkpoints:
         for info in report.levels:
             cell, baseline = report.cell(checkpoint, info.name), info.constant_baseline
-            if cell is not None and baseline is not None and not is_above_baseline(cell.accuracy, baseline):
+            if cell is not None and baseline is not None and not is_above_baseline(cell.accuracy, baseline, cell.tasks):
                 text, constant = interval_beside(cell.accuracy, baseline.score)
                 comparison = describe_comparison(cell.accuracy, baseline)
                 lines.append(f"{checkpoint} at {info.name}: {text} is {comparison} ({constant}).")

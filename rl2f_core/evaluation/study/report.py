@@ -13,7 +13,15 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 
 from rl2f_core.common.file_io import checked_path, write_atomically
-from rl2f_core.common.stats.intervals import LEVEL, Interval, correct_family, difference_over_seeds, t_interval
+from rl2f_core.common.stats.intervals import (
+    LEVEL,
+    MIN_PROBLEMS,
+    TOO_FEW,
+    Interval,
+    correct_family,
+    difference_over_seeds,
+    t_interval,
+)
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.across_seeds import (
     Comparison,
@@ -29,12 +37,11 @@ from rl2f_core.evaluation.chart_data import Chart
 from rl2f_core.evaluation.evaluate import NEWEST_STEPS, dialogues_path, training_rows
 from rl2f_core.evaluation.figure_files import html_page, to_png
 from rl2f_core.evaluation.formatting import (
-    MIN_PROBLEMS,
-    TOO_FEW,
     Table,
     interval_beside,
     interval_text,
     markdown_table,
+    nonzero_number,
     number,
     p_text,
     quantity_text,
@@ -121,7 +128,7 @@ class StudyReport(FrozenModel):
             sides = [" ".join([side, *(_link(*item) for item in seeds.items() if item[1])])
                      for side, seeds in zip(h.compare, result.dialogues, strict=True)]  # fmt: skip
             difference, smallest = interval_beside(c.difference, h.smallest_effect, signed=True)
-            detectable = "none" if c.detectable == math.inf else number(c.detectable)
+            detectable = "none" if c.detectable == math.inf else nonzero_number(c.detectable)
             tested.append([h.name, result.finding, difference, p_text(c.difference.holm_p), smallest, detectable,
                            c.tokens_text(), f"{quantity_text(h.quantity)}{under}", h.difference(sides)])  # fmt: skip
         rows = [

@@ -15,7 +15,7 @@ from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.schedules import resolve_int
 from rl2f_core.config.stage import StageConfig
-from rl2f_core.dialogue.metrics.constant_baseline import compare_to_baseline, constant_baseline, describe_comparison
+from rl2f_core.dialogue.metrics.constant_baseline import constant_baseline, describe_comparison, is_above_baseline
 from rl2f_core.dialogue.metrics.dialogues import fraction
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.errors import shorten
@@ -140,7 +140,7 @@ class PreflightReport(FrozenModel):
         if baseline is None:
             return []
         lines = [f"  best constant answer            {baseline.score:.0%}   ({shorten(baseline.answer, 60)})"]
-        if compare_to_baseline(self.solved_first, baseline) in ("not separated", "below"):
+        if not is_above_baseline(self.solved_first, baseline):
             lines.append(f"  ! the first attempts are {describe_comparison(self.solved_first, baseline)}")
         return lines
 

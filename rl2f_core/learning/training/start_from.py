@@ -85,8 +85,8 @@ def _is_adopted(event: Event, evaluated: Sequence[str]) -> bool:
     """
     if isinstance(event, DialogueEvent) and event.phase == "evaluation":
         return event.checkpoint in evaluated
-    is_report = isinstance(event, MetricEvent | LogEvent) and event.id.removeprefix("metric:").startswith("evaluation:")
-    return not isinstance(event, StatusEvent) and not is_report
+    name = event.stage if isinstance(event, MetricEvent) else event.id if isinstance(event, LogEvent) else ""
+    return not isinstance(event, StatusEvent) and not name.startswith("evaluation:")
 
 
 def adopted_evaluations(run_dir: RunDir) -> list[str]:

@@ -121,13 +121,14 @@ def test_findings_of_ten_checkpoints_over_seeds_are_corrected() -> None:
 
 
 def test_seeds_are_compared_with_the_constant_baseline() -> None:
-    summary = merge_seeds({"0": built(seed=0), "1": built(seed=1)})
+    dialogues = {"base": {"hints": solved(0)}, "rl2f@24": {"hints": solved(14)}}
+    summary = merge_seeds({str(seed): built(dialogues, seed) for seed in (0, 1)})
     assert summary.constant_baseline == built().constant_baseline
     text = summary.to_markdown()
     assert "| best constant answer | any | cum_acc |" in text
     assert "Solve rate within 1 turn of base: .000 [.000, " in text
     assert "is indistinguishable from always answering" in text
-    assert "Solve rate within 3 turns of rl2f@24: .88 [" in text and "is above it" in text
+    assert "Solve rate within 3 turns of rl2f@24: .70 [" in text and "is above it" in text
 
 
 def test_intervals_of_fractions_over_seeds_stay_in_range() -> None:

@@ -29,7 +29,8 @@ def test_the_third_answer_lists_doubts_and_otherwise_what_the_answer_holds_for()
     enough = {"rl2f@24": {"hints": tasks(*[1] * 12), "contentless": tasks(*[0] * 12)}}
     without = built(enough).model_copy(update={"constant_baseline": None})
     assert answers(without)[BELIEVED].startswith("For other test problems of this kind: 12 are paired")
-    same = built(enough).model_copy(update={"constant_baseline": ConstantBaseline(answer="A", score=0.99)})
+    known = {"tasks": 12, "constant_baseline": ConstantBaseline(answer="A", score=0.99)}
+    same = built(enough).model_copy(update=known)
     assert "the solve rate is indistinguishable from always answering A" in answers(same)[BELIEVED]
     unread = built({"base": {"hints": tasks(*[0] * 12, parsable=False), "contentless": tasks(*[0] * 12)}})
     assert answers(unread)[BELIEVED].startswith("Only with care: 1.00 of the attempts are unparsable")

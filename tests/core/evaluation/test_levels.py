@@ -161,14 +161,14 @@ def test_environments_support_their_levels_and_variants(name: str) -> None:
 # -- the run -------------------------------------------------------------------------------------------------------
 def config(**changes: Any) -> LevelsRun:
     data = {"kind": "levels", "adapters": {"base": None, "b": None}, "environment": "knights_knaves", "values": [2, 3],
-            "tasks": 6, "backend": "fake", "rollout": {"max_new_tokens": 300, "max_seq_len": 2000}}  # fmt: skip
+            "tasks": 10, "backend": "fake", "rollout": {"max_new_tokens": 300, "max_seq_len": 2000}}  # fmt: skip
     made = parse_config(data | changes)
     assert isinstance(made, LevelsRun)
     return made
 
 
 SEEN = KnightsKnaves(KnightsKnaves.Config(people=2))
-LEARNT = {task.public["text"]: SEEN.gold_answer(task) for task in distinct_tasks(SEEN, "test", 6)}
+LEARNT = {task.public["text"]: SEEN.gold_answer(task) for task in distinct_tasks(SEEN, "test", 10)}
 
 
 def by_heart(text: str, rng: random.Random) -> str:
@@ -194,15 +194,15 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 
 def test_memorizing_student_is_detected(played: RunDir) -> None:
-    """Six puzzles of two people known word for word: right as they are and again, lost in each copy that the answer
+    """Ten puzzles of two people known word for word: right as they are and again, lost in each copy that the answer
     does not survive; nothing is known of three people."""
     report = LevelsReport.model_validate_json((played.evaluation / "levels.json").read_text())
     two = {name: report.cell("base", "people=2", name) for name in (ORIGINAL, *report.variants)}
     assert report.variants == [RESAMPLED, "renamed", "reordered", "roles_flipped", "statement_changed"]
-    assert all(cell is not None and cell.tasks == 6 for cell in two.values())
-    assert two[ORIGINAL].accuracy == wilson(6, 6) and two[RESAMPLED].memorization == wilson(0, 6)
+    assert all(cell is not None and cell.tasks == 10 for cell in two.values())
+    assert two[ORIGINAL].accuracy == wilson(10, 10) and two[RESAMPLED].memorization == wilson(0, 10)
     for name in ("renamed", "reordered", "roles_flipped", "statement_changed"):
-        assert two[name].accuracy.value == 0 and two[name].memorization == wilson(6, 6)
+        assert two[name].accuracy.value == 0 and two[name].memorization == wilson(10, 10)
         assert two[name].memorization_above_resample.value == 1 and two[name].memorization_above_resample.above(0)
     whole = report.cell("base", ALL_LEVELS)
     assert whole.accuracy.value == 0.5 and report.cell("base", "people=3").accuracy.value == 0
@@ -231,7 +231,7 @@ def test_a_level_with_fewer_distinct_problems_than_requested_uses_all_and_says_s
 def test_dialogues_metrics_and_warnings_of_levels_and_variants_are_events(played: RunDir) -> None:
     events = list(read_events(played.events_path, strict=True))
     dialogues = [e for e in events if isinstance(e, DialogueEvent)]
-    assert len({e.id for e in dialogues}) == len(dialogues) == 2 * 6 * 6
+    assert len({e.id for e in dialogues}) == len(dialogues) == 2 * 6 * 10
     assert {e.condition for e in dialogues} >= {"people=2", "people=2, again", "people=3, statement_changed"}
     assert len({(e.task.id, e.condition) for e in dialogues}) == len(dialogues)
     seeds = {

@@ -12,13 +12,12 @@ from plotly.graph_objects import Figure
 from report_data import TURNS, built, made, series, tasks, with_effect
 
 from rl2f_core import registry
-from rl2f_core.common.stats.intervals import Interval, wilson
+from rl2f_core.common.stats.intervals import MIN_PROBLEMS, Interval, wilson
 from rl2f_core.dialogue.metrics.constant_baseline import compare_to_baseline, describe_comparison
 from rl2f_core.dialogue.metrics.dialogues import OUTCOMES
 from rl2f_core.evaluation.chart_data import accuracy_chart, effect_chart, training_chart
 from rl2f_core.evaluation.figure_files import to_html, to_png, write_figures
 from rl2f_core.evaluation.formatting import (
-    MIN_PROBLEMS,
     interval_beside,
     interval_text,
     markdown_table,
