@@ -291,7 +291,7 @@ def _turn_rows(event: DialogueEvent) -> Sequence[JsonObject]:
             "advantage": turn.advantage,
             "hint": turn.hint.text if turn.hint else None,
             "teacher": turn.hint.teacher if turn.hint else None,
-            "leaked": turn.hint.read_leak if turn.hint and turn.hint.is_checked else None,
+            "leaked": turn.hint.read_leak if turn.hint and turn.hint.leak and turn.hint.leak.is_complete else None,
             "tokens": len(turn.token_ids),
         }
         for turn in event.dialogue.turns

@@ -219,11 +219,6 @@ class Hint(FrozenModel):
         return self.error is not None and not self.is_replaced
 
     @property
-    def is_checked(self) -> bool:
-        """Whether a detector flagged it, or every detector checked it."""
-        return self.leak is not None and self.leak.is_complete
-
-    @property
     def read_leak(self) -> bool:
         """Whether the student read a leak; False if a leak action replaced the teacher's message."""
         return self.leak is not None and self.leak.leaked and not self.is_replaced

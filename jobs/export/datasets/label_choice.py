@@ -75,7 +75,7 @@ def _decide(hint: Hint | None, labels: Sequence[LeakLabel], source: Source, anno
             return vote
     if source != "human" and hint is not None and hint.planted is not None:
         return Decision(True, "planted")
-    if source != "human" and hint is not None and hint.leak is not None and hint.is_checked:
+    if source != "human" and hint is not None and hint.leak is not None and hint.leak.is_complete:
         return Decision(hint.leak.leaked, "detector")
     return Decision(None, "unlabeled")
 

@@ -26,7 +26,7 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
     """
     pairs = [(d.task_id, before.hint, after) for d in dialogues for before, after in pairwise(d.turns[:turns])]
     hints = [(d.task_id, turn.hint) for d in dialogues for turn in d.turns[:turns] if turn.hint is not None]
-    checked = [(task, hint, hint.leak) for task, hint in hints if hint.leak is not None and hint.is_checked]
+    checked = [(task, hint, hint.leak) for task, hint in hints if hint.leak is not None and hint.leak.is_complete]
     own = [(task, hint, leak) for task, hint, leak in checked if hint.planted is None]
     return {
         "leak_rate": [(task, hint.read_leak) for task, hint, _ in own],

@@ -166,8 +166,8 @@ class LeakRescorer:
 
     def _scored(self, line: _Line, reports: dict[int, LeakReport], unchecked: int) -> Scored:
         turns = line.dialogue.turns
-        hints = {t.index: t.hint for t in turns if t.hint is not None and t.hint.is_checked}
-        was = {k: hint.leak is not None and hint.leak.leaked for k, hint in hints.items()}
+        stored = {t.index: t.hint.leak for t in turns if t.hint is not None and t.hint.leak is not None}
+        was = {k: leak.leaked for k, leak in stored.items() if leak.is_complete}
         replaced = {t.index for t in turns if t.hint is not None and t.hint.is_replaced}
         leaked = {k: report.leaked and k not in replaced for k, report in reports.items()}
         changed = False
