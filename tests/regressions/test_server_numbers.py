@@ -204,6 +204,8 @@ TIMES = {
     ),
     "a skipped hour and the next one": (BERLIN, "30 2,3 * * *", "2027-03-27T12:00", ["28T03:30+02", "29T02:30+02"]),
     "hourly over a skipped hour": (BERLIN, "0 * * * *", "2027-03-28T00:30", ["28T01:00+01", "28T03:00+02"]),
+    "a skipped half hour": ("Australia/Lord_Howe", "15 2 * * *", "2027-10-02T12:00", ["03T02:45+11", "04T02:15+11"]),
+    "hourly between two due days": (BERLIN, "0 * * * mon", "2027-03-27T12:00", ["29T00:00+02", "29T01:00+02"]),
     "a skipped midnight": (SANTIAGO, "30 0 * * *", "2027-09-04T12:00", ["05T01:30-03", "06T00:30-03"]),
 }  # fmt: skip
 
@@ -249,6 +251,7 @@ def clock_times(zone: str) -> tuple[dict[datetime, list[datetime]], dict[datetim
     return moments, due
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, SANTIAGO, "Australia/Lord_Howe"])
 def test_all_times_of_a_year_are_due_and_no_others(zone: str) -> None:
     moments, skipped = clock_times(zone)
