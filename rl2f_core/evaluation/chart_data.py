@@ -104,14 +104,16 @@ def interval_plot(
 def effects_chart(name: str, subtitle: str, turns: int, effects: Iterable[tuple[str, str, Interval]]) -> Chart:
     """Plot (checkpoint, condition, effect), one plot per checkpoint; for the effects see `compared_with`."""
     rows: dict[str, list[tuple[str, Interval]]] = {}
+    others = ""
     for checkpoint, condition, difference in effects:
         if difference.value is not None:
             rows.setdefault(checkpoint, []).append((f"{condition}{reference_note(condition)}", difference))
+            others = others or (" or to hints" if reference_note(condition) else "")
     ends = [v for group in rows.values() for _, i in group for v in (i.low, i.high, i.value) if v is not None]
     limits = min([-0.1, *ends]) - 0.03, max([0.1, *ends]) + 0.03
     unit = f"difference in solve rate within {turns} turns"
     plots = tuple(interval_plot(checkpoint, group, unit, limits, "difference") for checkpoint, group in rows.items())
-    return Chart(name, "Difference to contentless feedback, by condition", plots, subtitle)
+    return Chart(name, f"Difference to contentless feedback{others}, by condition", plots, subtitle)
 
 
 def accuracy_chart(report: EvaluationReport) -> Chart:

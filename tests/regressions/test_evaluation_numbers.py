@@ -294,7 +294,9 @@ def test_effects_of_reflections_are_shown_as_relative_to_hints(reflecting: Evalu
     assert texts["reflection_dropped"]["text"].startswith("−.50 [")
     assert texts["reflection_dropped"]["text"].endswith("] (against hints)")
     assert texts["hints"]["text"].endswith("]") and "hints" in metric_info("effect").help
-    (plot,) = effect_chart(reflecting).plots
+    chart = effect_chart(reflecting)
+    (plot,) = chart.plots
+    assert chart.title == "Difference to contentless feedback or to hints, by condition"
     assert [line.name for line in plot.lines] == ["hints", "reflection_dropped (against hints)"]
     merged = merge_seeds({"0": reflecting}).to_markdown()
     assert "| rl@2 | reflection_dropped | effect (against hints) | −.50 |" in merged
