@@ -331,14 +331,14 @@ class ChatEndpoints(Endpoints):
         other: MessageId,
         choice: Literal["better", "worse", "tie"] | None = None,
     ) -> list[MessageSummary]:
-        """Rate a response against another one to the same message, and return both.
+        """Rate a finished response against another one to the same prompt, and return both.
 
         Args:
             response: The rated response.
             other: The response that it is compared with.
             choice: Whether `response` is better; None removes the rating.
         """
-        return list(map(without_tokens, chats.prefer(self._context.db, chat, response, other, choice)))
+        return list(map(without_tokens, self._service.rate(chat, response, other, choice)))
 
     # -- interactive tasks -----------------------------------------------------------------------------------------
     @endpoint("read")

@@ -1,80 +1,112 @@
-"""Export of a chat as JSON lines: messages in OpenAI's format, or preference pairs in TRL's."""
+"""Export of a chat as JSON lines: messages in OpenAI's format, or preference pairs in TRL's.
+
+A row has the prompt that the model read: with the system message of that time, and with `prompting: reprompt` the
+reprompt, so that each attempt is a row.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from jobs.chat import tree
+from jobs.chat.interactive_task import InteractiveTask
 from jobs.db.models import Chat, ChatMessage
-from rl2f_core.config.run import BaseRun
-from rl2f_core.dialogue.rollout.build import build_environment
+from jobs.model_server.tasks import with_text_actions
+from rl2f_core.dialogue.rollout.prompting import load_reprompt_template, reprompt_text
 from rl2f_core.errors import ConfigError
-from rl2f_core.types import JsonObject, Message, join_reply
+from rl2f_core.types import EDITED, JsonObject, Message, Task
 
 FORMATS = ("messages", "preference")
 
 
 def lines(chat: Chat, messages: Sequence[ChatMessage], kind: str) -> Iterator[str]:
-    """Yield JSON lines: one per branch (`messages`), or one per preference without ties."""
+    """Yield JSON lines: one per branch (`messages`), or one per preference between responses to the same prompt."""
     if kind not in FORMATS:
         raise ConfigError("There is no such format.", value=kind, known=FORMATS)
     known = tree.by_id(messages)
-    rows = _dialogues(chat, known) if kind == "messages" else _pairs(chat, known)
+    prompts = _TaskPrompts(chat, known) if chat.mode == "play" else _ChatPrompts(chat, known)
+    rows = _dialogues(chat, prompts) if kind == "messages" else _pairs(chat, prompts)
     for row in rows:
         yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _before(chat: Chat, known: tree.Messages, response: ChatMessage) -> list[Message]:
-    """Return the prompt of a response with the system message."""
-    assert response.parent is not None
-    parent = known[response.parent]
-    past = tree.chain(known, parent) if chat.mode == "play" else tree.conversation(known, parent, response.checkpoint)
-    system = _system(chat)
-    head = [Message(role="system", content=system)] if system else []
-    return head + [Message(role="user" if m.role == "teacher" else m.role, content=_text(known, m)) for m in past]
+class _ChatPrompts:
+    """What the checkpoints of a chat read before their responses."""
+
+    def __init__(self, chat: Chat, known: tree.Messages) -> None:
+        self.chat, self.known = chat, known
+
+    def history(self, response: ChatMessage) -> list[ChatMessage]:
+        """Return the messages before a response that its prompt contains."""
+        return tree.conversation(self.known, self.known[response.parent or 0], response.checkpoint)
+
+    def prompt(self, response: ChatMessage) -> list[Message] | None:
+        """Return the prompt of a response; None if it is unknown."""
+        system = str(response.detail.get("system", self.chat.settings.get("system", "")))
+        return tree.chat_prompt(self.known, self.known[response.parent or 0], response.checkpoint, system)
 
 
-def _text(known: tree.Messages, message: ChatMessage) -> str:
-    """Return the text of a message; a hint follows the observation of a stateful environment."""
-    if message.role != "teacher" or message.parent is None:
-        return message.content
-    verdict = known[message.parent].detail.get("turn", {}).get("verdict", {})
-    return join_reply(verdict.get("observation"), message.content)
+class _TaskPrompts(_ChatPrompts):
+    """What the checkpoints of an interactive task read before their attempts."""
+
+    def __init__(self, chat: Chat, known: tree.Messages) -> None:
+        super().__init__(chat, known)
+        self.task = InteractiveTask(chat.settings["config"], Task.model_validate(chat.task))
+        self.template = load_reprompt_template(with_text_actions(self.task.config).rollout)
+
+    def history(self, response: ChatMessage) -> list[ChatMessage]:
+        path = tree.chain(self.known, self.known[response.parent or 0])
+        return path if self.template is None else path[:1]
+
+    def prompt(self, response: ChatMessage) -> list[Message] | None:
+        path = tree.chain(self.known, self.known[response.parent or 0])
+        problem, turns, template = path[0].content, tree.turns(path), self.template
+        system = self.task.environment.system_prompt()
+        prompt = [Message(role="system", content=system)] if system else []
+        if template is not None and turns:
+            if response.detail.get("turn", {}).get("prompt_template") != template.version:
+                return None
+            return [*prompt, Message(role="user", content=reprompt_text(template, problem, turns[-1]))]
+        prompt.append(Message(role="user", content=problem))
+        for turn in turns:
+            prompt += [Message(role="assistant", content=turn.attempt), Message(role="user", content=turn.reply)]
+        return prompt
 
 
-def _system(chat: Chat) -> str:
-    if chat.mode == "chat":
-        return str(chat.settings.get("system", ""))
-    return build_environment(BaseRun.model_validate(chat.settings["config"]).environment).system_prompt()
-
-
-def _dialogues(chat: Chat, known: tree.Messages) -> Iterator[JsonObject]:
+def _dialogues(chat: Chat, prompts: _ChatPrompts) -> Iterator[JsonObject]:
     """Yield every branch with its last response."""
-    continued = {number for m in known.values() for number in m.detail.get("after", {}).values()}
-    continued |= {m.parent for m in known.values() if m.role == "teacher" and m.parent is not None}
-    for response in known.values():
-        if tree.can_continue(response) and response.id not in continued and response.parent in known:
+    responses = [m for m in prompts.known.values() if tree.is_finished(m) and m.parent in prompts.known]
+    histories = {response.id: prompts.history(response) for response in responses}
+    continued = {message.id for history in histories.values() for message in history}
+    for response in responses:
+        prompt = None if response.id in continued else prompts.prompt(response)
+        if prompt is not None:
             verdict = response.detail.get("turn", {}).get("verdict")
             yield {
-                "messages": [*_before(chat, known, response), Message(role="assistant", content=response.content)],
-                "checkpoint": response.checkpoint,
+                "messages": [*prompt, Message(role="assistant", content=response.content)],
+                "checkpoint": _policy(response.checkpoint, [*histories[response.id], response]),
                 "chat": chat.id,
                 "message": response.id,
                 **({"correct": verdict["correct"]} if verdict else {}),
             }
 
 
-def _pairs(chat: Chat, known: tree.Messages) -> Iterator[JsonObject]:
-    """Yield each pair with a preferred response."""
-    for chosen in known.values():
+def _pairs(chat: Chat, prompts: _ChatPrompts) -> Iterator[JsonObject]:
+    """Yield each pair with a preferred response; earlier versions rated responses to different prompts, too."""
+    for chosen in prompts.known.values():
         for number, choice in chosen.detail.get("preferences", {}).items():
-            rejected = known.get(int(number))
-            if choice == "better" and rejected is not None:
+            rejected = prompts.known.get(int(number))
+            if choice == "better" and rejected and tree.are_comparable(prompts.known, chosen, rejected):
                 yield {
-                    "prompt": _before(chat, known, chosen),
+                    "prompt": prompts.prompt(chosen),
                     "chosen": [{"role": "assistant", "content": chosen.content}],
                     "rejected": [{"role": "assistant", "content": rejected.content}],
-                    "checkpoints": [chosen.checkpoint, rejected.checkpoint],
+                    "checkpoints": [_policy(m.checkpoint, [m]) for m in (chosen, rejected)],
                     "chat": chat.id,
                 }
+
+
+def _policy(checkpoint: str, messages: Iterable[ChatMessage]) -> str:
+    """Return the author of messages as recorded dialogues name it: with a mark if a person edited one."""
+    return checkpoint + EDITED if any(message.detail.get("edited") for message in messages) else checkpoint

@@ -226,13 +226,12 @@ class ChatService:
     def _respond(self, chat: _OpenChat, user: ChatMessage, checkpoints: Sequence[str]) -> Turn:
         """Start the responses of these checkpoints to a user message, which may be new."""
         settings, sources, slots = chat.settings, self._resolve(chat.settings), []
-        system = [{"role": "system", "content": settings.system}] if settings.system else []
         for checkpoint in checkpoints:
-            conversation = tree.conversation(chat.messages, user, checkpoint)
+            messages = tree.chat_prompt(chat.messages, user, checkpoint, settings.system)
             alternative = len(tree.responses(chat.messages, user.id or 0, checkpoint))
-            seed = turn_seed(chat.seed(alternative), len(conversation) // 2)
-            messages = [*system, *({"role": m.role, "content": m.content} for m in conversation)]
+            seed = turn_seed(chat.seed(alternative), sum(m["role"] == "assistant" for m in messages))
             slots.append(_new_slot(chat, sources, checkpoint, user.id, seed, {"messages": messages}))
+            slots[-1].detail["system"] = settings.system
         return self._start(chat, slots, user)
 
     def play_turn(self, chat_id: int, after: dict[str, int], by: str = "scripted", text: str = "") -> Turn:
@@ -333,13 +332,29 @@ class ChatService:
         raise RunError("The prompt of the task cannot be changed.", fix="Start another task.")
 
     def _edit_response(self, chat: _OpenChat, old: ChatMessage, text: str) -> ChatMessage:
-        detail: JsonObject = {"edited": True, "of": old.id}
+        read = {name: old.detail[name] for name in ("system",) if name in old.detail}
+        detail: JsonObject = {**read, "edited": True, "of": old.id}
         slot = ResponseSlot(old.checkpoint, old.parent)
         if chat.row.mode == "play":
             turn = chat.task.written_attempt(chat.turns(chat.message(old.parent or 0)), text)
             return self._add_attempt(chat, slot, turn, detail)
         (message,) = chats.add(self.db, chat.id, [slot.new_message(chat.id, content=text, detail=detail)])
         return message
+
+    def rate(self, chat_id: int, one: int, other: int, choice: chats.Choice | None) -> list[ChatMessage]:
+        """Store that response `one` is better or worse than `other`, or a tie; None deletes it. Return both.
+
+        Raises `DataError` if the two are not finished responses to the same prompt.
+        """
+        chat = self._open(chat_id)
+        pair = [chat.message(number, "assistant") for number in (one, other)]
+        if choice is not None and not tree.are_comparable(chat.messages, *pair):
+            raise DataError(
+                "Only two finished responses to the same prompt can be compared: conversation and system message.",
+                value=[one, other],
+                fix="Regenerate one of them, or compare the first responses that differ.",
+            )
+        return chats.prefer(self.db, one, other, choice)
 
     def finish(self, chat_id: int, message_id: int) -> ChatMessage:
         """End an unsolved interactive task at its last message, and record the dialogue."""

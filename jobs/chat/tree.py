@@ -8,12 +8,14 @@ task is one chain per checkpoint: prompt, attempt, hint, attempt, hint …
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from jobs.db.models import ChatMessage, MessageSummary
 from rl2f_core.errors import DataError
-from rl2f_core.types import Hint, Turn
+from rl2f_core.types import Hint, Message, Turn
 
 Messages = Mapping[int, ChatMessage]
+M = TypeVar("M", bound=MessageSummary)
 
 
 def by_id(messages: Sequence[ChatMessage]) -> dict[int, ChatMessage]:
@@ -31,12 +33,28 @@ def can_continue(message: MessageSummary) -> bool:
     return message.role == "assistant" and message.status in ("done", "stopped")
 
 
+def is_finished(message: MessageSummary) -> bool:
+    """Return whether a message is a response that can be rated: not failed, and not stopped before its first text."""
+    return can_continue(message) and (message.status == "done" or bool(message.content))
+
+
+def are_comparable(messages: Mapping[int, MessageSummary], one: MessageSummary, other: MessageSummary) -> bool:
+    """Return whether two messages are finished responses to the same prompt."""
+    if one.id == other.id or one.parent != other.parent or not (is_finished(one) and is_finished(other)):
+        return False
+    parent = messages[one.parent or 0]
+    if parent.role == "teacher":
+        return True
+    first, second = (chat_prompt(messages, parent, m.checkpoint, m.detail.get("system", "")) for m in (one, other))
+    return first == second
+
+
 def newest(messages: Messages, parent: int, checkpoint: str) -> ChatMessage | None:
     """Return the last response of a checkpoint that can be continued."""
     return next((m for m in reversed(responses(messages, parent, checkpoint)) if can_continue(m)), None)
 
 
-def conversation(messages: Messages, user: ChatMessage, checkpoint: str) -> list[ChatMessage]:
+def conversation(messages: Mapping[int, M], user: M, checkpoint: str) -> list[M]:
     """Return the prompt of `checkpoint` for a response to `user`: user, assistant, user … with `user` last.
 
     A checkpoint that was added later continues the responses of the first one before.
@@ -51,6 +69,12 @@ def conversation(messages: Messages, user: ChatMessage, checkpoint: str) -> list
         checkpoint = response.checkpoint
         chain += [response, messages[response.parent]]
     return chain[::-1]
+
+
+def chat_prompt(messages: Mapping[int, M], user: M, checkpoint: str, system: str) -> list[Message]:
+    """Return what a checkpoint reads before its response to a message of a conversation."""
+    head = [Message(role="system", content=system)] if system else []
+    return head + [Message(role=m.role, content=m.content) for m in conversation(messages, user, checkpoint)]
 
 
 def chain(messages: Messages, leaf: ChatMessage) -> list[ChatMessage]:

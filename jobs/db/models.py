@@ -312,7 +312,7 @@ class MessageSummary(Summary):
     status: str = "done"
     """done, streaming, stopped or failed (see `detail.error`)."""
     detail: JsonObject = json_column()
-    """Verdict, hint, leak report, token count, seconds, error."""
+    """Verdict, hint, leak report, system message, token count, seconds, error."""
     time: float
 
 

@@ -17,15 +17,19 @@ from app.cli import app
 from app.common.context import Context
 from app.endpoints.chat import ChatEndpoints
 from jobs.chat import dialogue_log
+from jobs.chat.chat_export import lines
 from jobs.chat.service import ChatService
 from jobs.db.engine import Database
 from jobs.db.errors import StoreReadOnlyError
 from jobs.db.models import ChatMessage, LeakLabel, Run
 from jobs.db.queries import chats, dialogues, runs
 from jobs.ingest.ingester import reindex
+from jobs.model_server.models import base_info
 from jobs.model_server.process import ModelProcess
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.errors import DataError
+from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Dialogue, StopReason, Task
 
@@ -145,6 +149,99 @@ def test_responses_end_when_another_process_deletes_the_chat(talk: Chats) -> Non
     chats.remove(talk.db, chat)
     talk.wait(chat)
     assert all(0 < len(slot.token_ids) < 1500 for slot in turn.slots)
+
+
+def rows_of(talk: Chats, chat: int, kind: str = "messages") -> list[Any]:
+    """The exported rows of a chat."""
+    return list(map(json.loads, lines(*talk.service.read(chat), kind)))
+
+
+def test_an_exported_prompt_has_the_system_message_of_its_time_and_edits_are_marked(talk: Chats) -> None:
+    chat = talk.new("base", system="Old.")
+    talk.service.send(chat, "One.", None)
+    _, first = talk.wait(chat)
+    talk.service.change(chat, changes={"system": "New."})
+    talk.service.regenerate(chat, first.id or 0)
+    talk.wait(chat)
+    talk.service.edit(chat, first.id or 0, "Written by a person.")
+    rows = rows_of(talk, chat)
+    assert [row["messages"][0]["content"] for row in rows] == ["Old.", "New.", "Old."]
+    assert [row["checkpoint"] for row in rows] == ["base", "base", "base, edited"]
+    _, one, two, edited = chats.messages(talk.db, chat)
+    with pytest.raises(DataError, match="same prompt"):
+        talk.service.rate(chat, one.id or 0, two.id or 0, "better")
+    talk.service.rate(chat, edited.id or 0, one.id or 0, "better")
+    (pair,) = rows_of(talk, chat, "preference")
+    assert pair["prompt"] == rows[0]["messages"][:-1] and pair["checkpoints"] == ["base, edited", "base"]
+
+
+def test_an_exported_attempt_has_the_reprompt_that_the_student_read(talk: Chats) -> None:
+    columns = runs.get(talk.db, talk.run).model_dump(exclude={"id"})
+    config = columns["config"].replace("max_turns: 3", "max_turns: 3, prompting: reprompt")
+    run = runs.add(talk.db, Run(**{**columns, "config": config, "folder": "reprompt"}))
+    chat = talk.new("base", source=f"run:{run.id}", index=0)
+    talk.service.play_turn(chat, {})
+    first = talk.wait(chat)[-1]
+    talk.service.play_turn(chat, {"base": first.id or 0})
+    attempts = {m.id: m for m in talk.wait(chat) if m.role == "assistant"}
+    rows = rows_of(talk, chat)
+    assert [row["message"] for row in rows] == list(attempts) and len(rows) == 2
+    tokenizer = base_info(talk.model).tokenizer
+    for row in rows:
+        read = attempts[row["message"]].detail["prompt_tokens"]
+        assert len(encode_chat(tokenizer, row["messages"][:-1])) == read
+
+
+# -- ratings without a model -------------------------------------------------------------------------------------------
+def conversation(db: Database) -> tuple[int, dict[str, int]]:
+    """A chat of two checkpoints with two turns; its messages by text."""
+    chat = chats.create(db, "t", "chat", {"model": "m"}).id or 0
+    numbers: dict[str, int] = {}
+
+    def say(text: str, parent: int | None, checkpoint: str = "", status: str = "done", **detail: Any) -> int:
+        role = "assistant" if checkpoint else "user"
+        row = ChatMessage(parent=parent, role=role, checkpoint=checkpoint, content=text, status=status, time=1.0)
+        row.detail = detail
+        numbers[text or status] = chats.add(db, chat, [row])[0].id or 0
+        return numbers[text or status]
+
+    one = say("one", None)
+    after = {"base": say("a", one, "base"), "1:rl@1": say("b", one, "1:rl@1")}
+    say("failed", one, "base", "failed")
+    say("busy", one, "base", "streaming")
+    say("", one, "base", "stopped")
+    two = say("two", one, after=after)
+    say("c", two, "base")
+    say("d", two, "1:rl@1")
+    say("again", two, "base")
+    return chat, numbers
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("a", "failed"), ("a", "busy"), ("a", "stopped"), ("a", "c"), ("a", "a"), ("a", "one"), ("c", "d")],
+)
+def test_only_finished_responses_to_the_same_prompt_are_rated(
+    workspace: Workspace, db: Database, one: str, other: str
+) -> None:
+    chat, numbers = conversation(db)
+    service = ChatService(db, workspace)
+    for pair in ((numbers[one], numbers[other]), (numbers[other], numbers[one])):
+        with pytest.raises(DataError, match=r"same prompt|no such response"):
+            service.rate(chat, *pair, "better")
+    service.rate(chat, numbers["a"], numbers["b"], "better")
+    service.rate(chat, numbers["again"], numbers["c"], "better")
+
+
+def test_ratings_of_earlier_versions_between_different_prompts_are_not_exported(
+    workspace: Workspace, db: Database
+) -> None:
+    chat, numbers = conversation(db)
+    chats.prefer(db, numbers["c"], numbers["d"], "better")
+    chats.prefer(db, numbers["stopped"], numbers["a"], "better")
+    chats.prefer(db, numbers["b"], numbers["a"], "better")
+    rows = [json.loads(line) for line in lines(*ChatService(db, workspace).read(chat), "preference")]
+    assert [(row["chosen"][0]["content"], row["checkpoints"]) for row in rows] == [("b", ["1:rl@1", "base"])]
 
 
 # -- the run of interactive tasks --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from itertools import combinations
 
 from app.common.urls import page_url
@@ -19,7 +19,7 @@ from app.components.nodes import Element, Node, action, el, empty, page_button, 
 from app.endpoints.transcript import DetectorFinding, Findings
 from app.pages.chat.tab import ChatTab
 from app.pages.chat.tree import ChatTurn, waits_for_hint
-from jobs.chat.tree import can_continue
+from jobs.chat.tree import are_comparable, is_finished
 from jobs.db.models import MessageSummary
 from rl2f_core.types import PERSON, JsonObject, LeakReport
 
@@ -359,16 +359,16 @@ def _hint(message: MessageSummary) -> list[Node]:
     ]
 
 
-def _ratings(tab: ChatTab, responses: Iterable[MessageSummary]) -> Element | None:
-    """Return which of two responses is better, for every pair: ← better, tie, better →."""
-    usable = [response for response in responses if can_continue(response)]
-    pairs = [_pair(tab, a, b) for a, b in combinations(usable, 2)]
+def _ratings(tab: ChatTab, responses: Collection[MessageSummary]) -> Element | None:
+    """Return which of two responses is better, for every pair with the same prompt: ← better, tie, better →."""
+    pairs = [(a, b) for a, b in combinations(responses, 2) if are_comparable(tab.tree.messages, a, b)]
+    if not pairs and sum(map(is_finished, responses)) > 1:
+        return el("p.rl-muted.rl-small", "Responses to different conversations cannot be rated against each other.")
     if len(pairs) < 2:
-        return pairs[0] if pairs else None
-    shown = {str(response.id) for response in usable}
-    given = sum(len(shown & set(response.detail.get("preferences") or {})) for response in usable) // 2
+        return _pair(tab, *pairs[0]) if pairs else None
+    given = sum(str(b.id) in (a.detail.get("preferences") or {}) for a, b in pairs)
     summary = el("summary", f"Rate the responses ({given} of {len(pairs)} pairs rated)")
-    return el("details.ch-pairs", summary, pairs, data_key=f"pairs{usable[0].parent}")
+    return el("details.ch-pairs", summary, [_pair(tab, *pair) for pair in pairs], data_key=f"pairs{pairs[0][0].parent}")
 
 
 def _pair(tab: ChatTab, a: MessageSummary, b: MessageSummary) -> Element:

@@ -140,26 +140,17 @@ def write(
     return row
 
 
-def prefer(db: Database, chat_id: int, one: int, other: int, choice: Choice | None) -> list[ChatMessage]:
-    """Store that answer `one` is better or worse than `other`, or a tie; None deletes it. Return both messages.
+def prefer(db: Database, one: int, other: int, choice: Choice | None) -> list[ChatMessage]:
+    """Store that response `one` is better or worse than `other`, or a tie; None deletes it. Return both messages.
 
-    Raises `UnknownChatError`, and `DataError` if the two are not finished answers to the same message.
+    Raises `UnknownChatError` if one does not exist any more.
     """
-    if choice is not None and choice not in OPPOSITE:
-        raise DataError("Unknown preference.", value=choice, known=OPPOSITE)
-    get(db, chat_id)
-    for number in (one, other):
-        message(db, chat_id, number)
+    opposite = None if choice is None else OPPOSITE[choice]
     with db.write() as session:
         rows = [session.get(ChatMessage, number) for number in (one, other)]
-        pair = [
-            row
-            for row in rows
-            if row and row.chat_id == chat_id and row.role == "assistant" and row.status != "streaming"
-        ]
-        if len(pair) < 2 or one == other or pair[0].parent != pair[1].parent:
-            raise DataError("Only two answers to the same message can be compared.", value=[one, other])
-        opposite = None if choice is None else OPPOSITE[choice]
+        pair = [row for row in rows if row is not None]
+        if len(pair) < 2:
+            raise UnknownChatError("There is no such response.", value=[one, other], fix="Reload the page.")
         for row, compared, preference in ((pair[0], pair[1], choice), (pair[1], pair[0], opposite)):
             preferences = {k: v for k, v in row.detail.get("preferences", {}).items() if k != str(compared.id)}
             if preference is not None:

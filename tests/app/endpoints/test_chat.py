@@ -130,7 +130,7 @@ def test_an_edited_message_is_a_branch_and_an_edited_reply_is_stored(endpoints: 
     branch, answer = last(endpoints.edit_message(chat, user["id"], "Other words."))["messages"]
     assert branch["parent"] is None and branch["content"] == "Other words." and answer["parent"] == branch["id"]
     (edited,) = last(endpoints.edit_message(chat, response["id"], "Better."))["messages"]
-    assert edited["content"] == "Better." and edited["detail"] == {"edited": True, "of": response["id"]}
+    assert edited["content"] == "Better." and edited["detail"] == {"system": "", "edited": True, "of": response["id"]}
     assert len(endpoints.get_chat(chat)["messages"]) == 5
 
 
@@ -359,7 +359,7 @@ def test_two_replies_to_one_message_are_rated(endpoints: Any, start: Start) -> N
     (pair,) = endpoints.export_chat(chat, "preference").splitlines()
     assert json.loads(pair)["chosen"][0]["content"] == base["content"]
     assert [m["detail"]["preferences"] for m in endpoints.rate_response(chat, base["id"], tuned["id"])] == [{}, {}]
-    with pytest.raises(DataError, match="Only two answers"):
+    with pytest.raises(DataError, match="no such response"):
         endpoints.rate_response(chat, user["id"], base["id"], "better")
     with pytest.raises(ArgumentError, match="argument choice"):
         endpoints.rate_response(chat, base["id"], tuned["id"], "best")  # type: ignore[arg-type]

@@ -451,7 +451,7 @@ def test_every_branch_is_a_line_and_every_judgement_a_pair(talk: Talk) -> None:
     talk.send(chat, "Two.", number(one))
     talk.service.regenerate(chat, number(base))
     talk.wait(chat)
-    chats.prefer(talk.db, chat, number(tuned), number(base), "better")
+    talk.service.rate(chat, number(tuned), number(base), "better")
     row, messages = talk.service.read(chat)
     found = [json.loads(line) for line in lines(row, messages, "messages")]
     assert [[m["role"] for m in f["messages"]] for f in found] == [
