@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def report(
     workspace: Root = None,
-    hints: ReportScope = options_of("app.endpoints.leaks.detectors:ReportScope", include_controls=None),
+    hints: ReportScope = options_of("app.endpoints.leaks.detectors:ReportScope"),
     test: Annotated[
         bool, typer.Option("--test", help="Unlock the test set of tasks; access is logged with --user.")
     ] = False,
@@ -50,8 +50,7 @@ def report(
 
     if test and not user.strip():
         raise ConfigError("Access to the test set is logged under a name.", fix="Add --user NAME.")
-    group_by, fields = hints.group_by, hints.model_dump(include={"run", "environment", "source"})
-    scope = Scope(**fields, include_controls=True, test=test)
+    group_by, scope = hints.group_by, Scope(**hints.model_dump(exclude={"group_by"}), test=test)
     with open_workspace(workspace, read_only=not test) as (folder, db):
         if test and db.migrate():
             ingest_pending(db, folder)
@@ -63,7 +62,7 @@ def report(
         cards: list[DetectorCard] = []
         if scope.run is not None:
             configs = configured_detectors(db, RunDir(folder.folder(runs.get(db, scope.run).folder)), scope.source)
-            cards = detector_cards(configs, store.read(db, Scope(source=scope.source, include_controls=True)))
+            cards = detector_cards(configs, store.read(db, Scope(source=scope.source)))
     if as_json:
         data = {
             **result.model_dump(mode="json"),

@@ -150,6 +150,11 @@ def test_a_sample_without_controls_gives_no_estimates_for_controls(
     own = endpoints.detector_report(run)["report"]["usage"]
     everything = endpoints.detector_report(run, include_controls=True)["report"]["usage"]
     assert own["counted"] == own["hints"] == everything["partial_sample"] > 0 and everything["counted"] == 0
+    arguments = ["leaks", "report", "--run", str(run), "--json", "--workspace", str(context.workspace.root)]
+    reported = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert reported["usage"] == own
+    assert [card["rows"][-1]["hints"] for card in reported["detector_cards"]] == [own["counted"]]
+    assert json.loads(CliRunner().invoke(app, [*arguments, "--include-controls"]).stdout)["usage"] == everything
 
 
 # -- test set --------------------------------------------------------------------------------------------------------
