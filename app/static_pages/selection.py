@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rl2f_core.errors import DataError, rl2f_command
 from rl2f_core.run.directory import RunDir
@@ -11,15 +12,13 @@ from rl2f_core.types import DEMONSTRATION
 
 GROUP_SIZE = 4
 """Maximum number of dialogues of one training group."""
-Unit = tuple[str, str, int, str]
-"""Phase, stage, step, and group or task: dialogues that belong together."""
 
 
 def chosen_dialogues(run_dir: RunDir, limit: int, ids: Sequence[str] = ()) -> list[DialogueEvent]:
     """Return, in order, dialogues with these ids, or else at most `limit` that represent the run.
 
-    These are a group of the first, middle and last step of each stage, and tasks of the evaluation under all
-    conditions; then other dialogues, as many as fit. Token ids and logprobs are removed.
+    At most half of these are a group of the first, middle and last step of each stage; then follow tasks of the
+    evaluation or fork under all conditions, and then other dialogues. Token ids and logprobs are removed.
 
     Demonstrations are only returned by their ids. Raises `DataError` if an id is unknown.
     """
@@ -29,16 +28,11 @@ def chosen_dialogues(run_dir: RunDir, limit: int, ids: Sequence[str] = ()) -> li
         if missing := [name for name in ids if name not in found]:
             raise DataError("The run has no such dialogue.", value=missing, fix=rl2f_command("replay", run_dir.path))
         return list(chosen.values())
-    units: dict[Unit, list[str]] = {}
-    for event in _dialogues(run_dir):
-        if event.dialogue.policy != DEMONSTRATION:
-            units.setdefault(_unit(event), []).append(event.id)
-    wanted: set[str] = set()
-    for unit in _representative(list(units)):
-        members = units[unit] if unit[0] == "evaluation" else units[unit][:GROUP_SIZE]
-        if len(wanted) + len(members) <= limit:
-            wanted |= set(members)
-    return [event for event in _dialogues(run_dir) if event.id in wanted]
+    places = [_Place.of(event) for event in _dialogues(run_dir) if event.dialogue.policy != DEMONSTRATION]
+    training, compared = _of_training(places), _of_comparisons(places)
+    ranked = [*training[: limit // 2], *compared, *training, *(place.id for place in places)]
+    chosen_ids = set(list(dict.fromkeys(ranked))[:limit])
+    return [event for event in _dialogues(run_dir) if event.id in chosen_ids]
 
 
 def _dialogues(run_dir: RunDir) -> Iterator[DialogueEvent]:
@@ -47,21 +41,41 @@ def _dialogues(run_dir: RunDir) -> Iterator[DialogueEvent]:
         yield event.model_copy(update={"dialogue": event.dialogue.model_copy(update={"turns": turns})})
 
 
-def _unit(event: DialogueEvent) -> Unit:
-    if event.phase == "evaluation":
-        return event.phase, event.stage, 0, event.task.id
-    return event.phase, event.stage, event.step, event.dialogue.group
+class _Place(NamedTuple):
+    """A dialogue of a run without its content."""
+
+    id: str
+    stage: str
+    """Empty outside training."""
+    step: int
+    group: str
+    setting: str | None
+    """Condition or arm; None outside evaluations and forks."""
+    task: str
+    sample: int
+
+    @classmethod
+    def of(cls, event: DialogueEvent) -> _Place:
+        stage, dialogue = event.stage if event.phase == "train" else "", event.dialogue
+        return cls(event.id, stage, event.step, dialogue.group, event.setting, event.task.id, dialogue.index)
 
 
-def _representative(units: Sequence[Unit]) -> list[Unit]:
-    """Return units by importance."""
-    first_of_step: dict[str, dict[int, Unit]] = {}
-    for unit in units:
-        if unit[0] == "train":
-            first_of_step.setdefault(unit[1], {}).setdefault(unit[2], unit)
-    ordered: list[Unit] = []
-    for steps in first_of_step.values():
+def _of_training(places: Sequence[_Place]) -> list[str]:
+    """Return the ids of a group of the first, middle and last step of each stage."""
+    stages: dict[str, dict[int, list[_Place]]] = {}
+    for place in places:
+        if place.stage:
+            stages.setdefault(place.stage, {}).setdefault(place.step, []).append(place)
+    ids: list[str] = []
+    for steps in stages.values():
         numbers = sorted(steps)
-        ordered += [steps[n] for n in dict.fromkeys((numbers[0], numbers[len(numbers) // 2], numbers[-1]))]
-    ordered += [unit for unit in units if unit[0] == "evaluation"]
-    return list(dict.fromkeys([*ordered, *units]))
+        for step in (steps[number] for number in dict.fromkeys((numbers[0], numbers[len(numbers) // 2], numbers[-1]))):
+            ids += [place.id for place in step if place.group == step[0].group][:GROUP_SIZE]
+    return ids
+
+
+def _of_comparisons(places: Sequence[_Place]) -> list[str]:
+    """Return the ids of the dialogues of evaluations and forks: first one sample of each task under all conditions."""
+    compared = [place for place in places if place.setting is not None]
+    tasks = {task: number for number, task in enumerate(dict.fromkeys(place.task for place in compared))}
+    return [place.id for place in sorted(compared, key=lambda place: (place.sample, tasks[place.task]))]

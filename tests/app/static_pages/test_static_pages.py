@@ -61,11 +61,44 @@ def test_the_first_middle_and_last_step_come_first_and_then_tasks_under_all_cond
         for n in range(3)
     ]
     run = run_with(tmp_path / "run", events)
-    chosen = chosen_dialogues(run, 10)
-    assert [e.step for e in chosen] == [1, 1, 3, 3, 5, 5, 0, 0, 0]  # a second task would exceed the limit
-    assert [(e.checkpoint, e.condition) for e in chosen[6:]] == conditions
-    assert len({e.task.id for e in chosen[6:]}) == 1
+    chosen = chosen_dialogues(run, 13)
+    assert [e.step for e in chosen] == [1, 1, 3, 3, 5, 5, *[0] * 7]
+    evaluated = [(e.task.id, e.checkpoint, e.condition) for e in chosen[6:]]
+    complete = {(task, *condition) for task in sorted({task for task, *_ in evaluated})[:2] for condition in conditions}
+    assert complete < set(evaluated)
     assert all(not t.token_ids for e in chosen for t in e.dialogue.turns)
+
+
+def test_an_evaluation_with_many_samples_is_shared_one_sample_of_each_task_first(tmp_path: Path) -> None:
+    events = [
+        dialogue(number, index, phase="evaluation", step=0, checkpoint="base", condition=condition)
+        for condition in ("hints", "contentless", "misleading")
+        for number in range(2)
+        for index in range(20)
+    ]
+    run = run_with(tmp_path / "run", events)
+    chosen = [(e.task.id, e.condition, e.dialogue.index) for e in chosen_dialogues(run, 6)]
+    assert len({task for task, *_ in chosen}) == 2 and {index for *_, index in chosen} == {0}
+    assert len(chosen) == len(set(chosen)) == 6
+    assert len(chosen_dialogues(run, 40)) == 40 and len(chosen_dialogues(run, 200)) == 120
+
+
+def test_a_limit_above_the_number_of_dialogues_shares_all_of_every_phase(tmp_path: Path) -> None:
+    events = [dialogue(1, index, step=1) for index in range(10)]
+    events += [dialogue(2, index, phase="preflight", step=0) for index in range(10)]
+    arms = [(arm, index) for arm in ("original", "empty") for index in range(10)]
+    events += [dialogue(3, index, f"{arm} hint", phase="fork", step=0, arm=arm) for arm, index in arms]
+    run = run_with(tmp_path / "run", events)
+    assert len(chosen_dialogues(run, 100)) == len({e.id for e in events})
+
+
+def test_many_stages_leave_half_of_the_pages_to_the_evaluation(tmp_path: Path) -> None:
+    steps = [(stage, step, index) for stage in range(4) for step in range(3) for index in range(4)]
+    trained = [(stage, dialogue(10 * stage + step, index, step=step)) for stage, step, index in steps]
+    events = [event.model_copy(update={"stage": f"s{stage}"}) for stage, event in trained]
+    events += [dialogue(n, phase="evaluation", step=0, checkpoint="base", condition="hints") for n in range(30)]
+    phases = [e.phase for e in chosen_dialogues(run_with(tmp_path / "run", events), 40)]
+    assert (phases.count("train"), phases.count("evaluation")) == (20, 20)
 
 
 def test_named_dialogues_replace_the_choice_and_an_unknown_name_is_an_error(tmp_path: Path) -> None:
