@@ -14,6 +14,7 @@ import pytest
 import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM
+from two_tokens import set_logit, two_token_learner
 
 from jobs.chat.interactive_task import InteractiveTask
 from rl2f_core.config.curriculum import level_of
@@ -44,7 +45,7 @@ from rl2f_core.learning.training.collector import Collector
 from rl2f_core.learning.training.curriculum import CurriculumTracker, tracker_for_stage
 from rl2f_core.learning.training.preflight import PreflightReport, preflight
 from rl2f_core.models.backends.fake import FakeBackend
-from rl2f_core.models.store.tiny import VOCABULARY, build
+from rl2f_core.models.store.tiny import build
 from rl2f_core.run.events import DialogueEvent, JsonlSink, MetricEvent, read_events
 from rl2f_core.types import Dialogue, Group, LeakReport, StopReason, Task, TrainingSample, Verdict
 
@@ -140,38 +141,12 @@ def test_an_invalid_action_in_a_household_is_not_cheaper_than_a_valid_one() -> N
 
 
 # -- references that share a trained module --------------------------------------------------------------------------
-ONLY = (100, 101)
-"""The two tokens that may be sampled; 40 is the context."""
-
-
-def two_token_learner(tiny: Path, kind: str, form: str, z: float) -> tuple[Learner, LossConfig, StageConfig]:
-    """A fully trained model with p(100) = σ(z) after token 40, and the reference `kind`.
-
-    All blocks are 0 and embeddings are one-hot, so the last hidden state is (√H, 0, …), and the tied output layer has
-    the logit √H · E[token, 0].
-    """
-    banned = [token for token in range(VOCABULARY) if token not in ONLY]
-    lora = LoraConfig(full_finetuning=True)
-    learner = Learner(tiny, lora, dtype=torch.float32, device=torch.device("cpu"), banned=banned, pad=2, seed=0)
-    parameters = learner.parameters
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.fill_(1.0 if "norm" in name else 0.0)
-        embeddings = next(p for name, p in parameters.items() if "embed" in name)
-        embeddings[40, 0] = 1.0
-        embeddings[100, 0] = z / embeddings.shape[1] ** 0.5
-    kl = KLConfig(form, reference=kind, top_k=2)  # type: ignore[arg-type]
-    stage = StageConfig(name="s", method="sdpo", steps=9, ref_model="stage_start", learning_rate=1e-3)
-    return learner, LossConfig(kl_coef=1.0, kl=kl), stage
-
-
 @pytest.mark.parametrize("form", ["full_logits", "topk_logits"])
 @pytest.mark.parametrize("kind", ["ema", "base"])
 def test_the_reference_has_its_own_output_layer(tiny: Path, kind: str, form: str) -> None:
     learner, options, stage = two_token_learner(tiny, kind, form, log(3))  # the reference has (3/4, 1/4)
     learner.begin_stage(options, stage)
-    with torch.no_grad():
-        next(p for name, p in learner.parameters.items() if "embed" in name)[100, 0] = 0.0  # the policy has (1/2, 1/2)
+    set_logit(learner, 0.0)  # the policy has (1/2, 1/2)
     sample = TrainingSample([40, 100], [False, True], [0.0] * 2, [0.0] * 2, [0.0] * 2, [0.0] * 2, [0.0, 1.0])
     expected = 0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25)
     assert learner.update([sample], options, stage.resolve(0, 1.0))["loss"] == pytest.approx(expected, abs=1e-4)

@@ -114,7 +114,7 @@ class Learner(TrainableAdapter):
         backward pass; 0 for an idle micro-batch. The terms rl and kl have the temperature of the step; ce has 1.
         """
         critic = options.critic
-        distributions = options.kl.compares_distributions and bool(norms.kl)
+        distributions = options.kl.compares_distributions and batch.tokens.has_kl
         flags = OutputFlags(
             critic is not None,
             critic is None or critic.trains_adapter,

@@ -45,6 +45,8 @@ class TokenBatch:
     """Divergence of whole distributions; 0 for tokens without kl weight."""
     entropy_N: torch.Tensor | None = None
     """Entropy of the policy in nats; required with `entropy_coef`."""
+    has_kl: bool = True
+    """Whether any token has kl weight; the others need no reference."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def loss(
         part = -(logp_N * batch.ce_N).sum()
         total = total + config.ce_coef * part / norms.ce
         sums["ce"] = part.detach()
-    if norms.kl:
+    if norms.kl and batch.has_kl:
         loss_N, estimate_N = kl_loss(logp_N, batch, config.kl)
         total = total + config.kl_coef * (loss_N * batch.kl_N).sum() / norms.kl
         sums["kl"] = (estimate_N * batch.kl_N).sum()

@@ -179,6 +179,7 @@ def micro_batch(samples: Sequence[TrainingSample], pad: int, device: torch.devic
         off_context_N=off_N.bool() if off_context.any() else None,
         values_N=values[0] if values else None,
         returns_N=values[1] if values else None,
+        has_kl=any(any(sample.kl_weights) for sample in samples),
     )
     prefixes = tuple(shared_prefix_length(sample) for sample in samples)
     return MicroBatch(tuple(samples), input_BT, attention_mask_BT, target_mask_BT, row_N, column_N, tokens, prefixes)

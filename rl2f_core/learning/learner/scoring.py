@@ -96,11 +96,10 @@ class Scorer:
         The reference is one logprob per token, or a hidden state if whole distributions are compared; then with the
         reference's output layer, if that is trained.
         """
-        kl_mask_N = batch.tokens.kl_N != 0
-        if not bool(kl_mask_N.any()):
+        if not batch.tokens.has_kl:
             return batch
         kind = {"base": ref_model, "live": "live", "ema": "stage_start"}[kl.reference]
-        scores = self._score_reference(batch, kl_mask_N, kl, kind)
+        scores = self._score_reference(batch, batch.tokens.kl_N != 0, kl, kind)
         if kl.compares_distributions:
             output = self.adapter.reference_output(kind)
             return dataclasses.replace(batch, reference_NH=scores, reference_output=output)

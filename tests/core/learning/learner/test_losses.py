@@ -274,7 +274,7 @@ def test_loss_and_gradient_are_those_of_each_token_in_float32(kl: KLConfig):
 
 def test_ten_thousand_times_the_tokens_leave_the_loss_as_it_is():
     once = tokens(2, behaviour=[-1, -2], advantages=[1.5, -0.5], rl=[1, 1], ce=[0, 1], kl=[1, 1], reference=[-1, -1])
-    many = TokenBatch(**{k: c if c is None else c.repeat(10_000) for k, c in vars(once).items()})
+    many = TokenBatch(**{k: c.repeat(10_000) if isinstance(c, torch.Tensor) else c for k, c in vars(once).items()})
     logp = tensor(-1.2, -1.9)
     one, _ = loss(logp, once, norms(once), LossConfig(kl_coef=0.1))
     all_, _ = loss(logp.repeat(10_000), many, norms(many), LossConfig(kl_coef=0.1))
