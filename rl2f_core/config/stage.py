@@ -40,7 +40,9 @@ class StageConfig(BaseConfig):
     `contentless`, `shuffled`, `misleading`, `neutral_text`."""
     rewards: Literal["earned", "random"] = "earned"
     """random is a training control: at each turn, the dialogues of a step exchange their returns (the rewards from this
-    turn on, discounted as in the method) at random: they keep their mean and say nothing about the attempts."""
+    turn on, discounted as in the method) at random: they keep their mean and say nothing about the attempts. Refused if
+    the method reads more than these returns: token discounts (`gamma` of reinforce_pp and ppo, `gae_lambda`) below 1,
+    rltf_sd with more than 2 turns and `gamma` above 0, sft_correct, sdpo without `rl_coef`."""
     steps: int = Field(ge=1, json_schema_extra=BASIC_FIELD)
     """Number of steps, each with `minibatches` optimizer updates per iteration."""
     tasks_per_step: int = Field(8, ge=1, json_schema_extra=BASIC_FIELD)

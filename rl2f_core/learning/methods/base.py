@@ -17,6 +17,7 @@ from rl2f_core.learning.methods.trl_compat import unsupported_options
 from rl2f_core.types import Group, JsonObject, Task, TrainingSample
 
 if TYPE_CHECKING:
+    from rl2f_core.config.run import RunConfig
     from rl2f_core.dialogue.rollout.engine import RolloutEngine
     from rl2f_core.models.renderer import ChatRenderer
     from rl2f_core.run.directory import RunDir
@@ -47,6 +48,15 @@ class StepContext:
         """Build the context of a step of an engine."""
         engine_of = engine_of or (lambda task: engine)
         return cls(engine.renderer, engine.backend.max_model_len, step, steps, engine_of)
+
+
+def refuse_random_rewards(stage: ResolvedStage, run: RunConfig, reason: str, fix: str) -> None:
+    """Raise `FieldValueError` for a stage with `rewards: random`, whose method does not support it."""
+    if stage.rewards == "random":
+        raise FieldValueError(
+            f"stage {stage.name!r}: rewards: random with {stage.method.type}: {reason}; {fix}",
+            *run.loc_of(stage, "rewards"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,7 @@ class Method(ABC, Generic[ConfigT]):
 
     @property
     def turn_discount(self) -> float:
-        """Discount per turn of the returns that compare the dialogues of a group."""
+        """Discount per turn of the returns that compare the dialogues; `rewards: random` exchanges these returns."""
         return 1.0
 
     @property

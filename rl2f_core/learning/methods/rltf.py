@@ -34,6 +34,7 @@ from rl2f_core.learning.methods.aux_loss import (
     CritiqueImitation,
     encode_critique,
 )
+from rl2f_core.learning.methods.base import refuse_random_rewards
 from rl2f_core.learning.methods.policy_gradient import PolicyGradient, RevisionGradientConfig
 from rl2f_core.learning.methods.samples import off_context_sample, revision_distillation_sample, revision_sft_sample
 from rl2f_core.registry import register
@@ -215,6 +216,14 @@ class SFTCorrect(AuxCrossEntropy["SFTCorrect.Config"], RepromptPolicyGradient["S
         type: Literal["sft_correct"] = "sft_correct"
         ce_coef: float = Field(0.1, ge=0, json_schema_extra=BASIC_FIELD)
         """λ: weight of the cross-entropy on correct revisions."""
+
+        def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+            """Also refuse random rewards, which do not change the verdicts."""
+            super().check_stage(stage, run)
+            if self.ce_coef:
+                refuse_random_rewards(
+                    stage, run, "it imitates revisions by their verdicts, not by their rewards", "use rltf_grpo"
+                )
 
     def extra_samples(self, group: Group) -> list[TrainingSample]:
         if not self.ce_coef:

@@ -20,7 +20,7 @@ from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
 from rl2f_core.learning.methods.advantages import subtract_baseline
-from rl2f_core.learning.methods.base import Method
+from rl2f_core.learning.methods.base import Method, refuse_random_rewards
 from rl2f_core.learning.methods.loss_spec import KLConfig, LossConfig
 from rl2f_core.learning.methods.samples import first_attempt_sample, turn_mask
 from rl2f_core.registry import register
@@ -103,6 +103,8 @@ class SDPO(Method["SDPO.Config"]):
                     "to 0, or group_size to 2 or more",
                     *run.loc_of(stage, "group_size"),
                 )
+            if not self.rl_coef:
+                refuse_random_rewards(stage, run, "nothing reads rewards with rl_coef 0", "leave rewards out")
             if stage.max_group_resamples:
                 raise FieldValueError(
                     f"{name}: max_group_resamples {stage.max_group_resamples} replaces groups of equal returns, "
@@ -115,8 +117,8 @@ class SDPO(Method["SDPO.Config"]):
         self.prompt = prompt_templates.load(TEMPLATE)
 
     @property
-    def needs_mixed_groups(self) -> bool:
-        return self.config.feedback == "never" and self.config.peer_solutions == "first"
+    def turn_discount(self) -> float:
+        return 0.0  # it reads the reward of the first attempt alone
 
     def max_turns(self, turns: int) -> int:
         later = self.config.feedback != "never" or self.config.peer_solutions == "any"

@@ -23,11 +23,14 @@ from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
 from rl2f_core.learning.methods.advantages import returns_to_go
-from rl2f_core.learning.methods.base import Method
+from rl2f_core.learning.methods.base import Method, refuse_random_rewards
 from rl2f_core.learning.methods.loss_spec import AdvantageConfig, KLEstimator, LossConfig, ValueConfig, clip_range
 from rl2f_core.learning.methods.samples import token_reward_sample
 from rl2f_core.registry import register
 from rl2f_core.types import Group, TrainingSample
+
+FEWER_TOKENS = "an attempt that fewer tokens follow, such as a correct one, is worth more"
+"""Why discounts per token do not support random rewards."""
 
 
 class TokenRewardConfig(BaseConfig):
@@ -61,6 +64,8 @@ class TokenRewardConfig(BaseConfig):
                 f"returns, but {stage.method.type} learns from them as well; set it to 0",
                 *run.loc_of(stage, "max_group_resamples"),
             )
+        if self.gamma < 1:
+            refuse_random_rewards(stage, run, FEWER_TOKENS, "set method.gamma to 1")
 
 
 TokenRewardConfigT = TypeVar("TokenRewardConfigT", bound=TokenRewardConfig)
@@ -167,6 +172,12 @@ class PPO(TokenReward["PPO.Config"]):
         points, the head has this rate at the highest."""
         value_trains_adapter: bool = True
         """Whether the value loss also trains the adapter, not only the head."""
+
+        def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+            """Also refuse random rewards with λ below 1."""
+            super().check_stage(stage, run)
+            if self.gae_lambda < 1:
+                refuse_random_rewards(stage, run, FEWER_TOKENS, "set method.gae_lambda to 1")
 
     def loss_options(self) -> LossConfig:
         config = self.config
