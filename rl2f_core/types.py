@@ -454,7 +454,7 @@ class TrainingSample:
     reference_prompt_ids: Sequence[int] | None = None
     """Prompt of the reference model instead of the tokens before the first `kl_weights`; None is the same prompt."""
     token_rewards: TokenRewards | None = None
-    """If set, advantages come from the whole batch, which adds `advantages` (e.g. minus a baseline) to the returns."""
+    """If set, advantages come from the whole batch (`methods.advantages`)."""
     value_targets: ValueTargets | None = None
     """None without a value head."""
     dialogue: str = ""

@@ -396,7 +396,7 @@ METRIC_GROUPS: dict[str, MetricInfo] = {
     ),
     "groups": _fraction(
         "Groups",
-        "Only mixed groups give a gradient: equal returns have zero advantage.",
+        "With a group baseline only mixed groups give a gradient: equal returns at a turn have zero advantage.",
         "fraction of groups",
         "frac_mixed = groups with different returns / groups = 1 − frac_reward_zero_std",
     ),

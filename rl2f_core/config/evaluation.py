@@ -70,6 +70,7 @@ class PreflightConfig(BaseConfig):
     min_parse_rate: float = Field(0.5, ge=0, le=1)
     """Minimum fraction of first attempts that can be parsed."""
     min_mixed_rate: float = Field(0.1, ge=0, le=1)
-    """Minimum fraction of mixed groups."""
+    """Minimum fraction of groups with a learning signal, at the stage's group size: mixed groups, unless the method
+    learns from others too."""
     ignore_failure: bool = False
     """Train although the preflight failed; recorded in the run."""

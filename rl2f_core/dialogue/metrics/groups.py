@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-EQUAL_RETURNS = 1e-9
-"""Maximum difference between returns that count as equal."""
 
-
-def group_outcomes(returns: Sequence[Sequence[float]], solved: Sequence[Sequence[bool]]) -> dict[str, float]:
+def group_outcomes(mixed: Sequence[bool], solved: Sequence[Sequence[bool]]) -> dict[str, float]:
     """Return the fractions of mixed, all-correct and all-incorrect groups of one step.
 
-    Empty groups do not count; without any group the result is empty. A group with equal returns has no gradient.
+    Empty groups do not count; without any group the result is empty. `frac_reward_zero_std` (TRL) is the fraction of
+    groups with equal returns.
 
-    `frac_reward_zero_std` (TRL) is the fraction of groups with equal returns.
+    Args:
+        mixed: Whether returns that are compared differ, for each group.
+        solved: Which dialogues of each group are solved.
     """
-    groups = [(group, correct) for group, correct in zip(returns, solved, strict=True) if group]
+    groups = [(is_mixed, correct) for is_mixed, correct in zip(mixed, solved, strict=True) if correct]
     if not groups:
         return {}
-    equal = [correct for group, correct in groups if max(group) - min(group) <= EQUAL_RETURNS]
+    equal = [correct for is_mixed, correct in groups if not is_mixed]
     n = len(groups)
     return {
         "groups/frac_mixed": 1 - len(equal) / n,

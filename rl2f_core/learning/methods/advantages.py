@@ -196,7 +196,7 @@ def compute_batch_advantages(
             estimates[i] = [values[i][p] for p in positions]
         advantages = gae(rewards, estimates[i], [tokens.discounts[p] for p in positions], config.gae_lambda)
         returns[i] = [a + v for a, v in zip(advantages, estimates[i], strict=True)]
-        raw[i] = [a + sample.advantages[p] for a, p in zip(advantages, positions, strict=True)]
+        raw[i] = [a if abs(a) > MIN_ADVANTAGE else 0.0 for a in advantages]
     flat = [a for i in rewarded for a in raw[i]]
     final = iter(whiten(flat) if config.whiten_advantages else flat)
     out = list(samples)

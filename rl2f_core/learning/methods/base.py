@@ -11,7 +11,7 @@ from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.config.fields import BaseConfig, ComponentConfig
 from rl2f_core.config.stage import ResolvedStage, StageConfig
 from rl2f_core.errors import FieldValueError, RunError
-from rl2f_core.learning.methods.advantages import has_gradient
+from rl2f_core.learning.methods.advantages import has_gradient, turn_advantages
 from rl2f_core.learning.methods.loss_spec import LossConfig
 from rl2f_core.learning.methods.trl_compat import unsupported_options
 from rl2f_core.types import Group, JsonObject, Task, TrainingSample
@@ -148,9 +148,9 @@ class Method(ABC, Generic[ConfigT]):
         return 1.0
 
     @property
-    def needs_mixed_groups(self) -> bool:
-        """Whether only groups with different returns have a learning signal; the preflight then requires some."""
-        return True
+    def compares_groups(self) -> bool:
+        """Whether advantages compare the dialogues of a whole step instead of those of a group."""
+        return False
 
     @property
     def branches(self) -> int:
@@ -189,9 +189,15 @@ class Method(ABC, Generic[ConfigT]):
         """Return the advantage of each turn of each trainable rollout, in order."""
         return [[0.0] * len(r.dialogue.turns) for r in group.trainable]
 
+    def has_different_returns(self, group: Group) -> bool:
+        """Return whether dialogues of the group that reached the same trained turn have different returns there."""
+        dialogues = [r.dialogue for r in group.trainable]
+        rewards = [[turn.reward for turn in d.turns[: self.trained_turns(len(d.turns))]] for d in dialogues]
+        return has_gradient(turn_advantages(rewards, self.turn_discount))
+
     def has_learning_signal(self, group: Group) -> bool:
         """Return whether the group has a learning signal; otherwise it may be resampled."""
-        return has_gradient(self.advantages(group))
+        return self.has_different_returns(group)
 
     @abstractmethod
     def samples(self, group: Group) -> list[TrainingSample]:

@@ -10,7 +10,7 @@ from rl2f_core.config.fields import ComponentConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
-from rl2f_core.learning.methods.advantages import dialogue_advantages, turn_advantages
+from rl2f_core.learning.methods.advantages import dialogue_advantages, has_gradient, turn_advantages
 from rl2f_core.learning.methods.base import Method
 from rl2f_core.learning.methods.loss_spec import LossConfig, clip_range
 from rl2f_core.learning.methods.samples import policy_samples
@@ -75,6 +75,9 @@ class PolicyGradient(Method[GradientConfigT]):
         compute = turn_advantages if self.config.advantage_level == "turn" else dialogue_advantages
         rewards = [[turn.reward for turn in r.dialogue.turns] for r in group.trainable]
         return compute(rewards, self.config.gamma, std=self.config.scale_rewards, baseline=self.config.baseline)
+
+    def has_different_returns(self, group: Group) -> bool:
+        return has_gradient(self.advantages(group))
 
     def samples(self, group: Group) -> list[TrainingSample]:
         kl, pairs = self.config.kl_coef > 0, zip(group.trainable, self.advantages(group), strict=True)

@@ -26,7 +26,7 @@ from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.dialogue.teachers.self_critique import TEMPLATE, SelfCritiqueTeacher
 from rl2f_core.errors import FieldValueError
-from rl2f_core.learning.methods.advantages import MIN_ADVANTAGE, turn_advantages
+from rl2f_core.learning.methods.advantages import MIN_ADVANTAGE, has_gradient, turn_advantages
 from rl2f_core.learning.methods.aux_loss import (
     AuxCrossEntropy,
     AuxLossConfig,
@@ -170,17 +170,40 @@ class RLTFSD(RepromptPolicyGradient["RLTFSD.Config"]):
         min_logprob: float | None = Field(-5.0, le=0)
         """Lowest logprob of a token under the bare problem, in nats; others are masked. None masks none."""
 
-    def extra_samples(self, group: Group) -> list[TrainingSample]:
+        def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+            """Also refuse random rewards that say whether an attempt was followed by another one."""
+            super().check_stage(stage, run)
+            if self.rl_coef and self.gamma and run.rollout.max_turns > 2:
+                refuse_random_rewards(
+                    stage,
+                    run,
+                    "it compares rewards of single turns, and only returns of turns can be exchanged",
+                    "set rollout.max_turns to 2, or method.gamma to 0",
+                )
+
+    @property
+    def _revision_weight(self) -> float:
+        """Weight of the revisions as answers to the bare problem, at this step."""
         config, context = self.config, self.context
-        weight = config.weight(config.rl_coef, context.step, context.steps)
+        return config.weight(config.rl_coef, context.step, context.steps)
+
+    def _revision_advantages(self, group: Group) -> list[list[float]]:
+        """Return the advantages of the later attempts of each trainable rollout."""
         rewards = [[turn.reward for turn in r.dialogue.turns] for r in group.trainable]
+        return revision_advantages(rewards, self.config.sd_baseline)
+
+    def has_learning_signal(self, group: Group) -> bool:
+        """Return whether attempts have different returns, or a revision has an advantage."""
+        revisions = self._revision_weight > 0 and has_gradient(self._revision_advantages(group))
+        return revisions or super().has_learning_signal(group)
+
+    def extra_samples(self, group: Group) -> list[TrainingSample]:
+        config, weight = self.config, self._revision_weight
         return [
             revision_distillation_sample(
                 rollout, k, advantage, weight=weight, policy_loss=config.policy_loss, min_logprob=config.min_logprob
             )
-            for rollout, advantages in zip(
-                group.trainable, revision_advantages(rewards, config.sd_baseline), strict=True
-            )
+            for rollout, advantages in zip(group.trainable, self._revision_advantages(group), strict=True)
             for k, advantage in enumerate(advantages, start=1)
             if weight and abs(advantage) > MIN_ADVANTAGE
         ]

@@ -121,16 +121,17 @@ def token_reward_sample(
         rollout: A dialogue of the trained policy with one sequence. A turn's reward is at its last token.
         gamma: Discount from a token to the next.
         turn_gamma: Additional discount from the last token of a turn to the first of the next.
-        baselines: One per turn, subtracted from the returns of its tokens.
+        baselines: One per turn, subtracted from its return: b_k − turn_gamma · b_{k+1} from its reward, so that the
+            tokens discount a baseline as they discount the rewards.
         kl: Whether the student's tokens also have kl weight 1.
     """
     sequence = rollout.sequences[0]
-    (sample,) = policy_samples(rollout, [0.0 - b for b in baselines], kl=kl)
+    (sample,) = policy_samples(rollout, [0.0] * len(baselines), kl=kl)
     rewards, discounts = [0.0] * len(sample.token_ids), [gamma * s for s in sample.rl_weights]
-    for turn in rollout.dialogue.turns:
+    for turn, baseline, following in zip(rollout.dialogue.turns, baselines, [*baselines[1:], 0.0], strict=True):
         last = max((i for i, in_turn in enumerate(turn_mask(sequence, turn.index)) if in_turn), default=None)
         if last is not None:
-            rewards[last] = turn.reward
+            rewards[last] = turn.reward - (baseline - turn_gamma * following)
             discounts[last] = gamma * turn_gamma
     return dataclasses.replace(sample, token_rewards=TokenRewards(rewards, discounts))
 

@@ -138,8 +138,8 @@ class SDPO(Method["SDPO.Config"]):
         ]
 
     def has_learning_signal(self, group: Group) -> bool:
-        """Return whether the group has samples; groups of equal returns have feedback too."""
-        return bool(self.samples(group))
+        """Return whether a sample has a gradient; groups of equal returns have feedback too."""
+        return any(sample.has_gradient for sample in self.samples(group))
 
     def samples(self, group: Group) -> list[TrainingSample]:
         samples = []

@@ -51,9 +51,10 @@ class SFT(Method["SFT.Config"]):
         hint_follow_rate: float = Field(0.5, ge=0, le=1, json_schema_extra=BASIC_FIELD)
         """Fraction of revisions that respect the last hint; the others ignore it."""
         final_correct_rate: float = Field(1.0, ge=0, le=1, json_schema_extra=BASIC_FIELD)
-        """Fraction of dialogues whose last turn is correct."""
+        """Fraction of the other dialogues (see `first_correct_rate`) whose last turn is correct; with one turn, that
+        is the first. Episodes of stateful environments ignore both rates."""
         first_correct_rate: float = Field(0.0, ge=0, le=1)
-        """Fraction of dialogues whose first turn is correct."""
+        """Fraction of dialogues that end with a correct first turn."""
         max_turns: int | None = Field(None, ge=1)
         """Turns of the longest demonstration; None is `rollout.max_turns`."""
         train_on: Literal["all", "last"] = "all"

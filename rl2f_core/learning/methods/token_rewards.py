@@ -80,6 +80,10 @@ class TokenReward(Method[TokenRewardConfigT]):
     def turn_discount(self) -> float:
         return self.config.turn_gamma
 
+    @property
+    def compares_groups(self) -> bool:
+        return True
+
     def baselines(self, group: Group) -> list[list[float]]:
         """Return the baseline of each turn of each trainable rollout; 0 by default."""
         return [[0.0] * len(r.dialogue.turns) for r in group.trainable]
@@ -90,8 +94,8 @@ class TokenReward(Method[TokenRewardConfigT]):
         return [[r - b for r, b in zip(*pair, strict=True)] for pair in pairs]
 
     def has_learning_signal(self, group: Group) -> bool:
-        """Return whether any rollout is trainable: the batch compares all groups."""
-        return bool(group.trainable)
+        """Return whether any rollout is trainable if the step compares all groups, otherwise as `Method`."""
+        return bool(group.trainable) if self.compares_groups else super().has_learning_signal(group)
 
     def samples(self, group: Group) -> list[TrainingSample]:
         kl = self.config.kl_coef > 0 and self.config.kl_in == "loss"
@@ -142,8 +146,12 @@ class ReinforcePP(TokenReward["ReinforcePP.Config"]):
                     *run.loc_of(stage, "group_size"),
                 )
 
+    @property
+    def compares_groups(self) -> bool:
+        return self.config.baseline == "batch"
+
     def baselines(self, group: Group) -> list[list[float]]:
-        if self.config.baseline == "batch":
+        if self.compares_groups:
             return super().baselines(group)
         returns = _returns(group, self.config.turn_gamma)
         means = []

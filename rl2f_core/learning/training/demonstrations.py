@@ -27,7 +27,8 @@ def demonstrate(
 ) -> list[Rollout]:
     """Return one demonstration per request, in order.
 
-    The policy generates nothing. A dialogue's number of turns is drawn uniformly from 2…`turns`.
+    The policy generates nothing. A dialogue has one turn if that is correct by `first_correct_rate`; otherwise its
+    number of turns is drawn uniformly from 2…`turns`.
     """
     writers = [_Writer(engine, request, settings, turns) for request in requests]
     for _ in range(turns):
@@ -55,10 +56,8 @@ class _Writer(DialogueBuilder):
             self.length, self.ends_correct = turns, False
         elif self.rng.random() < settings.first_correct_rate:
             self.length, self.ends_correct = 1, True
-        elif turns == 1:
-            self.length, self.ends_correct = 1, False
         else:
-            self.length = self.rng.randint(2, turns)
+            self.length = self.rng.randint(2, turns) if turns > 1 else 1
             self.ends_correct = self.rng.random() < settings.final_correct_rate
         self.hint_follow_rate = settings.hint_follow_rate
 

@@ -1,7 +1,7 @@
 """Preflight: rollouts with the starting weights that show whether a stage can learn.
 
-A policy gradient learns only from mixed groups. The report gives the expected number of mixed groups per step,
-distinguishes "0 of n parsable" from "0 of n right", names the likely cause, and estimates time and memory.
+Most methods learn only from mixed groups. The report gives the expected number of groups with a learning signal per
+step, distinguishes "0 of n parsable" from "0 of n right", names the likely cause, and estimates time and memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ class PreflightReport(FrozenModel):
     histogram: list[int]
     """Number of groups with 0, 1, … `samples` solved dialogues."""
     expected_mixed_groups: float
-    """Expected mixed groups per step."""
+    """Expected groups per step with a learning signal: mixed ones, unless the method learns from others too."""
+    group_size: int | None = None
+    """Dialogues of a group in the stage; None in reports of earlier versions."""
+    signal_rate: float = 0.0
+    """Fraction of groups of this size with a learning signal; at least this if they are larger than `samples`."""
     attempt_tokens: float
     """Mean tokens of an attempt; the limit is `max_attempt_tokens`."""
     max_attempt_tokens: int
@@ -84,6 +88,11 @@ class PreflightReport(FrozenModel):
     reason: str = ""
     fix: str = ""
 
+    @property
+    def useful_groups(self) -> str:
+        """Expected groups per step with a learning signal, as text; a lower bound for groups above `samples`."""
+        return f"{'≥' if (self.group_size or 0) > self.samples else '≈'} {self.expected_mixed_groups:.1f}"
+
     def to_text(self) -> str:
         """Return the report as text."""
         n = self.tasks * self.samples - self.failed
@@ -104,7 +113,7 @@ class PreflightReport(FrozenModel):
             *self._baseline_lines(),
             f"  groups mixed {mixed:.0%}, all right {right:.0%}, all wrong {wrong:.0%}"
             f"   dialogues solved in a group: 0 {bars} {self.samples}",
-            f"  ≈ {self.expected_mixed_groups:.1f} useful groups a step",
+            f"  {self.useful_groups} useful groups a step",
             f"  attempts {self.attempt_tokens:.0f} of {self.max_attempt_tokens} tokens, "
             f"{_share(self.cut_attempts)} cut off; hints {self.hint_tokens:.0f}",
             f"  longest dialogue {self.dialogue_tokens} of {self.max_seq_len} tokens",
@@ -175,7 +184,7 @@ def preflight(
         engine: Engine of the first level if the stage has a curriculum.
         adapter: Name of the starting weights in the backend.
         policy: Name of the starting weights in the dialogues.
-        time_update: Estimates the seconds of one update on the given samples; None leaves the update out.
+        time_update: Estimates the seconds of one iteration over the given samples; None leaves the update out.
     """
     check = config.preflight
     first_task = config.first_task(stage) + stage.num_tasks
@@ -196,10 +205,32 @@ def preflight(
                            on_progress=on_progress)  # fmt: skip
     seconds = time.perf_counter() - start
     groups = [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
-    samples = [s for g in groups for s in method.samples(g) if s.has_gradient] if method.on_policy else []
-    update = time_update(samples) if time_update is not None and samples else 0.0
-    per_dialogue = (seconds + update) / len(requests)
+    samples = [s for g in groups for s in method.samples(g)] if method.on_policy else []
+    options = method.loss_options()
+    trained = [s for s in samples if s.token_rewards is not None or options.trains(s)]
+    update = time_update(trained) if time_update is not None and trained else 0.0
+    per_dialogue = (seconds + stage.num_iterations * update) / len(requests)
     return _report(engine, config, stage, method, groups, turns, per_dialogue), groups
+
+
+def signal_rate(groups: Sequence[Group], method: Method, size: int) -> float:
+    """Estimate the fraction of a stage's groups with a learning signal.
+
+    A group stands for all groups of `size` dialogues that are consecutive in it, cyclically; of a smaller group, all
+    dialogues are taken, which gives a lower bound. If advantages compare all groups, all have a signal or none.
+    """
+    groups = [group for group in groups if group.trainable]
+    if not groups:
+        return 0.0
+    if method.compares_groups:
+        return float(method.has_different_returns(Group(groups[0].task, tuple(r for g in groups for r in g.rollouts))))
+    rates = []
+    for task, rollouts in ((group.task, group.rollouts) for group in groups):
+        taken = min(size, len(rollouts))
+        starts = range(0, len(rollouts), method.branches) if taken < len(rollouts) else (0,)
+        parts = [(rollouts + rollouts)[start : start + taken] for start in starts]
+        rates.append(sum(method.has_learning_signal(Group(task, part)) for part in parts) / len(parts))
+    return sum(rates) / len(rates)
 
 
 def dialogues_of(stage: StageConfig) -> list[int]:
@@ -223,7 +254,8 @@ def _report(
     sequences = [sequence for g in groups for r in g.rollouts for sequence in r.sequences]
     firsts = [d.turns[0] for d in dialogues if d.turns]
     attempts = [(problem, t) for problem, d in played for t in d.turns]
-    outcomes = outcomes_of(groups, method)
+    size = resolve_int(stage.group_size, 0)
+    rate = signal_rate(groups, method, size)
     solved_counts = Counter(sum(bool(r.dialogue.solved) for r in g.rollouts) for g in groups)
     hints = [sum(k >= 0 and not s for k, s in zip(x.turn_ids, x.student_mask, strict=True)) for x in sequences]
     context = min(config.rollout.max_seq_len, engine.backend.max_model_len)
@@ -235,9 +267,11 @@ def _report(
         parsable=fraction((p, bool(d.turns) and d.turns[0].verdict.parsed is not None) for p, d in played).interval(),
         solved_first=fraction((p, bool(d.turns) and d.turns[0].verdict.correct) for p, d in played).interval(),
         solved=fraction((p, d.solved) for p, d in played).interval(),
-        outcomes=outcomes,
+        outcomes=outcomes_of(groups, method),
         histogram=[solved_counts[k] for k in range(config.preflight.samples_per_task + 1)],
-        expected_mixed_groups=outcomes.get("groups/frac_mixed", 0.0) * stage.tasks_per_step,
+        expected_mixed_groups=rate * stage.tasks_per_step,
+        group_size=size,
+        signal_rate=rate,
         attempt_tokens=sum(len(t.token_ids) for _, t in attempts) / max(1, len(attempts)),
         max_attempt_tokens=config.rollout.max_new_tokens,
         cut_attempts=fraction((p, t.finish_reason is FinishReason.LENGTH) for p, t in attempts).interval(),
@@ -257,17 +291,17 @@ def _report(
     )
     reason, fix = "", ""
     if method.on_policy:
-        reason, fix = verdict_on(report, config, needs_mixed_groups=method.needs_mixed_groups)
+        reason, fix = verdict_on(report, config)
     return report.model_copy(update={"passed": not reason, "reason": reason, "fix": fix})
 
 
-def verdict_on(report: PreflightReport, config: RunConfig, *, needs_mixed_groups: bool = True) -> tuple[str, str]:
+def verdict_on(report: PreflightReport, config: RunConfig) -> tuple[str, str]:
     """Return why the stage is not worth starting, and a fix; both empty if it is.
 
     Errors are the reason if at least a tenth of the dialogues have one, because they may be the cause of the others.
     """
     n = report.tasks * report.samples
-    reason, fix = _learning_problem(report, config, n - report.failed, needs_mixed_groups=needs_mixed_groups)
+    reason, fix = _learning_problem(report, config, n - report.failed)
     if reason and 10 * report.failed >= n:
         count = f"All {n}" if report.failed == n else f"{report.failed} of {n}"
         return (
@@ -277,11 +311,9 @@ def verdict_on(report: PreflightReport, config: RunConfig, *, needs_mixed_groups
     return reason, fix
 
 
-def _learning_problem(
-    report: PreflightReport, config: RunConfig, n: int, *, needs_mixed_groups: bool
-) -> tuple[str, str]:
+def _learning_problem(report: PreflightReport, config: RunConfig, n: int) -> tuple[str, str]:
     """Return why the `n` dialogues without an error teach nothing, and a fix."""
-    parsable, mixed = report.parsable.value or 0.0, report.outcomes.get("groups/frac_mixed", 0.0)
+    parsable, size = report.parsable.value or 0.0, report.group_size or 0
     if report.truncated.value == 1.0:
         return (
             f"All {n} dialogues ran out of context ({report.max_seq_len} tokens).",
@@ -300,7 +332,7 @@ def _learning_problem(
             "whether they are right cannot be known" if count == 0 else f"below {config.preflight.min_parse_rate:.0%}"
         )
         return f"{count} of {n} first attempts are parsable ({note}).", cause
-    if needs_mixed_groups and mixed < config.preflight.min_mixed_rate:
+    if report.signal_rate < config.preflight.min_mixed_rate:
         right, wrong = (report.outcomes.get(f"groups/frac_all_{k}", 0.0) for k in ("correct", "incorrect"))
         solved = round((report.solved.value or 0.0) * n)
         text = f"{solved} of {n} dialogues are right ({parsable:.0%} of the first attempts are parsable)"
@@ -311,7 +343,9 @@ def _learning_problem(
             )
         else:
             fix = "The task is too easy for these weights: choose a harder level or fewer turns."
-        return f"Only {mixed:.0%} of the groups are mixed; {text}.", fix
+        if size > report.samples:
+            fix += f" Groups have {size} dialogues: preflight.samples_per_task: {size} measures whole groups."
+        return f"Only {report.signal_rate:.0%} of the groups have a learning signal; {text}.", fix
     return "", ""
 
 

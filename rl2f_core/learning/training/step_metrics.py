@@ -10,7 +10,6 @@ from rl2f_core.dialogue.metrics.dialogues import compute_metrics, solved_within
 from rl2f_core.dialogue.metrics.groups import group_outcomes
 from rl2f_core.environments.base import Environment
 from rl2f_core.environments.capabilities import Baselines
-from rl2f_core.learning.methods.advantages import dialogue_return
 from rl2f_core.learning.methods.base import Method
 from rl2f_core.types import Group, TrainingSample
 
@@ -94,11 +93,10 @@ def part_metrics(
 
 
 def outcomes_of(groups: Sequence[Group], method: Method) -> dict[str, float]:
-    """Return `group_outcomes` of the trainable dialogues, by the method's discounted returns over its trained turns."""
-    gamma, turns = method.turn_discount, method.trained_turns
-    dialogues = [[(r.dialogue, turns(len(r.dialogue.turns))) for r in group.trainable] for group in groups]
-    returns = [[dialogue_return([t.reward for t in d.turns[:n]], gamma) for d, n in group] for group in dialogues]
-    return group_outcomes(returns, [[bool(solved_within(d, n)) for d, n in group] for group in dialogues])
+    """Return `group_outcomes` of the trainable dialogues, by the returns that the method compares at its turns."""
+    dialogues = [[(r.dialogue, method.trained_turns(len(r.dialogue.turns))) for r in g.trainable] for g in groups]
+    solved = [[bool(solved_within(d, n)) for d, n in group] for group in dialogues]
+    return group_outcomes([method.has_different_returns(group) for group in groups], solved)
 
 
 def loss_means(sums: dict[str, float], norms: LossNormalizers) -> dict[str, float]:

@@ -423,11 +423,10 @@ def test_independent_draws_give_pass_at_t():
     assert [i.value for i in series(compute_metrics(drawn, 2), "cum_acc")] == [0.5, 1.0]
 
 
-def test_groups_are_mixed_where_returns_differ():
+def test_groups_with_equal_returns_are_counted_by_their_verdicts():
     """Of four groups: unequal; all right; all wrong; all right at different turns, which is unequal too."""
-    returns = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.7]]
     solved = [[True, False], [True, True], [False, False], [True, True]]
-    assert group_outcomes(returns, solved) == {
+    assert group_outcomes([True, False, False, True], solved) == {
         "groups/frac_mixed": 0.5,
         "groups/frac_all_correct": 0.25,
         "groups/frac_all_incorrect": 0.25,
@@ -437,17 +436,13 @@ def test_groups_are_mixed_where_returns_differ():
 
 def test_equal_returns_above_zero_can_be_all_wrong():
     """Two wrong dialogues with the same progress reward."""
-    found = group_outcomes([[0.3, 0.3]], [[False, False]])
+    found = group_outcomes([False], [[False, False]])
     assert (found["groups/frac_all_correct"], found["groups/frac_all_incorrect"]) == (0.0, 1.0)
-
-
-def test_rounding_does_not_make_a_group_mixed():
-    assert group_outcomes([[0.1 + 0.2, 0.3]], [[True, True]])["groups/frac_mixed"] == 0.0
 
 
 def test_empty_groups_do_not_count():
     assert group_outcomes([], []) == {}
-    assert group_outcomes([[], [1.0, 0.0]], [[], [True, False]])["groups/frac_mixed"] == 1.0
+    assert group_outcomes([False, True], [[], [True, False]])["groups/frac_mixed"] == 1.0
 
 
 def informed(task: str, *bits: tuple[float | None, float | None, float | None], determined: int = -1) -> Dialogue:

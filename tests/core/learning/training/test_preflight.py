@@ -80,7 +80,7 @@ def test_nothing_parsable_is_told_apart_from_nothing_right() -> None:
     assert unreadable.reason == f"0 of {N} first attempts are parsable (whether they are right cannot be known)."
     assert "does not keep the answer format" in unreadable.fix and "'I think it is 46.'" in unreadable.fix
     assert "method sft" in unreadable.fix
-    assert wrong.reason == f"Only 0% of the groups are mixed; 0 of {N} dialogues are right (100% of the first attempts are parsable)."  # fmt: skip  # noqa: E501
+    assert wrong.reason == f"Only 0% of the groups have a learning signal; 0 of {N} dialogues are right (100% of the first attempts are parsable)."  # fmt: skip  # noqa: E501
     assert "too hard" in wrong.fix
     assert (unreadable.parsable.value, wrong.parsable.value) == (0, 1)
     assert (unreadable.solved.value, wrong.solved.value) == (0, 0)
@@ -192,20 +192,20 @@ def report_with(**changes: Any) -> PreflightReport:
     return report.model_copy(update=changes)
 
 
-def outcomes(mixed: float, all_right: float) -> dict[str, float]:
+def outcomes(mixed: float, all_right: float) -> dict[str, Any]:
     shares = {"mixed": mixed, "all_correct": all_right, "all_incorrect": 1 - mixed - all_right}
-    return {f"groups/frac_{name}": share for name, share in shares.items()}
+    return {"signal_rate": mixed, "outcomes": {f"groups/frac_{name}": share for name, share in shares.items()}}
 
 
 @pytest.mark.parametrize(
     ("changes", "settings", "said"),
     [
-        ({"outcomes": outcomes(0.1, 0.2)}, {}, ""),
-        ({"outcomes": outcomes(0.09, 0.2)}, {}, "too hard"),
-        ({"outcomes": outcomes(0.09, 0.8)}, {}, "too easy"),
-        ({"outcomes": outcomes(0.09, 0.8)}, {"min_mixed_rate": 0.05}, ""),
-        ({"outcomes": outcomes(0.5, 0.2)}, {"min_mixed_rate": 0.6}, "too hard"),
-        ({"outcomes": outcomes(0.0, 0.0)}, {"min_mixed_rate": 0.0}, ""),
+        (outcomes(0.1, 0.2), {}, ""),
+        (outcomes(0.09, 0.2), {}, "too hard"),
+        (outcomes(0.09, 0.8), {}, "too easy"),
+        (outcomes(0.09, 0.8), {"min_mixed_rate": 0.05}, ""),
+        (outcomes(0.5, 0.2), {"min_mixed_rate": 0.6}, "too hard"),
+        (outcomes(0.0, 0.0), {"min_mixed_rate": 0.0}, ""),
         ({"parsable": wilson(N / 2, N)}, {}, ""),
         ({"parsable": wilson(N / 2 - 1, N)}, {}, "answer format"),
         ({"parsable": wilson(N / 2 - 1, N)}, {"min_parse_rate": 0.4}, ""),
