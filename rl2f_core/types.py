@@ -495,6 +495,6 @@ class TrainingSample:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether any token has ce or kl weight, a nonzero advantage, or an advantage that needs the whole batch."""
-        has_other = self.token_rewards is not None or any(self.ce_weights) or any(self.kl_weights)
+        """Whether any token has ce or kl weight, a nonzero advantage (once the batch has set it), or a value target."""
+        has_other = self.value_targets is not None or any(self.ce_weights) or any(self.kl_weights)
         return has_other or any(w and a for w, a in zip(self.rl_weights, self.advantages, strict=True))

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rl2f_core.learning.methods.loss_spec import LossConfig
 from rl2f_core.types import TrainingSample
 
 if TYPE_CHECKING:
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
 
 def needs_old_logprobs(sample: TrainingSample, clip_max: float | None = None) -> bool:
-    """Return whether the policy must score the sample before the update; `clip_max` None is without correction."""
+    """Return whether the policy must score a trained sample before the update; `clip_max` None corrects nothing.
+
+    Tokens without advantage count too: they have a ratio, and in other terms a gradient.
+    """
     corrected = clip_max is not None and not sample.off_context
-    has_rl_gradient = any(w and a for w, a in zip(sample.rl_weights, sample.advantages, strict=True))
-    return has_rl_gradient and (corrected or sample.policy_loss == "awr" or sample.min_logprob is not None)
+    return any(sample.rl_weights) and (corrected or sample.policy_loss == "awr" or sample.min_logprob is not None)
 
 
 def with_old_logprobs(sample: TrainingSample, logps: Sequence[float], clip_max: float | None = None) -> TrainingSample:
@@ -93,7 +96,7 @@ def sampler_mismatch(scored: Iterable[tuple[TrainingSample, Sequence[float]]], c
 
 
 def recompute_old_logprobs(
-    samples: Sequence[TrainingSample], clip_max: float | None, scorer: Scorer
+    samples: Sequence[TrainingSample], clip_max: float | None, scorer: Scorer, options: LossConfig
 ) -> tuple[list[TrainingSample], dict[str, float]]:
     """Apply `with_old_logprobs` to the samples of a step that need it; also return metrics.
 
@@ -101,8 +104,9 @@ def recompute_old_logprobs(
         samples: All samples of the step.
         clip_max: C of the correction; None corrects nothing.
         scorer: Scores with the weights before the update.
+        options: Decides which samples are trained.
     """
-    stale = [sample for sample in samples if needs_old_logprobs(sample, clip_max)]
+    stale = [sample for sample in samples if options.trains(sample) and needs_old_logprobs(sample, clip_max)]
     scores = scorer.score(stale, scorer.logprobs)
     scored = [(sample, logps) for sample, logps in zip(stale, scores, strict=True) if logps]
     updated = {id(sample): with_old_logprobs(sample, logps, clip_max) for sample, logps in scored}

@@ -54,9 +54,9 @@ class Learner(TrainableAdapter):
             RunError: The loss or the gradient is not finite; the weights are as before this update.
         """
         check_finite(samples)
-        samples, metrics = recompute_old_logprobs(
-            samples, now.importance_sampling_clip_max, Scorer(self, self.micro_batch_tokens(now), now.temperature)
-        )
+        scorer = Scorer(self, self.micro_batch_tokens(now), now.temperature)
+        samples, metrics = recompute_old_logprobs(samples, now.importance_sampling_clip_max, scorer, options)
+        trained = sum(len(sample.weighted_positions) for sample in samples if options.trains(sample))
         parts = [part for part in minibatches(samples, now.minibatches) if any(map(options.trains, part))]
         history: dict[str, list[float]] = {}
         for _ in range(now.num_iterations):
@@ -71,6 +71,7 @@ class Learner(TrainableAdapter):
             **metrics,
             "learning_rate": now.learning_rate,
             "optimizer_updates": float(len(parts) * now.num_iterations),
+            "tokens/trained": float(trained),
         }
 
     def _update_minibatch(

@@ -20,7 +20,7 @@ from rl2f_core.learning.learner.kl import k3, ratio_weights, score_function
 from rl2f_core.learning.methods.loss_spec import KLConfig, LossConfig
 from rl2f_core.types import POLICY_LOSSES
 
-CLIPPED = [POLICY_LOSSES.index("ppo"), POLICY_LOSSES.index("cispo")]
+PPO, CISPO = POLICY_LOSSES.index("ppo"), POLICY_LOSSES.index("cispo")
 
 
 @dataclass(frozen=True)
@@ -151,14 +151,15 @@ def _ratio_sums(logp_N: torch.Tensor, batch: TokenBatch, config: LossConfig) -> 
     """Return weighted sums of ρ, of clipped tokens and of ρ − 1 − log ρ; `off_…` for off-context tokens, if any."""
     log_ratio_N = logp_N - batch.old_logprobs_N
     ratio_N = log_ratio_N.exp()
-    outside_N = (ratio_N < 1 - config.epsilon) | (ratio_N > 1 + config.epsilon_high)
+    below_N, above_N = ratio_N < 1 - config.epsilon, ratio_N > 1 + config.epsilon_high
+    clipped_N = torch.where(batch.advantages_N > 0, above_N, below_N)  # min(ρA, clip(ρ)·A) = clip(ρ)·A
     if batch.policy_loss_N is not None:
-        first, second = CLIPPED
-        outside_N &= (batch.policy_loss_N == first) | (batch.policy_loss_N == second)
+        is_cispo_N = batch.policy_loss_N == CISPO
+        clipped_N = torch.where(is_cispo_N, below_N | above_N, clipped_N) & (is_cispo_N | (batch.policy_loss_N == PPO))
     values = {
         "weight": batch.rl_N,
         "ratio": ratio_N * batch.rl_N,
-        "clipped": outside_N * batch.rl_N * (batch.advantages_N != 0),
+        "clipped": clipped_N * batch.rl_N * (batch.advantages_N != 0),
         "mismatch": (ratio_N - 1 - log_ratio_N) * batch.rl_N,
     }
     off_N = batch.off_context_N

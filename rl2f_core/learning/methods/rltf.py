@@ -4,9 +4,9 @@ Every method of the family adds samples to those of `rltf_grpo` (`extra_samples`
 return-to-go against the members that reached the turn, no division by the standard deviation.
 
 `rltf_sd`, self-distillation (Alg. 1), learns revisions as answers to the bare problem: a sample x_0 → y_k for every
-later attempt, with A = r_k − mean of r_0 over the whole group. This first-turn baseline leaves a signal if nearly all
-revisions are correct, unlike their own mean. All options combine; the released code loses the first-turn baseline, and
-the mask and coefficient in its ppo and cispo variants.
+later attempt, with A = r_k − mean of r_0 over the whole group, unless A is 0. This first-turn baseline leaves a signal
+if nearly all revisions are correct, unlike their own mean. All options combine; the released code loses the first-turn
+baseline, and the mask and coefficient in its ppo and cispo variants.
 
 `rltf_fm`, feedback modeling, also learns to write the hints it received, under the prompt of self-critique at test
 time. The released code cuts the critique out of decoded tokens and trains it under another prompt than at test time.
@@ -124,7 +124,7 @@ class RepromptPolicyGradient(PolicyGradient[RepromptConfigT]):
         return [*super().samples(group), *self._own_critiques(group)]
 
     def _own_critiques(self, group: Group) -> list[TrainingSample]:
-        """Return the policy's own critiques, each with the advantage of the attempt after it."""
+        """Return the policy's own critiques, each with the advantage of the attempt after it, unless that is 0."""
         dual = self.config.dual_critique
         if dual is None:
             return []

@@ -141,13 +141,15 @@ class StepTimer:
 def throughput(
     seconds: dict[str, float], groups: Sequence[Group], samples: Sequence[TrainingSample], *, on_policy: bool
 ) -> dict[str, float]:
-    """Return seconds by phase, and counts and rates of sampled (or demonstrated) and trained tokens."""
+    """Return seconds by phase, the number of sampled (or demonstrated) tokens, and the tokens per second.
+
+    `samples` are those of the update.
+    """
     student = sum(r.student_tokens for g in groups for r in g.rollouts)
     rollout = seconds["rollout"] + seconds.get("waiting", 0.0)
     return {
         **{f"time/{name}": value for name, value in seconds.items()},
         f"tokens/{'sampled' if on_policy else 'demonstrated'}": float(student),
-        "tokens/trained": float(sum(len(s.weighted_positions) for s in samples)),
         "tokens_per_second/rollout": student / max(rollout, 1e-9),
         "tokens_per_second/update": sum(len(s.token_ids) for s in samples) / max(seconds["update"], 1e-9),
     }

@@ -130,7 +130,8 @@ def test_weight_decay_is_the_stages_own_even_in_an_optimiser_made_without(tiny: 
 def test_no_rows_make_no_update(tiny: Path):
     trained = learner(tiny)
     before = trained.snapshot()
-    assert trained.update([], LossConfig(), stage().resolve(3, 1.0)) == {"learning_rate": 0.01, "optimizer_updates": 0}
+    found = trained.update([], LossConfig(), stage().resolve(3, 1.0))
+    assert found == {"learning_rate": 0.01, "optimizer_updates": 0, "tokens/trained": 0}
     assert same(before, trained.snapshot())
 
 

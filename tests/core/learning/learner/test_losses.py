@@ -425,7 +425,7 @@ def test_groups_without_gradient_cost_no_forward_pass(tiny: Path, monkeypatch: p
     assert sorted(computed) == ["d50", "d60"]
     before = learner.snapshot()
     values = learner.update(method.samples(EQUAL), method.loss_options(), still.resolve(0, 1.0))
-    assert values == {"learning_rate": 0.01, "optimizer_updates": 0} and len(computed) == 2
+    assert values == {"learning_rate": 0.01, "optimizer_updates": 0, "tokens/trained": 0} and len(computed) == 2
     assert all(torch.equal(p, before[name]) for name, p in learner.snapshot().items())
 
 

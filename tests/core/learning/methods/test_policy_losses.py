@@ -124,7 +124,7 @@ def test_the_learner_recomputes_behaviour_and_masks_by_its_own_log_probabilities
     floor = sorted(logps)[0] + 1e-4  # the least likely of the three drops out
     lost = logps.index(min(logps))
     (awr, plain), metrics = recompute_old_logprobs(
-        [row("awr", floor), row("importance_sampling")], None, Scorer(trained, 4096, 0.7)
+        [row("awr", floor), row("importance_sampling")], None, Scorer(trained, 4096, 0.7), LossConfig()
     )
     assert list(awr.logprobs[2:]) == pytest.approx(logps) and list(awr.rl_weights[2:]) == [
         0.0 if i == lost else 0.5 for i in range(3)
