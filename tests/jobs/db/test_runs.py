@@ -217,7 +217,7 @@ def test_a_note_on_what_is_not_there_or_without_text_is_refused(db: Database, wo
     run = stored_run(db, workspace, [dialogue(1)])
     with pytest.raises(UnknownDialogueError):
         notes.add(db, run.id or 0, "x", event="nothing")
-    with pytest.raises(DataError, match=r"no such turn.*Known: 0, 1"):
+    with pytest.raises(NotFoundError, match=r"no such turn.*Known: 0, 1"):
         notes.add(db, run.id or 0, "x", event="dialogue:train:rl2f/1/0/0", turn=2)
     for text in ("", "  \n", "x" * 5_000_000):
         with pytest.raises(DataError, match="between 1 and"):
