@@ -268,7 +268,8 @@ class ChatEndpoints(Endpoints):
             chat: A chat that is not an interactive task.
             text: The message.
             parent: The previous user message; None at the start of a chat.
-            after: Checkpoint → the response that it continues; by default its newest.
+            after: Checkpoint, also one that is not selected any more → the response that it continues; by default its
+                newest. A checkpoint without a response continues the first of these.
         """
         yield from _updates(self._service.send(chat, text, parent, after))
 

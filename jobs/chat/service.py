@@ -155,6 +155,10 @@ class ChatService:
     def _resolve(self, settings: ChatSettings) -> ResolvedCheckpoints:
         return resolve_checkpoints(self.db, self.workspace, settings)
 
+    def _sources(self, chat: _OpenChat, checkpoints: Sequence[str]) -> ResolvedCheckpoints:
+        """Return the weights of checkpoints, which the chat may have selected earlier."""
+        return self._resolve(parse_settings({**chat.row.settings, "checkpoints": checkpoints}))
+
     def remove(self, chat_id: int) -> None:
         """Delete a chat; cancels its current turn."""
         chats.remove(self.db, chat_id)
@@ -205,12 +209,13 @@ class ChatService:
             chat_id: A chat that is not an interactive task.
             text: At most `MAX_TEXT` characters.
             parent: The previous user message, None at the start.
-            after: Checkpoint → the response that it continues; by default its newest.
+            after: Checkpoint, also one that is not selected any more → the response that it continues; by default its
+                newest. A checkpoint without a response continues the first of these.
         """
         check_text(text, "message")
         chat = self._open(chat_id, "chat")
-        for number in (after or {}).values():
-            chat.message(number, "assistant")
+        if parent is None and after:
+            raise DataError("The first message continues no response.", value=after, fix="Name the parent, too.")
         history = {} if parent is None else _continued_responses(chat, parent, after or {})
         checkpoints = [
             c
@@ -225,7 +230,7 @@ class ChatService:
 
     def _respond(self, chat: _OpenChat, user: ChatMessage, checkpoints: Sequence[str]) -> Turn:
         """Start the responses of these checkpoints to a user message, which may be new."""
-        settings, sources, slots = chat.settings, self._resolve(chat.settings), []
+        settings, sources, slots = chat.settings, self._sources(chat, checkpoints), []
         for checkpoint in checkpoints:
             messages = tree.chat_prompt(chat.messages, user, checkpoint, settings.system)
             alternative = len(tree.responses(chat.messages, user.id or 0, checkpoint))
@@ -261,7 +266,7 @@ class ChatService:
         return self._play(chat, leaves, hint)
 
     def _play(self, chat: _OpenChat, leaves: Mapping[str, ChatMessage], hint: JsonObject, alternative: int = 0) -> Turn:
-        settings, sources, slots = chat.settings, self._resolve(chat.settings), []
+        settings, sources, slots = chat.settings, self._sources(chat, list(leaves)), []
         for checkpoint, leaf in leaves.items():
             messages = tree.chain(chat.messages, leaf)
             is_same = all(m.detail.get("model", settings.model) == settings.model for m in messages)
@@ -308,7 +313,6 @@ class ChatService:
         old = chat.message(message_id, "assistant")
         parent = chat.message(old.parent or 0)
         checkpoint = old.checkpoint
-        chat.settings = parse_settings({**chat.row.settings, "checkpoints": [checkpoint]})
         if chat.row.mode == "chat":
             return self._respond(chat, parent, [checkpoint])
         alternative = len(tree.responses(chat.messages, parent.id or 0, checkpoint))
@@ -428,19 +432,22 @@ def check_text(text: str, what: str) -> None:
 
 
 def _continued_responses(chat: _OpenChat, parent: int, after: Mapping[str, int]) -> dict[str, int]:
-    """Return checkpoint → the response to `parent` that it continues."""
-    messages, history = chat.messages, {}
+    """Return checkpoint → the response to `parent` that it continues: that of `after`, by default the newest one.
+
+    Raises `DataError` if a response of `after` is not a response of its checkpoint, or cannot be continued.
+    """
     chat.message(parent, "user")
-    for checkpoint in chat.settings.checkpoints:
-        response = messages.get(after.get(checkpoint, 0)) or tree.newest(messages, parent, checkpoint)
-        if response is not None and (response.parent != parent or response.checkpoint != checkpoint):
-            raise DataError("A response does not belong to this message.", value=response.id, fix="Reload the page.")
-        if response is not None and tree.can_continue(response) and response.id is not None:
-            history[checkpoint] = response.id
-    if not history:  # no current checkpoint has responded: all continue the first response of another one
-        others = [m for m in messages.values() if m.parent == parent and tree.can_continue(m)]
-        history = {m.checkpoint: m.id for m in others[:1] if m.id is not None}
-    return history
+    usable = [m for m in chat.messages.values() if m.parent == parent and tree.can_continue(m)]
+    for checkpoint, number in after.items():
+        response = chat.message(number, "assistant")
+        if response.checkpoint != checkpoint or response not in usable:
+            known = [f"{m.checkpoint}: {m.id}" for m in usable]
+            fix = "Choose another response of this checkpoint, or regenerate it."
+            raise DataError("There is no such response to continue.", value={checkpoint: number}, known=known, fix=fix)
+    newest = {m.checkpoint: m.id or 0 for m in usable}
+    history = {**after, **{c: newest[c] for c in chat.settings.checkpoints if c in newest and c not in after}}
+    # if no current checkpoint has responded, all continue another one
+    return history or dict(list(newest.items())[:1])
 
 
 def _new_slot(

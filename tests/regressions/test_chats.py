@@ -192,6 +192,47 @@ def test_an_exported_attempt_has_the_reprompt_that_the_student_read(talk: Chats)
         assert len(encode_chat(tokenizer, row["messages"][:-1])) == read
 
 
+def test_a_message_continues_the_named_response_of_any_checkpoint(talk: Chats) -> None:
+    chat = talk.new("base")
+    talk.service.send(chat, "One.", None)
+    one, first = (message.id or 0 for message in talk.wait(chat))
+    talk.service.regenerate(chat, first)
+    second = talk.wait(chat)[-1].id or 0
+    talk.service.change(chat, changes={"checkpoints": [talk.tuned]})
+    for named, continued in (({"base": first}, first), ({}, second)):
+        user = talk.service.send(chat, "Two.", one, named).slots[0].parent or 0
+        *_, response = talk.wait(chat)
+        assert response.checkpoint == talk.tuned and response.parent == user
+        assert chats.message(talk.db, chat, user).detail["after"] == {"base": continued}
+        talk.service.edit(chat, user, "Two again.")
+        assert talk.wait(chat)[-2].detail["after"] == {"base": continued}
+
+
+def test_a_message_that_continues_no_response_of_its_parent_is_refused(talk: Chats) -> None:
+    chat = talk.new()
+    talk.service.send(chat, "One.", None)
+    one, base, tuned = (message.id or 0 for message in talk.wait(chat))
+    talk.service.send(chat, "Two.", one)
+    later = talk.wait(chat)[-1].id or 0
+    chats.write(talk.db, tuned, status="failed")
+    wrong = ({"base": 999999}, {"base": one}, {talk.tuned: base}, {"zzz": base}, {"base": later}, {talk.tuned: tuned})
+    before = len(chats.messages(talk.db, chat))
+    for parent, after in [*((one, after) for after in wrong), (None, {"base": base})]:
+        with pytest.raises(DataError, match=r"no such response|continues no response"):
+            talk.service.send(chat, "Two.", parent, after)
+    assert len(chats.messages(talk.db, chat)) == before
+
+
+def test_a_hint_reaches_the_attempt_of_a_checkpoint_that_is_not_selected_any_more(talk: Chats) -> None:
+    chat = talk.new("base", source=f"run:{talk.run}", index=0)
+    talk.service.play_turn(chat, {})
+    attempt = talk.wait(chat)[-1].id or 0
+    talk.service.change(chat, changes={"checkpoints": [talk.tuned]})
+    talk.service.play_turn(chat, {"base": attempt})
+    hint, response = talk.wait(chat)[-2:]
+    assert (hint.role, hint.parent, response.checkpoint) == ("teacher", attempt, "base")
+
+
 # -- ratings without a model -------------------------------------------------------------------------------------------
 def conversation(db: Database) -> tuple[int, dict[str, int]]:
     """A chat of two checkpoints with two turns; its messages by text."""

@@ -108,13 +108,19 @@ class MessageTree:
         return {checkpoint: message for checkpoint, message in last.items() if waits_for_hint(message)}
 
     def continued(self) -> tuple[int | None, dict[str, int]]:
-        """Return the last user message, and checkpoint → the shown response that the next message continues."""
+        """Return the last user message, and checkpoint → the shown response that the next message continues.
+
+        These may be responses of checkpoints that are not selected any more. A failed one is skipped, unless it has an
+        alternative, which the next message must not continue instead.
+        """
         turns = self.turns()
         if not turns:
             return None, {}
         responses = turns[-1].responses.items()
         after = {
-            name: response.id for name, response in responses if name in self.checkpoints and can_continue(response)
+            name: response.id
+            for name, response in responses
+            if can_continue(response) or (name in self.checkpoints and any(map(can_continue, self.siblings(response))))
         }
         return turns[-1].user.id, after
 

@@ -104,6 +104,18 @@ def test_a_failed_response_is_not_continued() -> None:
     assert tree.continued() == (1, {})
 
 
+def test_shown_responses_are_continued_also_if_their_checkpoint_is_not_selected_any_more() -> None:
+    tree = MessageTree(conversation(), ["7:rl@3"])
+    tree.select(4)
+    assert tree.continued() == (1, {"base": 4, "7:rl@3": 3})
+
+
+def test_the_alternative_of_a_failed_response_is_not_continued_instead() -> None:
+    tree = MessageTree(conversation()[:3], BOTH)
+    tree.put(message(7, "assistant", 1, "base", status="failed"))
+    assert tree.continued() == (1, {"base": 7, "7:rl@3": 3})  # the service refuses it
+
+
 def test_an_attempt_waits_for_a_hint_until_its_dialogue_ends() -> None:
     assert list(MessageTree(task(), BOTH).waiting()) == ["base"]
     assert MessageTree(task(ended="solved"), BOTH).waiting() == {}
