@@ -162,7 +162,7 @@ class Request(BaseModel):
     top_p: float = Field(1.0, gt=0, le=1)
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     seed: StrictInt | None = None
-    """Seed of the first choice; None is random. Each further choice has a seed derived from it."""
+    """Seed of the first choice of each prompt; further ones have seeds derived from it. None: all are random."""
     stop: Annotated[tuple[StopText, ...], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)] = ()
     """Texts that end a choice; not part of its text."""
     stream: bool = False

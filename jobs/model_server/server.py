@@ -323,12 +323,12 @@ class ModelServer:
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
-        seed = random.getrandbits(63) if request.seed is None else request.seed % 2**64
+        seed = None if request.seed is None else request.seed % 2**64
         is_studio = request.source is not None
         key = request.prompt_cache_key if isinstance(request, ChatRequest) and is_studio else ""
         task = None
         if isinstance(request, TaskRequest):
-            task, seed = TaskTurn(request, emit), turn_seed(seed, len(request.turns))
+            task, seed = TaskTurn(request, emit), turn_seed(request.seed % 2**64, len(request.turns))
         sequences = [
             ChoiceSequence(
                 model=request.model,
@@ -388,8 +388,10 @@ def _sampling(request: AnyOf, max_tokens: int, top: int | None, *, score_prompt:
     return ScoredSampling(max_tokens, request.temperature, request.top_p, top, score_prompt)
 
 
-def choice_seed(seed: int, choice: int) -> int:
-    """Return the seed of a choice; that of the first choice is the request's."""
+def choice_seed(seed: int | None, choice: int) -> int:
+    """Return the seed of a choice: that of the first choice is the request's; without one, each is random."""
+    if seed is None:
+        return random.getrandbits(63)
     return seed if choice == 0 else random.Random(f"{seed}:{choice}").getrandbits(63)
 
 

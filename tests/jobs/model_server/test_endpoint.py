@@ -141,6 +141,11 @@ def test_the_first_of_several_choices_is_that_of_a_single_one(http: httpx2.Clien
         assert len({each["text"] for each in several[3 * prompt : 3 * prompt + 3]}) == 3
 
 
+def test_equal_prompts_without_a_seed_have_different_samples(http: httpx2.Client) -> None:
+    body = {"model": FIRST, "prompt": [TEXT] * 3, "n": 2, "max_tokens": 8, "temperature": 5}
+    assert len({each["text"] for each in post(http, COMPLETIONS, **body)["choices"]}) == 6
+
+
 @pytest.mark.parametrize("max_tokens", [0, 1])
 def test_an_echoed_prompt_has_the_logprobs_of_backend_score(
     http: httpx2.Client, engine: HFBackend, max_tokens: int
