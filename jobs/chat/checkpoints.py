@@ -10,6 +10,7 @@ from pydantic import Field
 from jobs.db.errors import NotFoundError
 from jobs.db.queries import runs
 from jobs.model_server.protocol import ModelSource
+from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.config.loading import validate_config
 from rl2f_core.errors import ConfigError, RL2FError, RunError
@@ -122,10 +123,10 @@ def resolve_checkpoints(db: Database, workspace: Workspace, settings: ChatSettin
     if settings.model not in (models := known_models(db)):
         raise NotFoundError("This model is not known to the workspace.", value=settings.model, known=models)
     resolved: ResolvedCheckpoints = {}
-    base = settings.model
-    for ref in sorted(settings.checkpoints, key="base".__eq__):  # the base in the conversion of the runs
+    base = ModelSource(base=settings.model, device=settings.device)
+    for ref in sorted(settings.checkpoints, key="base".__eq__):  # the base in conversion and dtype of the runs
         if ref == "base":
-            resolved[ref] = base, ModelSource(base=base, device=settings.device)
+            resolved[ref] = base.base, base
             continue
         number, _, name = ref.partition(":")
         run = runs.get(db, int(number))
@@ -144,8 +145,10 @@ def resolve_checkpoints(db: Database, workspace: Workspace, settings: ChatSettin
                 "The weights of this checkpoint are not on the disk any more.", value=ref, fix="Choose another."
             )
         adapter = f"{ref}#{checkpoints[name].sha256[:12]}"  # the name changes with the weights
-        base = conversion_name(run.model, RunDir(workspace.folder(run.folder)).conversion)
-        resolved[ref] = adapter, ModelSource(base=base, adapter=folder, device=settings.device)
+        converted = conversion_name(run.model, RunDir(workspace.folder(run.folder)).conversion)
+        dtype = ((load_yaml(run.config) or {}).get("model") or {}).get("dtype", "auto")
+        base = ModelSource(base=converted, dtype=dtype, device=settings.device)
+        resolved[ref] = adapter, base.model_copy(update={"adapter": folder})
     return {ref: resolved[ref] for ref in settings.checkpoints}
 
 
