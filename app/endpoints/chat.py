@@ -242,7 +242,7 @@ class ChatEndpoints(Endpoints):
 
         Args:
             title: New title.
-            settings: New model, checkpoints, sampling, system or device.
+            settings: New model, checkpoints, sampling, system or device. Other sampling parameters are kept.
         """
         return _info(self._service.change(chat, title=title, changes=settings))
 

@@ -147,7 +147,10 @@ class ChatService:
         if changes is not None:
             if unknown := sorted(set(changes) - set(CHANGEABLE)):
                 raise ConfigError("This cannot be changed in a chat.", value=unknown[0], known=CHANGEABLE)
-            settings = parse_settings({**chats.get(self.db, chat_id).settings, **changes})
+            old = chats.get(self.db, chat_id).settings
+            if isinstance(sampling := changes.get("sampling"), dict):
+                changes = {**changes, "sampling": {**old.get("sampling", {}), **sampling}}
+            settings = parse_settings({**old, **changes})
             self._resolve(settings)
             dumped = settings.model_dump(mode="json")
         return chats.change(self.db, chat_id, title=title, settings=dumped)

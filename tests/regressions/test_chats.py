@@ -18,6 +18,7 @@ from app.common.context import Context
 from app.endpoints.chat import ChatEndpoints
 from jobs.chat import dialogue_log
 from jobs.chat.chat_export import lines
+from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints
 from jobs.chat.service import ChatService
 from jobs.db.engine import Database
 from jobs.db.errors import StoreReadOnlyError
@@ -28,7 +29,7 @@ from jobs.model_server.models import base_info
 from jobs.model_server.process import ModelProcess
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
-from rl2f_core.errors import DataError
+from rl2f_core.errors import ConfigError, DataError
 from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Dialogue, StopReason, Task
@@ -231,6 +232,26 @@ def test_a_hint_reaches_the_attempt_of_a_checkpoint_that_is_not_selected_any_mor
     talk.service.play_turn(chat, {"base": attempt})
     hint, response = talk.wait(chat)[-2:]
     assert (hint.role, hint.parent, response.checkpoint) == ("teacher", attempt, "base")
+
+
+def test_a_checkpoint_and_its_base_have_the_dtype_of_the_run(talk: Chats) -> None:
+    def dtypes(*checkpoints: str) -> list[str]:
+        settings = ChatSettings(model=talk.model, checkpoints=checkpoints)
+        return [source.dtype for _, source in resolve_checkpoints(talk.db, talk.workspace, settings).values()]
+
+    assert dtypes("base") == ["auto"]
+    assert dtypes("base", talk.tuned) == dtypes(talk.tuned, "base") == ["float32", "float32"]
+
+
+@pytest.mark.parametrize("is_task", [False, True])
+def test_a_changed_sampling_parameter_leaves_the_others(talk: Chats, is_task: bool) -> None:
+    source = {"source": f"run:{talk.run}", "index": 0} if is_task else {}
+    given = {"max_new_tokens": 9, "temperature": 2.0, "top_p": 0.5, "seed": 4}
+    chat = talk.new("base", sampling=given, **source)
+    changed = talk.service.change(chat, changes={"sampling": {"seed": 5}}).settings["sampling"]
+    assert changed == {**given, "seed": 5}
+    with pytest.raises(ConfigError, match="sampling"):
+        talk.service.change(chat, changes={"sampling": "greedy"})
 
 
 # -- ratings without a model -------------------------------------------------------------------------------------------
