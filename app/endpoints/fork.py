@@ -22,9 +22,9 @@ from jobs.db.models import Run, RunSummary
 from jobs.db.queries import dialogues, hint_values, runs
 from jobs.labels.hint_counts import RUN
 from rl2f_core import registry
-from rl2f_core.config.loading import dump_yaml
-from rl2f_core.errors import ConfigError, RL2FError, RunError
-from rl2f_core.evaluation.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint
+from rl2f_core.config.loading import dump_yaml, validate_config
+from rl2f_core.errors import RL2FError, RunError
+from rl2f_core.evaluation.counterfactual.arms import HINTS, ORIGINAL_ARM, Arm, ArmHint, ArmName
 from rl2f_core.evaluation.counterfactual.config import CounterfactualRun, known_checkpoints, nearest_checkpoint
 from rl2f_core.evaluation.counterfactual.fork_points import fork_point_at
 from rl2f_core.evaluation.counterfactual.report import CounterfactualReport
@@ -52,7 +52,7 @@ class ArmSettings(FrozenModel):
     """Message of an `edited` arm."""
     teacher: Text | None = None
     """Registered name of the teacher of a `teacher` arm."""
-    name: str = Field("", max_length=64)
+    name: ArmName = ""
     """Name in tables; by default the kind of hint."""
 
 
@@ -387,12 +387,8 @@ def _teachers() -> list[str]:
 
 
 def _arm(settings: ArmSettings) -> Arm:
-    try:
-        return Arm.model_validate(settings.model_dump(exclude_unset=True))
-    except ValidationError as error:
-        reason = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
-        known = _teachers() if settings.teacher is not None else HINTS
-        raise ConfigError(f"Invalid arm: {reason}.", value=settings.hint, known=known) from error
+    fix = "Correct this arm; `fork_choices` lists hints and teachers."
+    return validate_config(Arm, settings.model_dump(exclude_unset=True), fix)
 
 
 def _with_findings(report: CounterfactualReport) -> JsonObject:

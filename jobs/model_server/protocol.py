@@ -8,10 +8,10 @@ the studio sends `source` and `TaskRequest`.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import from_json
 
 from rl2f_core.errors import AdapterError, ModelError, RL2FError
@@ -48,7 +48,8 @@ WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "tools": ([],),
     "top_k": (-1, 0),
 }
-"""Unsupported parameters with the values that have no effect."""
+"""Unsupported parameters with the values that have no effect; of unknown fields these are `EMPTY`."""
+EMPTY: tuple[object, ...] = (None, False, "", [], {})
 
 
 class ApiError(RL2FError):
@@ -126,16 +127,19 @@ class ModelSource(BaseModel):
 class Part(BaseModel):
     """A part of a request. A field that this server does not know is an error unless it is empty."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     @model_validator(mode="after")
     def _refuse_unknown(self) -> Self:
-        unknown = [
-            name[:100] for name, value in (self.model_extra or {}).items() if value not in (None, False, "", [], {})
-        ]
+        unknown = [name[:100] for name, value in (self.model_extra or {}).items() if not _is_in(value, EMPTY)]
         if unknown:
             raise ValueError(f"this server does not support {', '.join(unknown)}")
         return self
+
+
+def _is_in(value: object, values: Sequence[object]) -> bool:
+    """Return whether a value is one of `values`; booleans are no numbers."""
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in values)
 
 
 class StreamOptions(Part):
@@ -145,6 +149,8 @@ class StreamOptions(Part):
 
 
 def _as_list(value: object) -> object:
+    if not isinstance(value, str | list):
+        raise ValueError("it should be a text or a list")
     return [value] if isinstance(value, str) else value
 
 
@@ -152,18 +158,21 @@ StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
 class Request(BaseModel):
-    """Fields that chat and text completions share. Parameters that are null have their default value."""
+    """Fields that chat and text completions share. Parameters that are null have their default value.
 
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+    A value of another type, such as a number as text, is an error.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False, strict=True)
 
     model: str
     temperature: float = Field(1.0, ge=0, le=10)
     """0 selects the most likely token."""
     top_p: float = Field(1.0, gt=0, le=1)
     n: int = Field(1, ge=1, le=MAX_CHOICES)
-    seed: StrictInt | None = None
+    seed: int | None = None
     """Seed of the first choice of each prompt; further ones have seeds derived from it. None: all are random."""
-    stop: Annotated[tuple[StopText, ...], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)] = ()
+    stop: Annotated[list[StopText], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)] = []
     """Texts that end a choice; not part of its text."""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -185,14 +194,14 @@ class TextPart(Part):
 
 
 def _as_parts(value: object) -> object:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value or ()
+    return [{"type": "text", "text": value}] if isinstance(value, str) else _as_list([] if value is None else value)
 
 
 class ChatMessage(Part):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[tuple[TextPart, ...], BeforeValidator(_as_parts)] = ()
+    content: Annotated[list[TextPart], BeforeValidator(_as_parts)] = []
 
     def as_message(self) -> Message:
         """Return the message for a chat template."""
@@ -203,7 +212,7 @@ class ChatMessage(Part):
 class ChatRequest(Request):
     """A request for `/v1/chat/completions`."""
 
-    messages: tuple[ChatMessage, ...] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     """The newer name of `max_tokens`."""
@@ -228,14 +237,14 @@ class TaskRequest(ChatRequest):
     first `hint` and `hint_error`, then `turn` and `ended` (why the dialogue ended, or null).
     """
 
-    messages: tuple[ChatMessage, ...] = ()
+    messages: list[ChatMessage] = []
     max_tokens: int = Field(ge=1)
-    seed: StrictInt
+    seed: int
     """Seed of the dialogue."""
     config: JsonObject
     """Fields of `rl2f_core.config.run.BaseRun`: environment, leak_detection, reward, rollout."""
     task: Task
-    turns: tuple[Turn, ...] = ()
+    turns: list[Turn] = []
     """Earlier turns, oldest first."""
     hint_by: Literal["scripted", "person"] | None = None
     """Teacher of a hint on the last attempt; None at the first turn, and if the last turn has its hint already."""
@@ -244,23 +253,28 @@ class TaskRequest(ChatRequest):
     max_turns: int = Field(ge=1, le=64)
 
 
+def _parse_prompts(value: object) -> Sequence[str | tuple[int, ...]]:
+    def parse(prompt: object) -> str | tuple[int, ...]:
+        if isinstance(prompt, list) and all(type(token) is int for token in prompt):
+            return tuple(prompt)
+        if not isinstance(prompt, str):
+            raise ValueError("it should be a text, a list of token ids, or a list of such prompts")
+        return prompt
+
+    is_several = isinstance(value, list) and not (value and type(value[0]) is int)
+    return [parse(prompt) for prompt in (cast("list[object]", value) if is_several else [value])]
+
+
 class CompletionRequest(Request):
     """A request for `/v1/completions`."""
 
-    prompt: str | tuple[StrictInt, ...] | tuple[str, ...] | tuple[tuple[StrictInt, ...], ...]
+    prompts: Annotated[Sequence[str | tuple[int, ...]], PlainValidator(_parse_prompts)] = Field(alias="prompt")
     """One or several prompts, each a text or token ids."""
     max_tokens: int = Field(DEFAULT_COMPLETION_TOKENS, ge=0)
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     """Most likely tokens to report at each position; None reports no logprobs."""
     echo: bool = False
     """Put the prompt before the completion, with its logprobs if `logprobs` is set."""
-
-    @property
-    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        """All prompts."""
-        if isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int)):
-            return (self.prompt,)  # type: ignore[return-value]
-        return self.prompt  # type: ignore[return-value]
 
 
 AnyRequest = TypeVar("AnyRequest", bound=Request)
@@ -274,13 +288,12 @@ def parse_request(data: bytes, kind: type[AnyRequest]) -> AnyRequest:
         first = error.errors(include_url=False)[0]
         param = str(first["loc"][0]) if first["loc"] else None
         place = ".".join(map(str, first["loc"])) or "the body"
-        raise ApiError(
-            f"Invalid value of {place}: {first['msg'].removeprefix('Value error, ')}.", param=param
-        ) from error
+        reason = "it should be an object" if first["type"] == "model_type" else first["msg"]
+        raise ApiError(f"Invalid value of {place}: {reason.removeprefix('Value error, ')}.", param=param) from error
     except ValueError as error:
         raise ApiError("The body is not valid JSON.") from error
     for name, value in (request.model_extra or {}).items():
-        if name not in IGNORED and value not in WITHOUT_EFFECT.get(name, ()):
+        if name not in IGNORED and not _is_in(value, WITHOUT_EFFECT.get(name, EMPTY)):
             raise ApiError(
                 f"This server does not support the parameter {name[:100]} with this value.",
                 param=name[:100],

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from rl2f_core.config.components import TeacherConfig
 from rl2f_core.config.fields import BaseConfig
+from rl2f_core.config.loading import validate_config
 from rl2f_core.dialogue.rollout.build import build_control, build_teacher
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
@@ -46,6 +47,9 @@ CONTROLS = ("contentless", "shuffled", "misleading")
 """Arms that are teachers with the same name."""
 
 
+ArmName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9 ._-]{0,63})?$")]
+
+
 class Arm(BaseConfig):
     """One alternative hint."""
 
@@ -57,7 +61,7 @@ class Arm(BaseConfig):
     """Teacher of a `teacher` arm."""
     span: tuple[int, int] | None = None
     """Characters [start, end) that a `redacted` arm masks; None masks what the run's detectors flagged."""
-    name: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9 ._-]{0,63})?$")
+    name: ArmName = ""
     """Name in tables and events; by default the kind of hint (and the teacher's name)."""
 
     @model_validator(mode="after")
@@ -83,10 +87,8 @@ def parse_arm(text: str) -> Arm:
     known = ["edited:TEXT" if h == "edited" else "teacher:NAME" if h == "teacher" else h for h in HINTS]
     if hint not in HINTS or bool(rest) != (hint in ("edited", "teacher")):
         raise ConfigError("Unknown arm.", value=text, known=known)
-    try:
-        return Arm.model_validate({"hint": hint, **({"text" if hint == "edited" else "teacher": rest} if rest else {})})
-    except ValueError as error:
-        raise ConfigError(f"Invalid arm: {error}.", value=text, known=known) from error
+    values = {"text" if hint == "edited" else "teacher": rest} if rest else {}
+    return validate_config(Arm, {"hint": hint, **values}, "`rl2f fork --help` lists the arms.")
 
 
 def label_arms(arms: Sequence[Arm]) -> dict[str, Arm]:

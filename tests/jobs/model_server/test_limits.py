@@ -90,9 +90,46 @@ def test_a_wrong_request_names_its_parameter(
     assert is_idle(small)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        (CHAT, {"temperature": False}, "temperature: Input should be a valid number"),
+        (CHAT, {"max_tokens": True}, "max_tokens: Input should be a valid integer"),
+        (CHAT, {"n": "1"}, "n: Input should be a valid integer"),
+        (CHAT, {"top_p": "0.5"}, "top_p: Input should be a valid number"),
+        (CHAT, {"stream": "yes"}, "stream: Input should be a valid boolean"),
+        (CHAT, {"stream_options": {"include_usage": 1}}, "include_usage: Input should be a valid boolean"),
+        (CHAT, {"stream_options": 5}, "stream_options: it should be an object"),
+        (CHAT, {"stop": 5}, "stop: it should be a text or a list"),
+        (CHAT, {"messages": "Hi"}, "messages: Input should be a valid list"),
+        (CHAT, {"messages": ["Hi"]}, "messages.0: it should be an object"),
+        (CHAT, {"messages": [{"role": "user", "content": 0}]}, "messages.0.content: it should be a text or a list"),
+        (CHAT, {"messages": [{"role": "user", "content": {}}]}, "messages.0.content: it should be a text or a list"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", "name": 0}]}, "does not support name"),
+        (CHAT, {"top_k": False}, "does not support the parameter top_k"),
+        (CHAT, {"unknown": 0}, "does not support the parameter unknown"),
+        (COMPLETIONS, {"logprobs": False}, "logprobs: Input should be a valid integer"),
+        (COMPLETIONS, {"prompt": 5}, "prompt: it should be a text, a list of token ids"),
+        (COMPLETIONS, {"prompt": [True]}, "prompt: it should be a text, a list of token ids"),
+        (COMPLETIONS, {"prompt": [5, "x"]}, "prompt: it should be a text, a list of token ids"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_words_of_json(
+    small: Site, path: str, body: dict[str, Any], reason: str
+) -> None:
+    required: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]} if path == CHAT else {"prompt": "x"}
+    response = small[1].post(path, json={"model": MODEL, **required, **body})
+    assert response.status_code == 400 and reason in response.json()["error"]["message"]
+
+
+def test_a_body_that_is_no_object_is_refused_in_words_of_json(small: Site) -> None:
+    message = small[1].post(CHAT, json=[]).json()["error"]["message"]
+    assert message == "Invalid value of the body: it should be an object."
+
+
 def test_parameters_with_neutral_values_are_accepted(small: Site) -> None:
     neutral = {"frequency_penalty": 0, "presence_penalty": None, "logit_bias": {}, "user": "me", "stop": None,
-               "n": 1, "top_k": -1}  # fmt: skip
+               "n": 1, "top_k": -1, "unknown": "", "other": {}}  # fmt: skip
     response = small[1].post(COMPLETIONS, json={"model": MODEL, "prompt": "x", "max_tokens": 2, **neutral})
     assert response.status_code == 200, response.text
 
