@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from jobs.chat import tree
-from jobs.chat.interactive_task import InteractiveTask
 from jobs.db.models import Chat, ChatMessage
 from jobs.model_server.tasks import with_text_actions
+from rl2f_core.config.run import BaseRun
+from rl2f_core.dialogue.rollout.build import build_environment
 from rl2f_core.dialogue.rollout.prompting import load_reprompt_template, reprompt_text
 from rl2f_core.errors import ConfigError
-from rl2f_core.types import EDITED, JsonObject, Message, Task
+from rl2f_core.types import EDITED, JsonObject, Message
 
 FORMATS = ("messages", "preference")
 
@@ -52,8 +53,9 @@ class _TaskPrompts(_ChatPrompts):
 
     def __init__(self, chat: Chat, known: tree.Messages) -> None:
         super().__init__(chat, known)
-        self.task = InteractiveTask(chat.settings["config"], Task.model_validate(chat.task))
-        self.template = load_reprompt_template(with_text_actions(self.task.config).rollout)
+        config = with_text_actions(BaseRun.model_validate(chat.settings["config"]))
+        self.system = build_environment(config.environment).system_prompt()
+        self.template = load_reprompt_template(config.rollout)
 
     def history(self, response: ChatMessage) -> list[ChatMessage]:
         path = tree.chain(self.known, self.known[response.parent or 0])
@@ -62,8 +64,7 @@ class _TaskPrompts(_ChatPrompts):
     def prompt(self, response: ChatMessage) -> list[Message] | None:
         path = tree.chain(self.known, self.known[response.parent or 0])
         problem, turns, template = path[0].content, tree.turns(path), self.template
-        system = self.task.environment.system_prompt()
-        prompt = [Message(role="system", content=system)] if system else []
+        prompt = [Message(role="system", content=self.system)] if self.system else []
         if template is not None and turns:
             if response.detail.get("turn", {}).get("prompt_template") != template.version:
                 return None

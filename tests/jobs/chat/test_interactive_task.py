@@ -11,7 +11,7 @@ from jobs.db.models import Chat, ChatMessage
 from rl2f_core.config.loading import parse_config
 from rl2f_core.dialogue.rollout.dialogue_builder import stop_reason
 from rl2f_core.environments.worlds.taxi.environment import Taxi
-from rl2f_core.types import StopReason, Turn
+from rl2f_core.types import Hint, StopReason, Turn
 
 
 def fields(**environment: Any) -> Any:
@@ -50,7 +50,8 @@ def test_an_exported_chat_has_the_observations_before_the_hints() -> None:
         ChatMessage(id=1, chat_id=1, role="user", content=problem, time=0),
         ChatMessage(id=2, chat_id=1, parent=1, role="assistant", checkpoint="base", content=turn.attempt, time=0,
                     detail={"turn": turn.model_dump(mode="json")}),
-        ChatMessage(id=3, chat_id=1, parent=2, role="teacher", checkpoint="base", content="Go on.", time=0),
+        ChatMessage(id=3, chat_id=1, parent=2, role="teacher", checkpoint="base", content="Go on.", time=0,
+                        detail={"hint": Hint(text="Go on.", teacher="scripted").model_dump(mode="json")}),
         ChatMessage(id=4, chat_id=1, parent=3, role="assistant", checkpoint="base", content="Well.", time=0),
     ]  # fmt: skip
     chat = Chat(id=1, title="t", mode="play", settings={"config": config}, created=0, changed=0)
