@@ -127,7 +127,7 @@ def _facts(report: PreflightReport) -> list[PreflightFact]:
         ("correct at turn 1", _rate(report.solved_first), f"of {n} first attempts"),
         ("solved", _rate(report.solved), f"within {report.turns} turns"),
         *_constant_baseline(report),
-        ("mixed groups", f"{mixed:.0%}", f"{report.useful_groups} useful groups per step"),
+        ("mixed groups", f"{mixed:.0%}", f"{report.groups_with_signal} useful groups per step"),
         ("truncated", _rate(report.cut_attempts), f"of attempts, at {report.max_attempt_tokens} tokens"),
         ("time", f"≈ {duration}", f"≈ {report.seconds_per_step:.1f} s per step of {report.stage}"),
         ("memory", f"{report.memory_gib:.1f} GiB", "peak so far"),

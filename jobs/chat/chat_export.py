@@ -78,15 +78,15 @@ class _TaskPrompts(_ChatPrompts):
 def _dialogues(chat: Chat, prompts: _ChatPrompts) -> Iterator[JsonObject]:
     """Yield every branch with its last response."""
     responses = [m for m in prompts.known.values() if tree.is_finished(m) and m.parent in prompts.known]
-    histories = {response.id: prompts.history(response) for response in responses}
-    continued = {message.id for history in histories.values() for message in history}
+    earlier = {response.id: prompts.history(response) for response in responses}
+    continued = {message.id for history in earlier.values() for message in history}
     for response in responses:
         prompt = None if response.id in continued else prompts.prompt(response)
         if prompt is not None:
             verdict = response.detail.get("turn", {}).get("verdict")
             yield {
                 "messages": [*prompt, Message(role="assistant", content=response.content)],
-                "checkpoint": _policy(response.checkpoint, [*histories[response.id], response]),
+                "checkpoint": _policy(response.checkpoint, [*earlier[response.id], response]),
                 "chat": chat.id,
                 "message": response.id,
                 **({"correct": verdict["correct"]} if verdict else {}),

@@ -152,9 +152,10 @@ LENIENT = {
     *(("delete_runs", "runs"), ("check_data_file", "columns")),  # names each run that is kept; columns of a file
     *((name, "filter") for name in ("locate_dialogue", "adjacent_dialogue")),  # the dialogue has a run of its own
 }
+STUDIO = {name: operation for name, operation in OPERATIONS.items() if operation.function.__module__.startswith("app.")}
 CALLS = [
     (name, argument)
-    for name, operation in OPERATIONS.items()
+    for name, operation in STUDIO.items()
     for argument in operation.arguments.model_fields
     if (argument in MISSING or (name, argument) in CHANGED) and (name, argument) not in LENIENT
 ]
@@ -252,7 +253,7 @@ def put(schema: dict[str, Any], models: dict[str, Any], path: Sequence[str], val
 
 NUMBERS = {
     f"{name}-{'.'.join(path)}": (name, path)
-    for name, operation in OPERATIONS.items()
+    for name, operation in STUDIO.items()
     for schema in [operation.arguments.model_json_schema()]
     for path in numbers(schema, schema.get("$defs", {}))
 }

@@ -245,7 +245,7 @@ def test_a_method_that_compares_the_dialogues_of_a_group_needs_mixed_ones(method
 def test_the_preflight_expects_useful_groups_of_the_stages_size(size: int, groups: str) -> None:
     """One of 8 dialogues is correct, so it is in a group of 2 with probability 2 / 8; a step has 8 groups."""
     report = look("rlvr", lambda task, i: i == 3, group_size=size, min_rate=0.3)
-    assert report.useful_groups == groups and f"{groups} useful groups a step" in report.to_text()
+    assert report.groups_with_signal == groups and f"{groups} useful groups a step" in report.to_text()
     assert report.passed == (size > 2) and report.reason.startswith("Only 25% of the groups" if size == 2 else "")
     assert signal_rate([group([1.0], *[[0.0]] * 7), group(*[[0.0]] * 8)], method_of("rlvr"), size) == min(size, 8) / 16
 

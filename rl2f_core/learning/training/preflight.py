@@ -89,7 +89,7 @@ class PreflightReport(FrozenModel):
     fix: str = ""
 
     @property
-    def useful_groups(self) -> str:
+    def groups_with_signal(self) -> str:
         """Expected groups per step with a learning signal, as text; a lower bound for groups above `samples`."""
         return f"{'≥' if (self.group_size or 0) > self.samples else '≈'} {self.expected_mixed_groups:.1f}"
 
@@ -113,7 +113,7 @@ class PreflightReport(FrozenModel):
             *self._baseline_lines(),
             f"  groups mixed {mixed:.0%}, all right {right:.0%}, all wrong {wrong:.0%}"
             f"   dialogues solved in a group: 0 {bars} {self.samples}",
-            f"  {self.useful_groups} useful groups a step",
+            f"  {self.groups_with_signal} useful groups a step",
             f"  attempts {self.attempt_tokens:.0f} of {self.max_attempt_tokens} tokens, "
             f"{_share(self.cut_attempts)} cut off; hints {self.hint_tokens:.0f}",
             f"  longest dialogue {self.dialogue_tokens} of {self.max_seq_len} tokens",

@@ -114,7 +114,7 @@ def test_a_wrong_value_is_refused_by_the_command_line(app: typer.Typer, options:
     ("options", "said"),
     [
         (("--guest", "B"), "Option --guest: String should have at least 2 characters. Got: 'B'"),
-        (("--budget", '{"food": "much"}'), "Option --budget: Input should be a valid integer"),
+        (("--budget", '{"food": "much"}'), "Option --budget: budget.food: Input should be a valid integer"),
     ],
 )
 def test_an_error_of_the_model_names_the_option(app: typer.Typer, options: tuple[str, ...], said: str) -> None:
