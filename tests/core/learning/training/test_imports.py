@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ UNUSED = {
     "sqlalchemy", "sqlmodel", "trl", "vllm", "rl2f_core.leaks.benchmark.comparison",
     "rl2f_core.leaks.benchmark.timing", "rl2f_core.learning.learner.trl_learner", "rl2f_core.learning.hardware.bench",
 }  # fmt: skip
+if find_spec("sklearn"):  # not ours: transformers imports it, and with it these, where another package installed it
+    UNUSED -= {"sklearn", "pandas", "pyarrow"}
 PROGRAM = """
 import json, sys
 from rl2f_core.config.loading import load_config
