@@ -99,7 +99,7 @@ def test_the_compose_file_names_targets_of_the_dockerfile_and_the_build_gets_eve
 
 IMPORT_ALL = """
 import contextlib, importlib, os, signal, sys
-import torch, transformers, gradio, trl  # other packages may use what Linux has
+import torch, transformers, gradio, trl.trainer.grpo_trainer  # other packages may use what Linux has
 with contextlib.suppress(ImportError):
     import ray
 names, modules, own = (text.split() for text in sys.argv[1:])
