@@ -265,6 +265,7 @@ class CompareEndpoints(RunDataEndpoints):
                 data.rows(run) if all_stages else data.on_policy_rows(run),
                 run.started,
                 data.config(run),
+                run.group_key,
             )
             for run in chosen
         ]

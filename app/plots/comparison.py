@@ -12,7 +12,7 @@ from app.plots.evaluation import Outcomes, cell, difference, effect_difference, 
 from app.plots.metric_info import metric_info
 from app.plots.run_charts import Chart
 from app.plots.series import Look, MetricRow, XKind, axis, column, line, smooth
-from jobs.db.queries.run_values import SEED, flatten, group_key
+from jobs.db.queries.run_values import SEED, flatten
 from rl2f_core.common.stats.intervals import Interval, correct_families, t_interval
 from rl2f_core.evaluation.across_seeds import SeedSummary
 from rl2f_core.evaluation.formatting import number, verdict_text
@@ -41,6 +41,8 @@ class ComparedRun:
     """Its training steps in order; for metrics of dialogues without the stages that learn from demonstrations."""
     began: float | None
     config: JsonObject
+    group_key: str
+    """Equal for runs whose configurations differ only in seed and name, see `run_values.group_key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def seed_groups(members: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
     """Group runs whose configurations differ only in seed and name."""
     groups: dict[str, list[ComparedRun]] = {}
     for member in members:
-        groups.setdefault(group_key(member.config), []).append(member)
+        groups.setdefault(member.group_key, []).append(member)
     result: list[list[ComparedRun]] = []
     for group in groups.values():
         by_seed: dict[str, ComparedRun] = {}

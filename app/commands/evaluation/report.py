@@ -33,6 +33,7 @@ def report(
     seeds are compared. A checkpoint whose results differ between configurations has the name of each.
     """
     from app.plots.comparison import ComparedRun, group_name, seed_groups
+    from jobs.db.queries.run_values import group_key
     from rl2f_core.evaluation.across_seeds import join_runs, merge_seeds, name_apart, seeds_chart
     from rl2f_core.evaluation.figure_files import to_png
 
@@ -41,7 +42,8 @@ def report(
     members: list[ComparedRun] = []
     for number, folder in enumerate(folders):
         config = {**_config(folder), "seed": reports[number].seed}
-        members.append(ComparedRun(number, str(config.get("name") or folder.name), (), None, config))
+        name = str(config.get("name") or folder.name)
+        members.append(ComparedRun(number, name, (), None, config, group_key(config)))
     groups: dict[str, list[EvaluationReport]] = {}
     for group in seed_groups(members):
         name = group_name(group)

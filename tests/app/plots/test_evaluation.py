@@ -34,7 +34,7 @@ from app.plots.summary_cards import cards
 from jobs.db.engine import Database
 from jobs.db.models import Metric
 from jobs.db.queries import metrics, outcomes
-from jobs.db.queries.run_values import flatten
+from jobs.db.queries.run_values import flatten, group_key
 from jobs.workspace import Workspace
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.levels.report import LevelInfo, build_levels
@@ -51,7 +51,8 @@ def rows(*values: float, name: str = "reward") -> list[Metric]:
 
 
 def member(number: int, seed: int, *values: float, **config: object) -> ComparedRun:
-    return ComparedRun(number, "small", rows(*values), None, {"seed": seed, "name": "small", **config})
+    settings = {"seed": seed, "name": "small", **config}
+    return ComparedRun(number, "small", rows(*values), None, settings, group_key(settings))
 
 
 # -- evaluations ---------------------------------------------------------------------------------------------------
