@@ -17,7 +17,7 @@ from jobs.db.columns import table_of
 from jobs.db.dialogue_models import LEAKED, DialogueRow, RecordRow, TaskRow, TurnRow
 from jobs.db.models import Checkpoint, LeakLabel, Log, Metric, Run, Stage
 from jobs.db.queries import hint_values, rescores, run_values, runs
-from jobs.db.queries.metrics import DEMONSTRATED, EVALUATION
+from jobs.db.queries.metrics import DEMONSTRATED
 from jobs.db.search import TEXTS, clean, clean_json, join_leaves
 from jobs.labels import hint_counts, holdout
 from rl2f_core.run.events import (
@@ -279,14 +279,14 @@ def _insert_metrics(session: Session, run: Run, events: list[MetricEvent]) -> No
             continue
         stored.add((event.stage, event.step))
         values = {name: value for name, value in event.values.items() if math.isfinite(value)}
-        evaluation = event.stage.startswith(EVALUATION)
-        if not evaluation:
+        if not event.is_evaluation:
             number += 1
             tokens += values.get("tokens/sampled", 0.0)
             _record_step(session, run, stages, event, values)
         elif not stages and event.stage.endswith(":hints"):
             run.reward = values.get("reward", run.reward)
-        row = {"run_id": run.id, "stage": event.stage, "step": event.step, "number": -1 if evaluation else number}
+        place = -1 if event.is_evaluation else number
+        row = {"run_id": run.id, "stage": event.stage, "step": event.step, "number": place}
         rows.append({**row, "time": event.time, "tokens": tokens, "values": _encode(values)})
     _insert_rows(session, table_of(Metric), rows)
     run_values.index_metrics(session.connection(), _id(run))

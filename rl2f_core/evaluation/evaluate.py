@@ -427,7 +427,7 @@ def _training_metrics(run_dir: RunDir) -> list[MetricEvent]:
     if not run_dir.events_path.exists():
         return []
     events = read_events(run_dir.events_path)
-    return [e for e in events if isinstance(e, MetricEvent) and not e.stage.startswith(f"{STAGE}:")]
+    return [e for e in events if isinstance(e, MetricEvent) and not e.is_evaluation]
 
 
 def write_report(report: EvaluationReport, run_dir: RunDir) -> None:

@@ -57,6 +57,11 @@ class MetricEvent(_Event):
     """1-based step of the stage."""
     values: dict[str, float]
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether they are of an evaluation: stage `evaluation:CHECKPOINT:CONDITION`; other stages have no colon."""
+        return self.stage.startswith("evaluation:")
+
     @field_validator("values", mode="before")
     @classmethod
     def _drop_null(cls, values: object) -> object:

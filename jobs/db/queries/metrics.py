@@ -11,8 +11,6 @@ from jobs.db.engine import Database
 from jobs.db.models import Metric
 from jobs.db.queries.runs import get_in_session, rows_of
 
-EVALUATION = "evaluation:"
-"""Prefix of the stage of an evaluation's metrics; stage names contain no colon."""
 DEMONSTRATED = "tokens/demonstrated"
 """Metric that only steps on demonstrations have."""
 NAME_SCAN_STEPS = 200

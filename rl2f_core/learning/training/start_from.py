@@ -85,8 +85,10 @@ def _is_adopted(event: Event, evaluated: Sequence[str]) -> bool:
     """
     if isinstance(event, DialogueEvent) and event.phase == "evaluation":
         return event.checkpoint in evaluated
-    name = event.stage if isinstance(event, MetricEvent) else event.id if isinstance(event, LogEvent) else ""
-    return not isinstance(event, StatusEvent) and not name.startswith("evaluation:")
+    if isinstance(event, MetricEvent):
+        return not event.is_evaluation
+    is_report = isinstance(event, LogEvent) and event.id.startswith("evaluation:")
+    return not isinstance(event, StatusEvent) and not is_report
 
 
 def adopted_evaluations(run_dir: RunDir) -> list[str]:

@@ -29,8 +29,6 @@ from rl2f_core.types import DEMONSTRATION, Dialogue, JsonObject
 
 STATE = "tracking.json"
 """File of a run directory with the id of the tracker's run."""
-EVALUATION = "evaluation:"
-"""Prefix of the stage of an evaluation's metrics, `evaluation:CHECKPOINT:CONDITION`."""
 Messages = list[dict[str, str]]
 """A dialogue as a list of `{role, content}`, as the student reads and writes it."""
 
@@ -122,7 +120,7 @@ class Tracker(Observer):
     def observe(self, event: Event) -> None:
         """Mirror an event."""
         if isinstance(event, MetricEvent):
-            prefix = f"{event.stage.replace(':', '/')}/" if event.stage.startswith(EVALUATION) else ""
+            prefix = f"{event.stage.replace(':', '/')}/" if event.is_evaluation else ""
             values = {f"{prefix}{name}": value for name, value in event.values.items()}
             self.log_metrics(values, self._position(event), event.time)
         elif isinstance(event, DialogueEvent):
