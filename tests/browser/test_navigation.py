@@ -56,6 +56,7 @@ def _wait_for(page: Any, name: str) -> None:
     page.wait_for_function("name => document.title.startsWith(name) && document.querySelector('.rl-skip')", arg=name)
 
 
+@pytest.mark.slow
 def test_a_page_change_while_the_next_page_mounts_ends_on_the_last_page(visit: Any) -> None:
     page = visit("/compare")
     for name in ("Exports", "Chat"):

@@ -96,6 +96,7 @@ def test_a_finished_run_answers_four_questions_and_shows_its_curves(server: Any,
     assert "hint_effect" not in page.locator("main").inner_text()
 
 
+@pytest.mark.slow
 def test_a_chart_is_enlarged_made_logarithmic_saved_pinned_and_hidden(visit: Callable[..., Any], server: Any) -> None:
     page = visit(f"/run?run={server.run}")
 

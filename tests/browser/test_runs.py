@@ -400,6 +400,7 @@ def test_the_end_of_a_run_is_notified_on_request(visit: Visit, new_page: Callabl
     runs.remove(queue.db, run.id or 0)
 
 
+@pytest.mark.slow
 def test_seeds_are_folded_compared_and_a_deleted_run_comes_back(
     server: Any, visit: Visit, queue: Queue, add: Callable[..., Any]
 ) -> None:
