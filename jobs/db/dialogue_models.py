@@ -219,7 +219,7 @@ class RescoreSummary(SQLModel, table=True):
 
 
 class RescoredHint(SQLModel, table=True):
-    """What a rescore run reports on a hint that it flags, or that has a leak probability.
+    """What a rescore run reports on a hint that it flags, that has a leak probability, or whose check failed.
 
     It refers to the target's run directory and event, so that the two runs can be ingested in any order.
     """
@@ -232,6 +232,7 @@ class RescoredHint(SQLModel, table=True):
     leak_found: bool
     detector: str | None = None
     leak_distance: float | None = None
+    """None without a leak probability; a row without leak and distance is a failed check."""
     report: str = text_column()
     """JSON of `rl2f_core.types.LeakReport`."""
 

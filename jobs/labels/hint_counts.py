@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Select, case, func, select, text
+from sqlalchemy import ColumnElement, Select, case, false, func, select, text
 from sqlmodel import Session
 
 from jobs.db.columns import table_of
@@ -208,14 +208,14 @@ def count_runtime(db: Database, scope: Scope, runs: Sequence[int] = ()) -> dict[
 def count_rescored(
     db: Database, scope: Scope, scored: Source
 ) -> dict[tuple[HintGroup, DetectorVerdict, DetectorVerdict], int]:
-    """Count the hints of a scope that a rescore flagged, by group, run-time verdict and rescore verdict."""
+    """Count the hints that a rescore flagged or could not check, by group, run-time verdict and rescore verdict."""
     runtime = (_turn.c.leak_checked, _turn.c.leak_found, func.coalesce(_turn.c.detector, ""))
-    columns = (*group_columns(), *runtime, func.coalesce(_rescored.c.detector, ""))
-    statement = _flagged(scope, scored).with_only_columns(*columns)
+    columns = (*group_columns(), *runtime, _rescored.c.leak_found, func.coalesce(_rescored.c.detector, ""))
+    statement = _reported(scope, scored).with_only_columns(*columns)
     with db.read() as session:
         counts = Counter(tuple(row) for row in session.execute(statement))
     return {
-        (HintGroup(*(*row[:7], scope.test)), DetectorVerdict(*row[7:10]), DetectorVerdict(True, True, row[10])): n
+        (HintGroup(*(*row[:7], scope.test)), DetectorVerdict(*row[7:10]), DetectorVerdict(row[10], *row[10:])): n
         for row, n in counts.items()
     }
 
@@ -227,17 +227,19 @@ def information(db: Database, scope: Scope, scored: Source) -> tuple[Information
     sums = [func.coalesce(func.sum(_count.c[name]), 0) for name in _SUMS]
     with db.read() as session:
         total = session.execute(select(*sums).where(*conditions)).one()
+        failed: Sequence[float] = (0,) * len(_SUMS)
         if scored.name == RUN:
             flagged = session.execute(select(*sums).where(*conditions, _count.c.flagged)).one()
         else:
-            rescored = _flagged(scope, scored).with_only_columns(
+            rescored = _reported(scope, scored).with_only_columns(
                 func.count(),
                 func.count(_turn.c.hint_bits),
                 func.coalesce(func.sum(_turn.c.hint_bits), 0.0),
                 func.coalesce(func.sum(case((_turn.c.determines_answer, 1), else_=0)), 0),
             )
-            flagged = session.execute(rescored).one()
-    rest = [x - y for x, y in zip(total, flagged, strict=True)]
+            flagged = session.execute(rescored.where(_rescored.c.leak_found)).one()
+            failed = session.execute(rescored.where(~_rescored.c.leak_found)).one()
+    rest = [x - y - z for x, y, z in zip(total, flagged, failed, strict=True)]
     keys = ("hints", "known", "bits", "determining")
     first, second = (
         InformationRow(flagged=f, **dict(zip(keys, row, strict=True))) for f, row in ((True, flagged), (False, rest))
@@ -247,17 +249,28 @@ def information(db: Database, scope: Scope, scored: Source) -> tuple[Information
 
 def is_flagged_by(source: str) -> ColumnElement[bool]:
     """Return the condition that a rescore run flagged the turn, joined with its dialogue, of a run that it checked."""
+    return _is_report_of(source) & _rescored.c.leak_found
+
+
+def _is_report_of(source: str) -> ColumnElement[bool]:
+    """Return the condition that the report of a rescore run is on the turn."""
     same_hint = (_rescored.c.event_id == _dialogue.c.event_id) & (_rescored.c.turn == _turn.c.index)
-    return (_rescored.c.run_id == int(source)) & _rescored.c.leak_found & same_hint
+    return (_rescored.c.run_id == int(source)) & same_hint
+
+
+def _has_failed() -> ColumnElement[bool]:
+    """Return the condition that a rescore run could not check the hint of its report."""
+    return ~_rescored.c.leak_found & _rescored.c.leak_distance.is_(None)
 
 
 def with_verdict(statement: Select[Any], scored: Source) -> Select[Any]:
     """Add the columns `checked`, `flagged` and `found_by` (detector) of a source to a query of turns and dialogues."""
     columns: tuple[ColumnElement[Any], ...] = (_turn.c.leak_checked, _turn.c.leak_found, _turn.c.detector)
     if scored.name != RUN:
-        checked = _dialogue.c.run_id.in_(scored.runs)
-        statement = statement.outerjoin(_rescored, is_flagged_by(scored.name) & checked)
-        columns = (checked, _rescored.c.run_id.is_not(None), _rescored.c.detector)
+        of_run = _dialogue.c.run_id.in_(scored.runs)
+        statement = statement.outerjoin(_rescored, _is_report_of(scored.name) & of_run)
+        checked = of_run & ~func.coalesce(_has_failed(), false())
+        columns = (checked, func.coalesce(_rescored.c.leak_found, false()), _rescored.c.detector)
     labels = ("checked", "flagged", "found_by")
     return statement.add_columns(*(column.label(name) for column, name in zip(columns, labels, strict=True)))
 
@@ -273,7 +286,8 @@ def hints_of(scope: Scope, *columns: Any) -> Select[Any]:
     )
 
 
-def _flagged(scope: Scope, scored: Source) -> Select[Any]:
-    """Return the query of the hints that a rescore flagged; the caller replaces its column."""
-    hints = hints_of(scope, _turn.c.id).join(_rescored, is_flagged_by(scored.name))
+def _reported(scope: Scope, scored: Source) -> Select[Any]:
+    """Return the query of the hints that a rescore flagged or could not check; the caller replaces its column."""
+    hints = hints_of(scope, _turn.c.id).join(_rescored, _is_report_of(scored.name))
+    hints = hints.where(_rescored.c.leak_found | _has_failed())
     return hints.where(_dialogue.c.run_id.in_(scored.runs), _turn.c.is_eligible)

@@ -94,7 +94,8 @@ def population(db: Database, scope: Scope, scored: Source, frame_source: str = R
         sizes[group, StratumVerdict(runtime.flagged and not own, None)] += n
     for (group, runtime, verdict), n in hint_counts.count_rescored(db, scope, scored).items():
         sizes[group, StratumVerdict(runtime.flagged and not own, None)] -= n
-        sizes[group, StratumVerdict(own or runtime.flagged, verdict.named.detector)] += n
+        if verdict.checked:
+            sizes[group, StratumVerdict(own or runtime.flagged, verdict.named.detector)] += n
     return sizes
 
 

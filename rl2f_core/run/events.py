@@ -141,7 +141,7 @@ class LogEvent(_Event):
 
 
 class LeakEvent(_Event):
-    """Rescored leak report on one hint of another run; none for a hint without a leak and without `logprob_gain`."""
+    """Rescored leak report on one hint of another run; none for a checked hint without a leak, score or evidence."""
 
     type: Literal["leak"] = "leak"
     run: str

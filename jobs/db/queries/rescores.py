@@ -33,7 +33,7 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
             rows.append(
                 RescoreSummary(run_id=run.id, target=event.run, detectors=json.dumps(event.detectors), **counts)
             )
-        elif event.report.leaked or leak_distance(event.report) is not None:
+        elif event.report.leaked or not event.report.is_complete or leak_distance(event.report) is not None:
             rows.append(
                 RescoredHint(
                     run_id=run.id,
@@ -52,8 +52,8 @@ def insert(session: Session, run: Run, events: Sequence[LeakEvent | LeakRescoreE
 
 
 def leak_distance(report: LeakReport) -> float | None:
-    """Return the distance of the leak probability to the threshold; None without a probability."""
-    if report.leak_probability is None or report.leak_threshold is None:
+    """Return the distance of the leak probability to the threshold; None without one, or if the check failed."""
+    if report.leak_probability is None or report.leak_threshold is None or not report.is_complete:
         return None
     return abs(report.leak_probability - report.leak_threshold)
 

@@ -10,7 +10,7 @@ from replay_data import add_run, event, hint, turn
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError
 from jobs.db.models import LeakLabel, Run
-from jobs.db.queries import runs
+from jobs.db.queries import rescores, runs
 from jobs.ingest.ingester import reindex
 from jobs.labels import annotation_queue, hint_counts, label_queries, opened_hints, report_queries
 from jobs.labels.annotation_queue import QueueFilter
@@ -20,6 +20,8 @@ from jobs.labels.label_queries import LabelAnswer
 from jobs.labels.sampling import SamplingFrame
 from jobs.workspace import Workspace
 from rl2f_core.errors import RL2FError
+from rl2f_core.run.events import LeakEvent, LeakRescoreEvent
+from rl2f_core.types import LeakReport
 
 
 @pytest.fixture
@@ -335,6 +337,37 @@ def test_the_report_counts_bits_of_flagged_and_of_other_hints(db: Database, work
     assert (flagged.hints, flagged.known, flagged.determining) == (1, 1, 0)
     assert (other.hints, other.known, other.determining) == (2, 1, 1)
     assert other.bits == 4.0
+
+
+def test_a_hint_on_which_a_detector_of_a_rescoring_failed_is_unchecked_and_not_clean(
+    db: Database, workspace: Workspace
+) -> None:
+    """Of four hints, one is flagged, one is clean, and the check of two failed, one of them with a probability."""
+    told = [event(f"d/{i}", [turn(0, "x", None, hint("Correct so far: A ? ? ?"))], 1, "g", i) for i in range(4)]
+    run = add_run(db, workspace, "failed", told)
+    later = runs.add(db, runs.of_config(*config_of("later")))
+    down = "The endpoint is down."
+    reports = [
+        LeakReport(leaked=True, detector="llm_judge"),
+        LeakReport(leaked=False, error=down),
+        LeakReport(leaked=False, error=down, leak_probability=0.4, leak_threshold=0.5),
+    ]
+    found = [
+        LeakEvent(id=f"leak:{i}", run=run.folder, dialogue=told[i].id, turn=0, report=report)
+        for i, report in enumerate(reports)
+    ]
+    summary = LeakRescoreEvent(id="leak_rescore", run=run.folder, detectors=(), hints=4, flagged=1, errors=2)
+    with db.write() as session:
+        rescores.insert(session, later, [*found, summary])
+    for item in told:
+        label_queries.put(db, run.id or 0, item.id, 0, "anna", LabelAnswer(label="no_leak"))
+    read = report_queries.read(
+        db, Scope(run=run.id, source=str(later.id), test=in_test_set(db, run)), group_by="teacher"
+    )
+    e = read.total.estimates
+    assert (e.size, e.flagged) == (2, 1)
+    assert read.usage.unchecked == 2
+    assert [row.hints for row in read.information] == [1, 1]
 
 
 def in_test_set(db: Database, run: Run) -> bool:
