@@ -44,6 +44,17 @@ FORMS = {
     ),
     "two numbers": (r"5\pm1", ["4, 6", "6 and 4"], ["(6,4)", "(4,6)", "[4,6]", "4", "5"]),
     "one number": ("5", [], [r"5\pm0", r"5\pm1", r"\pm5", "5 or 5"]),
+    "list without variables": (
+        "2,3", ["x=2 or x=3", "x=3, x=2", "x = 2 and x = 3", r"x=2\text{ or }x=3", "x=2, 3", "x=2 or 3"],
+        ["x=2", "x=2 or x=4", "x=2 or y=3", r"x\ne2, x\ne3", "x<2, x<3", "x=2 or x=3 or x=4"],
+    ),
+    "list with one variable": ("x=2, x=3", ["2,3", "3 or 2", "x=3 or x=2", "x=2 or 3"], ["2", "x=2", "x=2, x=4"]),
+    "values of a variable with both signs": (r"\pm2", ["x=2 or x=-2", "x=-2, 2"], ["x=2", "x=2 or x=-3"]),
+    "list with several variables": (
+        "x=1, y=2", ["x=1 and y=2", "y=2, x=1", "1,2", "(1,2)"],
+        ["2,1", "(2,1)", "2 and 1", "x=2, y=1", "x=1, y=3", "1", "1,2,3", "a=1, b=2"],
+    ),
+    "tuple": ("(2,3)", ["(2, 3)"], ["x=2, x=3", "(3,2)"]),
     "open chain": (
         "2<x<5", ["(2,5)", r"x\in(2,5)", "5>x>2", r"2\lt x\lt5", "(2.0, 5)"],
         ["[2,5]", "(2,5]", "[2,5)", "(5,2)", "(2,6)", "2,5", r"\{2,5\}", "x<5", "2<x", r"2\le x\le5", "2<y<5",
@@ -79,6 +90,13 @@ FORMS = {
 def test_an_answer_may_have_another_form_but_not_other_values(gold: str, right: list[str], wrong: list[str]) -> None:
     assert [answer for answer in right if not is_correct(gold, answer)] == []
     assert [answer for answer in wrong if is_correct(gold, answer)] == []
+
+
+def test_a_tuple_of_the_problem_gives_the_order_of_values_with_variables() -> None:
+    problem = "Find the pair $(m, k)$."
+    assert is_correct("(2,3)", "m=2, k=3", problem) and is_correct("(2,3)", "k=3, m=2", problem)
+    assert not is_correct("(2,3)", "k=2, m=3", problem) and not is_correct("(2,3)", "m=2, k=3")
+    assert is_correct("k=3, m=2", "2,3", problem) and not is_correct("k=3, m=2", "3,2", problem)
 
 
 @pytest.mark.parametrize(("gold", "answer"), [("(2,5)", "2<x<5"), ("2<x<5", "(2,5)"), (r"x\in(2,5)", "5>x>2")])

@@ -29,6 +29,7 @@ from rl2f_core.environments.math.answer_text import (
     worked_out,
 )
 from rl2f_core.environments.math.intervals import read_interval
+from rl2f_core.environments.math.variables import without_variables
 from rl2f_core.environments.sandbox import pool
 
 MORE_WORDS = 2
@@ -197,7 +198,7 @@ def _characters(text: str) -> list[str]:
 
 def compare_answers(pairs: Sequence[Pair], time_limit: float) -> list[Equivalence]:
     """Compare all pairs; workers compare those undecided by form in one batch, `time_limit` seconds each."""
-    pairs = [_with_intervals(pair) for pair in pairs]
+    pairs = [_with_intervals(Pair(*without_variables(*pair), pair.problem)) for pair in pairs]
     by_form = [compare_normalized(pair) for pair in pairs]
     keys = {
         pair: (*_alike(_expression(pair.gold), _expression(pair.answer)), _rounded_places(pair.gold))

@@ -1,0 +1,74 @@
+"""Answers that name their values by variables, such as `x=2 or x=3` and `x=1, y=2`."""
+
+from __future__ import annotations
+
+import re
+
+from rl2f_core.environments.math.answer_text import flat, relation
+
+_VARIABLE = r"[A-Za-z](?:_\{?\d\}?)?"
+_PART = re.compile(rf"(?:({_VARIABLE}) ?= ?)?([^=]+)")
+_SEPARATOR = re.compile(r" ?(?:[,;] ?(?:(?:and|or)(?![A-Za-z]))?|(?<![A-Za-z])(?:and|or)(?![A-Za-z])) ?")
+_TUPLE = re.compile(rf"\(\s*({_VARIABLE}(?:\s*,\s*{_VARIABLE})+)\s*\)")
+
+Parts = list[tuple[str, str]]
+"""Variables and their values."""
+
+
+def without_variables(gold: str, answer: str, problem: str) -> tuple[str, str]:
+    """Return a gold answer and an answer without variables that only name values.
+
+    `x=2 or x=3` is the list `2,3`. `x=1,y=2` is the tuple `(1,2)` if the other answer has no variables: in the order of
+    a tuple such as `(x,y)` in the problem, or else of the gold answer if its variables are in alphabetical order.
+    """
+    right, named = _parts(gold), _parts(answer)
+    if _are_several(right) and "=" not in answer:
+        names = _order(right, problem) or [name for name, _ in right]
+        values = _SEPARATOR.split(flat(answer))
+        if (names == sorted(names) or _order(right, problem)) and len(values) == len(names):
+            return _tuple(right, names), answer if answer[0] in "([" else f"({','.join(values)})"
+    elif _are_several(named) and "=" not in gold:
+        names = _order(named, problem)
+        return gold, _tuple(named, names) if names and gold[0] == "(" else answer
+    elif not {name for name, _ in right} ^ {name for name, _ in named} or not (right and named):
+        if right and not _are_several(right):
+            gold = ",".join(value for _, value in right)
+        if named and not _are_several(named) and gold[0] not in "([" and "=" not in gold:
+            answer = ",".join(value for _, value in named)
+    return gold, answer
+
+
+def _parts(text: str) -> Parts:
+    """Return the variables and values of a list; empty if it has fewer than two values or another form.
+
+    A value without a variable belongs to the only variable of the list.
+    """
+    parts = [_PART.fullmatch(part) for part in _SEPARATOR.split(flat(text))] if "=" in text else []
+    if len(parts) < 2 or not all(part and _is_value(part[2]) for part in parts):
+        return []
+    found = [(part[1] or "", part[2].strip()) for part in parts if part]
+    names = {name for name, _ in found}
+    if not found[0][0] or ("" in names and len(names) > 2):
+        return []
+    return [(name or found[0][0], value) for name, value in found]
+
+
+def _is_value(text: str) -> bool:
+    return not relation(text) and all(text.count(a) == text.count(b) for a, b in ("()", "[]", "{}"))
+
+
+def _are_several(parts: Parts) -> bool:
+    """Return whether each of several variables has one value."""
+    return len(parts) > 1 and len({name for name, _ in parts}) == len(parts)
+
+
+def _order(parts: Parts, problem: str) -> list[str]:
+    """Return the variables in the order of a tuple in the problem; empty without one."""
+    names = {name for name, _ in parts}
+    tuples = ([name.strip() for name in match[1].split(",")] for match in _TUPLE.finditer(problem))
+    return next((found for found in tuples if set(found) == names and len(found) == len(names)), [])
+
+
+def _tuple(parts: Parts, names: list[str]) -> str:
+    values = dict(parts)
+    return f"({','.join(values[name] for name in names)})"
