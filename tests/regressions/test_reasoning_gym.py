@@ -57,6 +57,8 @@ WRONG: dict[str, tuple[str, Callable[[str], str], dict[str, Any]]] = {
     "digit after moves": ("sokoban", followed_by("0"), {}),
     "letter after a sequence": ("quantum_lock", followed_by("x"), {}),
     "letter after a grid": ("kakurasu", followed_by("x"), {}),
+    "negated statements": ("knights_knaves", lambda gold: f"It is false that {gold}", {}),
+    "negated role": ("knights_knaves", lambda gold: f"{gold} Not {gold.split()[0]} is an imp", {}),
     "letter before moves": ("tower_of_hanoi", lambda gold: f"x{gold}", {}),
     "first ten letters": ("figlet_font", lambda gold: gold[:10], {"min_word_len": 11, "max_word_len": 15}),
 }
@@ -81,8 +83,8 @@ JUNK: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
-@pytest.mark.parametrize("name", ["sokoban", "quantum_lock", "kakurasu", "survo", "pool_matrix"])
-def test_an_answer_consists_only_of_moves_or_numbers(name: str, junk: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("name", ["sokoban", "quantum_lock", "kakurasu", "survo", "pool_matrix", "knights_knaves"])
+def test_an_answer_consists_only_of_moves_numbers_or_roles(name: str, junk: Callable[[str], str]) -> None:
     assert [item for item in judged(name, junk) if item[2]] == []
 
 
@@ -104,6 +106,8 @@ RIGHT: dict[str, tuple[str, Callable[[str], str]]] = {
     "arrows of ASCII": ("quantum_lock", lambda gold: gold.replace("→", "->")),
     "spaces of a grid": ("survo", lambda gold: gold.replace(" ", "  ")),
     "decimals of a matrix": ("pool_matrix", lambda gold: NUMBER.sub(lambda m: f"{float(m[0]):.2f}", gold)),
+    "order of persons": ("knights_knaves", lambda gold: ", ".join(reversed(gold.strip(".").split(", and ")))),
+    "short statements": ("knights_knaves", lambda gold: re.sub(" is an?", "", gold).lower()),
     "spaces of JSON": ("codeio", lambda gold: gold.replace(": ", ":")),
 }
 """Data set and another right answer, by the difference from the gold answer."""

@@ -27,6 +27,8 @@ FORMS = {
     "pool_matrix": re.compile(r"[\d.eE+\s-]+"),
 }
 """The form of whole answers by data set, for scorers that skip everything between moves or numbers."""
+FILLERS = {"knights_knaves": frozenset(("is", "a", "an", "and"))}
+"""Words that an answer need not share with the gold answer by data set, for scorers that skip words."""
 MIN_DIGITS = 10
 """Significant digits that an answer shares with a numeric gold answer, unless the problem asks for another number."""
 MAX_DIGITS = 15
@@ -60,6 +62,12 @@ def agrees(name: str, candidate: str, gold: str, problem: str) -> bool:
     """
     if name in FORMS and not FORMS[name].fullmatch(candidate):
         return False
+    if name in FILLERS:
+        words, expected_words = (
+            sorted(word for word in re.findall(r"[^\s,.()]+", text.casefold()) if word not in FILLERS[name])
+            for text in (candidate, gold)
+        )
+        return words == expected_words
     if name in EXACT:
         return "".join(candidate.casefold().split()) == "".join(gold.casefold().split())
     if name in EXPRESSIONS:
