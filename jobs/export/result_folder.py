@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.export.private_paths import check_private, machine_paths
-from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.file_io import checked_path, write_atomically
 from rl2f_core.common.paths import ROOT
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.loading import dump_yaml, parse_config
@@ -59,7 +59,7 @@ def collect_study(study: Path, out: Path) -> list[Path]:
     parts = {run: run.name.rpartition("-seed-") for run in sorted(study.glob("*-seed-*"))}
     arms = {run: out / arm / f"seed-{seed}" for run, (arm, _, seed) in parts.items() if is_arm(arm)}
     folders = [collect([run], arms[run])[0] for run in arms if RunDir(run).last_status() == "succeeded"]
-    write_atomically(out / REGISTRATION, (study / REGISTRATION).read_bytes())
+    write_atomically(out / REGISTRATION, checked_path(study, REGISTRATION).read_bytes())
     return folders
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from rl2f_core.common.file_io import write_atomically
+from rl2f_core.common.file_io import checked_path, write_atomically
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.errors import DataError
 from rl2f_core.evaluation.study.spec import Study, check_unchanged
@@ -35,9 +35,13 @@ _VERSIONS = TypeAdapter(Annotated[list[Version], Field(min_length=1)])
 
 
 def read_versions(folder: Path) -> list[Version]:
-    """Return the versions of the study in a folder, oldest first. Raises `DataError` if they cannot be read."""
+    """Return the versions of the study in a folder, oldest first. Raises `DataError` if they cannot be read.
+
+    A link that leaves the folder is not followed.
+    """
+    path = checked_path(folder, FILE)
     try:
-        return _VERSIONS.validate_json((folder / FILE).read_bytes())
+        return _VERSIONS.validate_json(path.read_bytes())
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:

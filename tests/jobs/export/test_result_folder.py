@@ -10,10 +10,11 @@ import pytest
 import yaml
 from export_builders import CONFIG, write_run
 
-from jobs.export.result_folder import collect, collect_study
+from jobs.export.result_folder import REGISTRATION, collect, collect_study
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.errors import DataError, RunError
 from rl2f_core.evaluation.report import EvaluationReport
+from rl2f_core.evaluation.study.registration import read_versions
 from rl2f_core.evaluation.study.report import read_part
 from rl2f_core.run.events import JsonlSink, MetricEvent, StatusEvent
 
@@ -142,3 +143,14 @@ def test_paths_of_other_runs_become_relative_to_the_folder_of_all_runs(tmp_path:
     (run / "config.yaml").write_text(dump_yaml(parse_config(config)))
     with pytest.raises(DataError, match="file of this machine"):
         collect([run], tmp_path / "out")
+
+
+def test_a_registration_behind_a_link_is_neither_read_nor_collected(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    (tmp_path / "elsewhere.json").write_text("[]")
+    (study / REGISTRATION).symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(DataError, match="symbolic link"):
+        read_versions(study)
+    with pytest.raises(DataError, match="symbolic link"):
+        collect_study(study, tmp_path / "out")
