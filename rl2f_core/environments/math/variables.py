@@ -23,14 +23,14 @@ def without_variables(gold: str, answer: str, problem: str) -> tuple[str, str]:
     """
     right, named = _parts(gold), _parts(answer)
     if _are_several(right) and "=" not in answer:
-        names = _order(right, problem) or [name for name, _ in right]
-        values = _SEPARATOR.split(flat(answer))
-        if (names == sorted(names) or _order(right, problem)) and len(values) == len(names):
+        names, values = _order(right, problem) or _alphabetical(right), _SEPARATOR.split(flat(answer))
+        if len(values) == len(names):
             return _tuple(right, names), answer if answer[0] in "([" else f"({','.join(values)})"
     elif _are_several(named) and "=" not in gold:
         names = _order(named, problem)
-        return gold, _tuple(named, names) if names and gold[0] == "(" else answer
-    elif not {name for name, _ in right} ^ {name for name, _ in named} or not (right and named):
+        if names and gold[0] == "(":
+            return gold, _tuple(named, names)
+    elif not right or not named or right[0][0] == named[0][0]:
         if right and not _are_several(right):
             gold = ",".join(value for _, value in right)
         if named and not _are_several(named) and gold[0] not in "([" and "=" not in gold:
@@ -67,6 +67,12 @@ def _order(parts: Parts, problem: str) -> list[str]:
     names = {name for name, _ in parts}
     tuples = ([name.strip() for name in match[1].split(",")] for match in _TUPLE.finditer(problem))
     return next((found for found in tuples if set(found) == names and len(found) == len(names)), [])
+
+
+def _alphabetical(parts: Parts) -> list[str]:
+    """Return the variables if they are in alphabetical order; empty otherwise."""
+    names = [name for name, _ in parts]
+    return names if names == sorted(names) else []
 
 
 def _tuple(parts: Parts, names: list[str]) -> str:
