@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    import ray
-
     with ray_cluster() as made:
+        import ray  # after the check that it is installed
+
         os.environ["RAY_ADDRESS"] = made.address
         yield made
         ray.shutdown()
