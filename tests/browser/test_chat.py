@@ -207,18 +207,20 @@ def test_responses_are_rated_and_a_second_click_removes_the_rating(chat: Callabl
     page.wait_for_selector("[aria-label='base is better'][aria-pressed=false]")
 
 
-def test_markup_in_messages_stays_text(chat: Callable[..., Any]) -> None:
-    page = chat(HOSTILE)
-    assert page.locator(".ch-message[data-role=user] .tx-block").inner_text() == HOSTILE
+def test_markup_in_messages_stays_text(visit: Visit, stored_chat: Callable[[str, str], int]) -> None:
+    page = visit(f"/chat?chat={stored_chat(HOSTILE, HOSTILE)}")
     message = page.locator(".ch-message[data-role=assistant]").first
+    expect(message.locator(".tx-block")).to_have_text(HOSTILE.replace("**", ""), use_inner_text=True)
+    assert page.locator(".ch-message[data-role=user] .tx-block").inner_text() == HOSTILE
     message.locator("button:has-text('Edit')").click()
-    page.fill("#chat-editor textarea", HOSTILE)
+    page.fill("#chat-editor textarea", HOSTILE + " again")
     page.click("#chat-editor button:has-text('Create branch')")
     message.locator(".ch-switch:has-text('2/2')").wait_for()
-    assert message.locator(".tx-block").inner_text() == HOSTILE.replace("**", "")
+    edited = HOSTILE.replace("**", "") + " again"
+    assert message.locator(".tx-block").inner_text() == edited
     page.reload()
     page.wait_for_selector(".ch-message[data-role=assistant]")
-    assert message.locator(".tx-block").inner_text() == HOSTILE.replace("**", "")
+    assert message.locator(".tx-block").inner_text() == edited
     expect(page.locator("#chat :is(img, script, strong, a[href*=javascript])")).to_have_count(0)
     assert page.title() == "Chat · RL2F Studio"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,23 +22,10 @@ def reader(server: Any, start_server: Callable[..., Any]) -> Any:
     return start_server(server.workspace)
 
 
-@pytest.fixture(scope="module")
-def chat(server: Any) -> int:
+@pytest.fixture
+def chat(stored_chat: Callable[..., int]) -> int:
     """The id of a chat with a message and a response."""
-    from jobs.chat.checkpoints import ChatSettings
-    from jobs.db.engine import Database
-    from jobs.db.models import ChatMessage
-    from jobs.db.queries import chats
-    from jobs.workspace import Workspace
-
-    db = Database(Workspace(server.workspace).database_url())
-    number = chats.create(db, "Kept", "chat", ChatSettings(model="tiny-random").model_dump(mode="json")).id or 0
-    shared: dict[str, Any] = {"chat_id": number, "time": time.time()}
-    (user,) = chats.add(db, number, [ChatMessage(role="user", content="A question", **shared)])
-    response = ChatMessage(role="assistant", checkpoint="base", parent=user.id, content="A response", **shared)
-    chats.add(db, number, [response])
-    db.close()
-    return number
+    return stored_chat("A question", "A response")
 
 
 def show(page: Any, server: Any, path: str, content: str) -> Any:
