@@ -16,6 +16,8 @@ from rl2f_core.environments.math.units import read_single, read_unit
 
 MAX_ANSWER = 400
 """Maximum number of characters; longer answers are unparsable."""
+LIST_SEPARATOR = r"(?:[,;] ?)?(?<![A-Za-z])(?:and|or)(?![A-Za-z])|[,;]"
+"""Pattern of what divides two values of a list: a comma or semicolon, "and" or "or", or both."""
 MAX_DIGITS = 60
 _MAX_DEPTH = 12
 _MAX_EXPONENT_DIGITS = 3

@@ -17,6 +17,7 @@ from math import gcd
 from typing import NamedTuple
 
 from rl2f_core.environments.math.answer_text import (
+    LIST_SEPARATOR,
     flat,
     has_symbols,
     is_words,
@@ -52,7 +53,7 @@ _ARTICLE = re.compile(r"^(?:an?|the) (?!(?:and|or)\b)(?=[^\W\d_]{3}|[a-z]-)", re
 _UNSPELLED = re.compile(r"[\s.,;]|(?<=[^\W\d_]{4})-(?=[^\W\d_])|(?<=[^\W\d_])-(?=[^\W\d_]{4})")
 _EQUALITY = re.compile(r"=|\\approx(?![a-zA-Z])")
 _PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
-_SEPARATOR = re.compile(rf"(?:[,;] ?)?(?<![A-Za-z])(?:and|or)(?![A-Za-z])|[,;]|{_PLUS_MINUS.pattern}")
+_SEPARATOR = re.compile(rf"{LIST_SEPARATOR}|{_PLUS_MINUS.pattern}")
 r"""What divides two values; a part with `\pm` has two."""
 _LAST = re.compile(r"(?:,\s*|\s+)(?:and|or)\s+(?=[^,;]*$)")
 _INTERVAL = re.compile("interval|inequalit", re.IGNORECASE)

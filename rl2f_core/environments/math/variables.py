@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from rl2f_core.environments.math.answer_text import flat, relation
+from rl2f_core.environments.math.answer_text import LIST_SEPARATOR, flat, relation
 
 _VARIABLE = r"[A-Za-z](?:_\{?\d\}?)?"
 _PART = re.compile(rf"(?:({_VARIABLE}) ?= ?)?([^=]+)")
-_SEPARATOR = re.compile(r" ?(?:[,;] ?(?:(?:and|or)(?![A-Za-z]))?|(?<![A-Za-z])(?:and|or)(?![A-Za-z])) ?")
 _TUPLE = re.compile(rf"\(\s*({_VARIABLE}(?:\s*,\s*{_VARIABLE})+)\s*\)")
 
 Parts = list[tuple[str, str]]
@@ -23,7 +22,7 @@ def without_variables(gold: str, answer: str, problem: str) -> tuple[str, str]:
     """
     right, named = _parts(gold), _parts(answer)
     if _are_several(right) and "=" not in answer:
-        names, values = _order(right, problem) or _alphabetical(right), _SEPARATOR.split(flat(answer))
+        names, values = _order(right, problem) or _alphabetical(right), _listed(answer)
         if len(values) == len(names):
             return _tuple(right, names), answer if answer[0] in "([" else f"({','.join(values)})"
     elif _are_several(named) and "=" not in gold:
@@ -43,14 +42,19 @@ def _parts(text: str) -> Parts:
 
     A value without a variable belongs to the only variable of the list.
     """
-    parts = [_PART.fullmatch(part) for part in _SEPARATOR.split(flat(text))] if "=" in text else []
+    parts = [_PART.fullmatch(part) for part in _listed(text)] if "=" in text else []
     if len(parts) < 2 or not all(part and _is_value(part[2]) for part in parts):
         return []
-    found = [(part[1] or "", part[2].strip()) for part in parts if part]
+    found = [(part[1] or "", part[2]) for part in parts if part]
     names = {name for name, _ in found}
     if not found[0][0] or ("" in names and len(names) > 2):
         return []
     return [(name or found[0][0], value) for name, value in found]
+
+
+def _listed(text: str) -> list[str]:
+    """Return the parts of a list."""
+    return [part.strip() for part in re.split(LIST_SEPARATOR, flat(text))]
 
 
 def _is_value(text: str) -> bool:
