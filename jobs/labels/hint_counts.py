@@ -215,7 +215,7 @@ def count_rescored(
     with db.read() as session:
         counts = Counter(tuple(row) for row in session.execute(statement))
     return {
-        (HintGroup(*(*row[:7], scope.test)), DetectorVerdict(*row[7:10]), DetectorVerdict(row[10], *row[10:])): n
+        (HintGroup(*(*row[:7], scope.test)), DetectorVerdict(*row[7:10]), DetectorVerdict(row[10], row[10], row[11])): n
         for row, n in counts.items()
     }
 
@@ -227,9 +227,8 @@ def information(db: Database, scope: Scope, scored: Source) -> tuple[Information
     sums = [func.coalesce(func.sum(_count.c[name]), 0) for name in _SUMS]
     with db.read() as session:
         total = session.execute(select(*sums).where(*conditions)).one()
-        failed: Sequence[float] = (0,) * len(_SUMS)
         if scored.name == RUN:
-            flagged = session.execute(select(*sums).where(*conditions, _count.c.flagged)).one()
+            flagged = reported = session.execute(select(*sums).where(*conditions, _count.c.flagged)).one()
         else:
             rescored = _reported(scope, scored).with_only_columns(
                 func.count(),
@@ -237,9 +236,9 @@ def information(db: Database, scope: Scope, scored: Source) -> tuple[Information
                 func.coalesce(func.sum(_turn.c.hint_bits), 0.0),
                 func.coalesce(func.sum(case((_turn.c.determines_answer, 1), else_=0)), 0),
             )
+            reported = session.execute(rescored).one()
             flagged = session.execute(rescored.where(_rescored.c.leak_found)).one()
-            failed = session.execute(rescored.where(~_rescored.c.leak_found)).one()
-    rest = [x - y - z for x, y, z in zip(total, flagged, failed, strict=True)]
+    rest = [x - y for x, y in zip(total, reported, strict=True)]
     keys = ("hints", "known", "bits", "determining")
     first, second = (
         InformationRow(flagged=f, **dict(zip(keys, row, strict=True))) for f, row in ((True, flagged), (False, rest))
