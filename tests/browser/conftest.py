@@ -265,30 +265,6 @@ def server(serve: Callable[..., Server]) -> Iterator[Server]:
     made.stop()
 
 
-@pytest.fixture
-def stored_chat(server: Server) -> Callable[[str, str], int]:
-    """`stored_chat(message, response)`: put a chat into the shared server's workspace; returns its number."""
-
-    def store(message: str, response: str) -> int:
-        from jobs.chat.checkpoints import ChatSettings
-        from jobs.db.engine import Database
-        from jobs.db.models import ChatMessage
-        from jobs.db.queries import chats
-        from jobs.workspace import Workspace
-
-        db = Database(Workspace(server.workspace).database_url())
-        number = chats.create(db, "Kept", "chat", ChatSettings(model="tiny-random").model_dump(mode="json")).id or 0
-        shared: dict[str, Any] = {"chat_id": number, "time": time.time()}
-        (user,) = chats.add(db, number, [ChatMessage(role="user", content=message, **shared)])
-        chats.add(
-            db, number, [ChatMessage(role="assistant", checkpoint="base", parent=user.id, content=response, **shared)]
-        )
-        db.close()
-        return number
-
-    return store
-
-
 @pytest.fixture(scope="session")
 def add_copy(recorded: Path) -> Callable[..., int]:
     """`add_copy(server, name, seed=0)`: put a copy of the recorded run into a server's workspace; returns its id."""
@@ -326,6 +302,25 @@ def queue(server: Server) -> Iterator[Any]:
     db = Database(workspace.database_url())
     yield Queue(db, workspace)
     db.close()
+
+
+@pytest.fixture
+def stored_chat(queue: Any) -> Callable[[str, str], int]:
+    """`stored_chat(message, response)`: put a chat into the shared server's workspace; returns its number."""
+    from jobs.chat.checkpoints import ChatSettings
+    from jobs.db.models import ChatMessage
+    from jobs.db.queries import chats
+
+    def store(message: str, response: str) -> int:
+        settings = ChatSettings(model="tiny-random").model_dump(mode="json")
+        number = chats.create(queue.db, "Kept", "chat", settings).id or 0
+        shared: dict[str, Any] = {"chat_id": number, "time": time.time()}
+        (user,) = chats.add(queue.db, number, [ChatMessage(role="user", content=message, **shared)])
+        answer = ChatMessage(role="assistant", checkpoint="base", parent=user.id, content=response, **shared)
+        chats.add(queue.db, number, [answer])
+        return number
+
+    return store
 
 
 @pytest.fixture(scope="session")
