@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Annotated, Generic, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
@@ -22,22 +22,32 @@ GroupSize = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 
 
-class SchedulePoint(BaseConfig, Generic[T]):
+class _GenericConfig(BaseConfig):
+    """Base of generic configurations.
+
+    Their fields have explicit descriptions: for a type such as `Schedule[int]`, which has no source, pydantic would
+    search all frames of the stack and all modules.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
+class SchedulePoint(_GenericConfig, Generic[T]):
     """A value at a step."""
 
-    step: int = Field(0, ge=0)
-    """0-based step of the stage."""
-    value: T
-    """Value from this step on."""
+    step: int = Field(0, ge=0, description="0-based step of the stage.")
+    value: T = Field(description="Value from this step on.")
 
 
-class Schedule(BaseConfig, Generic[T]):
+class Schedule(_GenericConfig, Generic[T]):
     """A value over steps; in YAML also the bare list of points."""
 
-    points: tuple[SchedulePoint[T], ...] = Field(min_length=1)
-    """Points in order, the first at step 0. The last value stays."""
-    interpolation: Literal["step", "linear"] = "step"
-    """Between two points: step keeps the earlier value, linear interpolates."""
+    points: tuple[SchedulePoint[T], ...] = Field(
+        min_length=1, description="Points in order, the first at step 0. The last value stays."
+    )
+    interpolation: Literal["step", "linear"] = Field(
+        "step", description="Between two points: step keeps the earlier value, linear interpolates."
+    )
 
     @model_validator(mode="before")
     @classmethod
