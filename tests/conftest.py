@@ -51,7 +51,8 @@ def group_of(path: Path) -> str:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the browser tests first, because they take longest."""
-    items.sort(key=lambda item: BROWSER not in item.path.parents)
+    first = group_of(BROWSER)
+    items.sort(key=lambda item: group_of(item.path) != first)
 
 
 def pytest_collection_finish() -> None:
