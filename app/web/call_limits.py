@@ -110,6 +110,8 @@ class CallLimits:
     # -- results ---------------------------------------------------------------------------------------------------
     def _send_result(self, event: Any, message: Any) -> None:
         """Add a message to the results of a session, and drop what is too much."""
+        if event.session_hash not in self._queue.pending_messages_per_session:  # its client has left
+            return
         output, is_program = getattr(message, "output", None), _token_of(event) is not None
         if output is None:  # it is not a result; such messages may come from another thread
             self._send(event, message)
@@ -144,8 +146,14 @@ class CallLimits:
             self._forget(session)
 
     def _forget(self, session: str) -> None:
-        self._queue.pending_messages_per_session.pop(session, None)
-        self._queue.pending_event_ids_session.pop(session, None)
+        """Drop the results of a session; it stays while events of it are not finished."""
+        sessions, ids = self._queue.pending_messages_per_session, self._queue.pending_event_ids_session
+        messages = sessions.pop(session, None)
+        unfinished = ids.pop(session, set()) & self._queue.event_ids_to_events.keys()
+        if messages is not None and unfinished:
+            while not messages.empty():
+                messages.get_nowait()
+            sessions[session], ids[session] = messages, unfinished
 
     def _forget_state(self, session: str) -> None:
         holder = self._blocks.state_holder  # type: ignore[union-attr]

@@ -148,6 +148,37 @@ def test_a_result_that_nobody_fetches_expires(site: Site, monkeypatch: pytest.Mo
     assert not unfetched(site.blocks)
 
 
+def test_dropped_results_leave_the_unfinished_calls_of_their_session(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.web import call_limits
+
+    monkeypatch.setattr(call_limits, "RESULT_SECONDS", 0.05)
+    queue = site.blocks._queue
+
+    async def send() -> None:
+        queue.event_ids_to_events["running"] = object()
+        queue.pending_event_ids_session["unfetched0"] = {"event0", "running"}
+        send_results(site.blocks, 1, 10)
+        await asyncio.sleep(0.2)
+
+    run_apart(send())
+    try:
+        assert queue.pending_messages_per_session["unfetched0"].empty()
+        assert queue.pending_event_ids_session["unfetched0"] == {"running"}
+    finally:
+        del queue.event_ids_to_events["running"], queue.pending_messages_per_session["unfetched0"]
+        del queue.pending_event_ids_session["unfetched0"]
+
+
+def test_a_result_for_a_client_that_has_left_is_no_error(site: Site) -> None:
+    from gradio.server_messages import ProcessCompletedMessage
+
+    event = SimpleNamespace(session_hash="left", alive=True, _id="left", request=SimpleNamespace(scope={"state": {}}))
+    site.blocks._queue.send_message(event, ProcessCompletedMessage(output={"data": []}, success=True))
+    assert "left" not in site.blocks._queue.pending_messages_per_session
+
+
 def test_calls_of_a_program_leave_no_session(site: Site) -> None:
     before = len(site.blocks.state_holder.session_data)
     events = [site.read.post("/gradio_api/call/list_timezones", json={"data": []}).json()["event_id"] for _ in range(3)]
