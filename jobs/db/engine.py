@@ -133,7 +133,7 @@ class Database:
         connection.execute(f"PRAGMA busy_timeout = {int(self.timeout * 1000)}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -4096")  # kB of each connection, of which a server keeps five
+        connection.execute("PRAGMA cache_size = -1024")  # kB of each connection, of which a server keeps five
         connection.execute("PRAGMA synchronous = NORMAL")
         if not self.read_only:
             connection.execute("PRAGMA journal_size_limit = 67108864")

@@ -49,14 +49,15 @@ class _Batch:
     """Byte offset and error of each invalid line."""
 
 
-def ingest(db: Database, workspace: Workspace, run: Run, limit_bytes: int = 4_000_000) -> int:
+def ingest(db: Database, workspace: Workspace, run: Run, limit_bytes: int = 1_000_000) -> int:
     """Ingest the next lines of a run's event file; return their number, 0 at the end of the file.
 
     Args:
         db: The database.
         workspace: The workspace of the run directory.
         run: The run; only its id and folder are used.
-        limit_bytes: Approximate maximum number of bytes; call again until the result is 0.
+        limit_bytes: Approximate maximum number of bytes, which take several times as much memory; call again
+            until the result is 0.
 
     Raises `UnknownRunError` if the run was deleted, and `DataError` if the file cannot be read.
     """

@@ -308,10 +308,10 @@ def test_generated_requests_end_in_no_server_error_and_leave_no_memory(soak: tup
     send(server.http, "page", generator.page, REQUESTS // 5)
     busy = server.memory() - start
     time.sleep(70)  # the server returns freed memory each minute
-    growth = server.memory() - start
+    growth = server.memory() - empty
     print(
         f"{empty / 1e6:.0f} MB at the start, {start / 1e6:.0f} MB after {FIRST}, {busy / 1e6:+.0f} MB after all",
-        f"{growth / 1e6:+.0f} MB a minute later",
+        f"{growth / 1e6:+.0f} MB from the start to a minute after all",
         *sorted(statuses.items()),
         sep="\n",
     )
