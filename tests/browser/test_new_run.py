@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,19 @@ def tiny_yaml(config: dict[str, Any], **changes: Any) -> str:
     return yaml.safe_dump({**config, **changes}, sort_keys=False)
 
 
+@pytest.fixture
+def paused(queue: Any) -> Iterator[None]:
+    """Runs of the server stay queued; they leave the queue afterwards."""
+    queue.pause()
+    yield
+    for run in runs.page(queue.db, limit=100).rows:
+        if run.status == "queued":
+            queue.stop(run.id)
+    queue.resume_dispatch()
+
+
 def test_a_run_is_launched_from_the_form_and_is_what_the_command_line_takes(
-    open_form: Visit, tiny_config: dict[str, Any], tmp_path: Path
+    open_form: Visit, tiny_config: dict[str, Any], tmp_path: Path, paused: None
 ) -> None:
     page = open_form()
     write(page, tiny_yaml(tiny_config, name="from-the-form"))
