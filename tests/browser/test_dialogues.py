@@ -135,6 +135,7 @@ def test_all_dialogues_stand_in_a_table_that_is_sorted_by_its_titles(show: Calla
     table.locator("tbody tr").first.wait_for()
 
 
+@pytest.mark.slow
 def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any]) -> None:
     wanted = {
         "run": str(SMALL),

@@ -50,6 +50,7 @@ def test_a_flagged_hint_is_redacted_and_rerun(
     expect(flagged.locator(".dv-redacted .rl-badge")).to_have_count(0, timeout=SLOW)  # the fork has ended
 
 
+@pytest.mark.slow
 def test_a_flag_has_a_card_and_a_model_teacher_its_prompt(
     replay: Any, page: Any, no_overflow: Callable[[Any], None]
 ) -> None:

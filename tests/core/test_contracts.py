@@ -59,11 +59,13 @@ def wrong_turns(environment: Any, task: Task, count: int, rng: random.Random) ->
     """Up to `count` wrong attempts of the imperfect student."""
     turns: list[Turn] = []
     for _ in range(20 * count):
+        if len(turns) == count:
+            break
         attempt = environment.simulate_attempt(
             task, [t.verdict for t in turns], rng, follow_hint=bool(turns), correct=False
         )
         verdict = environment.verify_turn(task, [t.verdict for t in turns], attempt)
-        if not verdict.correct and not verdict.done and len(turns) < count:
+        if not verdict.correct and not verdict.done:
             turns.append(Turn(index=len(turns), attempt=attempt, verdict=verdict))
     return tuple(turns)
 
