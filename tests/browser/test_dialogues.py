@@ -137,19 +137,13 @@ def test_all_dialogues_stand_in_a_table_that_is_sorted_by_its_titles(show: Calla
 
 @pytest.mark.slow
 def test_a_link_opens_exactly_this_turn_with_its_filters(show: Callable[..., Any]) -> None:
-    wanted = {
-        "run": str(SMALL),
-        "leak": "2",
-        "step": "2–3",
-        "dialogue": STEP.format(3, 0, 3),
-        "turn": "1",
-        "tokens": "1",
-    }
+    dialogue = STEP.format(3, 0, 3)
+    wanted = {"run": str(SMALL), "leak": "2", "step": "2–3", "dialogue": dialogue, "turn": "1", "tokens": "1"}
     page = show(**wanted)
     for _ in range(2):
         page.wait_for_selector(".dv-token")
         page.wait_for_selector(".dl-row[aria-current]")
-        assert page.get_attribute(".dl-row[aria-current]", "data-event") == STEP.format(3, 0, 3)
+        assert page.get_attribute(".dl-row[aria-current]", "data-event") == dialogue
         assert page.get_attribute(".dv-turn[data-current]", "data-turn") == "1"
         assert page.locator(".dl-row").count() == 4 and "1–4 of 4" in page.inner_text(".dl-pager")
         assert query(page) == wanted
