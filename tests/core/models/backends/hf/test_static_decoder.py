@@ -180,7 +180,7 @@ def test_graphs_use_the_current_weights_of_each_adapter(
             one.load_adapter("b", adapters[(i + 1) % 3])
             one.reset_prefix_cache()
         for names in (["a"], ["a", None], ["a", "b", None], [None]):
-            prompts = requests(5, 0, str(names))
+            prompts = requests(10, 0, str(names))
             static = play(backend, prompts, names)
             assert_equal(static, play(packed, prompts, names))
             texts.add(tuple(tuple(s.token_ids) for s in static))
