@@ -75,7 +75,7 @@ def add_run(
         path = workspace.folder(folder) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    reindex(db, workspace)
+    reindex(db, workspace, [folder])
     run = runs.find(db, folder=folder)
     assert run is not None
     return run
