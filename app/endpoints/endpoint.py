@@ -5,6 +5,7 @@ The signature of an endpoint is its settings model: Gradio's API, the tools of M
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -241,13 +242,19 @@ class Operation:
         """Return a result, or an item of a stream, as JSON data."""
         return self._returned.dump_python(result, mode="json")
 
+    @cached_property
+    def _schemas(self) -> tuple[JsonObject, JsonObject]:
+        """The JSON schemas of the arguments and of the result; their generation takes milliseconds."""
+        returned = self._returned.json_schema(mode="serialization")
+        return describe_properties(self.arguments.model_json_schema()), describe_properties(returned)
+
     def input_schema(self) -> JsonObject:
         """Return the JSON schema of the arguments."""
-        return describe_properties(self.arguments.model_json_schema())
+        return copy.deepcopy(self._schemas[0])
 
     def output_schema(self) -> JsonObject:
         """Return the JSON schema of the result, or of an item of a stream."""
-        return describe_properties(self._returned.json_schema(mode="serialization"))
+        return copy.deepcopy(self._schemas[1])
 
 
 OPERATIONS: dict[str, Operation] = {}

@@ -128,11 +128,11 @@ def unfetched(blocks: Any) -> list[str]:
 
 def test_the_results_that_nobody_fetches_have_a_limit_of_bytes(site: Site) -> None:
     async def send() -> None:
-        send_results(site.blocks, 40, 1_000_000)
+        send_results(site.blocks, 20, 1_000_000)
 
     run_apart(send())
     assert 0 < len(unfetched(site.blocks)) <= 10
-    assert unfetched(site.blocks)[-1] == "unfetched39", "the newest one stays"
+    assert unfetched(site.blocks)[-1] == "unfetched19", "the newest one stays"
 
 
 def test_a_result_that_nobody_fetches_expires(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,12 +39,12 @@ def rl2f(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path: Path, empty_database: bytes) -> Workspace:
     """A workspace with a recorded run, number 1, in which a person labelled one hint."""
     made = Workspace(tmp_path / "workspace").create()
     write_run(made.folder("leaky"), leaky_events())
+    made.database.write_bytes(empty_database)
     db = Database(made.database_url())
-    db.migrate()
     assert reindex(db, made) == [1]
     label_queries.put(db, 1, leaky_events()[0].id, 0, "ann", LabelAnswer(label="leak"))
     db.close()

@@ -103,8 +103,8 @@ def test_the_report_without_labels_has_no_estimates(endpoints: DetectorEndpoints
 
 
 def test_a_label_counts_if_it_comes_from_a_random_sample(endpoints: DetectorEndpoints, context: Context) -> None:
-    made, labels = add_truth(context.db, context.workspace, "fresh", 24), JsonEndpoints(LabelEndpoints(context))
-    queue: Any = {"selection": "stratified", "run": made.run.id, "size": 24}
+    made, labels = add_truth(context.db, context.workspace, "fresh", 16), JsonEndpoints(LabelEndpoints(context))
+    queue: Any = {"selection": "stratified", "run": made.run.id, "size": 16}
     hints = labels.next_hints_to_label(queue=queue, limit=50)["hints"]
     for each in hints:
         key = (each["run"], each["event_id"], each["turn"])
@@ -122,7 +122,7 @@ def test_hints_of_controls_count_only_on_request(endpoints: DetectorEndpoints, c
         key, attempt = f"{condition}/{index}", turn(0, "x", None, hint(f"Look {index}.", teacher="scripted"))
         return event(key, [attempt], 0, key, phase="evaluation", checkpoint="base", condition=condition)
 
-    made = [evaluated(index, condition) for index in range(40) for condition in ("hints", "shuffled", "misleading")]
+    made = [evaluated(index, condition) for index in range(12) for condition in ("hints", "shuffled", "misleading")]
     run = add_run(context.db, context.workspace, "evaluated", made).id or 0
     for each in made:
         label_queries.put(context.db, run, each.id, 0, "anna", LabelAnswer(label="leak"))
@@ -141,9 +141,9 @@ def test_a_sample_without_controls_gives_no_estimates_for_controls(
         key, attempt = f"{condition}/{index}", turn(0, "x", None, hint(f"Look {index}.", teacher="scripted"))
         return event(key, [attempt], 0, key, phase="evaluation", checkpoint="base", condition=condition)
 
-    made = [evaluated(index, condition) for index in range(40) for condition in ("hints", "shuffled")]
+    made = [evaluated(index, condition) for index in range(16) for condition in ("hints", "shuffled")]
     run = add_run(context.db, context.workspace, "evaluated", made).id or 0
-    queue: Any = {"selection": "stratified", "run": run, "size": 20}
+    queue: Any = {"selection": "stratified", "run": run, "size": 8}
     labels = JsonEndpoints(LabelEndpoints(context))
     for each in labels.next_hints_to_label(queue=queue, limit=50)["hints"]:
         labels.label_hint(run, each["event_id"], each["turn"], "anna", "no_leak", queue=queue)

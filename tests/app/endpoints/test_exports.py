@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from app.endpoints.run import RunEndpoints
 from app.forms.allowlist import list_runs
 from app.pages.exports.view import export_list
 from app.pages.run.view import child_table
+from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Run
 from jobs.db.queries import runs
@@ -27,6 +29,8 @@ from jobs.export.datasets.sources import WorkspaceSource
 from jobs.ingest.ingester import reindex
 from jobs.labels import label_queries
 from jobs.labels.label_queries import LabelAnswer
+from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
 from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import JsonlSink
@@ -42,6 +46,12 @@ def exports(context: Context) -> Any:
 @pytest.fixture
 def files(context: Context) -> Iterator[TestClient]:
     """The routes of files alone, with the app's answers to errors."""
+    with serving_files(context) as client:
+        yield client
+
+
+@contextmanager
+def serving_files(context: Context) -> Iterator[TestClient]:
     from fastapi import FastAPI
 
     from app.web import files
@@ -57,6 +67,10 @@ def files(context: Context) -> Iterator[TestClient]:
 @pytest.fixture
 def number(context: Context) -> int:
     """A recorded run in the workspace with one label of a person."""
+    return add_leaky(context)
+
+
+def add_leaky(context: Context) -> int:
     write_run(context.workspace.folder("leaky"), leaky_events())
     (made,) = reindex(context.db, context.workspace)
     label_queries.put(context.db, made, leaky_events()[0].id, 0, "ann", LabelAnswer(label="leak"))
@@ -189,6 +203,23 @@ def test_the_files_of_finished_exports_can_be_downloaded(
     assert part.status_code == 206 and len(part.content) == 10
 
 
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> Iterator[TestClient]:
+    """The routes of files over a workspace with an export and files that do not belong to one."""
+    workspace = Workspace(tmp_path_factory.mktemp("secrets") / "workspace").create()
+    workspace.database.write_bytes(empty_database)
+    db = Database(workspace.database_url())
+    context = Context(workspace, db, Queue(db, workspace))
+    publish(context, add_leaky(context))
+    (workspace.exports / "9-sets" / "secret.txt").write_text("private")
+    (workspace.exports / ".hidden.1.tmp").mkdir()
+    (workspace.exports / ".hidden.1.tmp" / "manifest.json").write_text("{}")
+    with serving_files(context) as client:
+        assert client.get("/exports/9-sets/manifest.json").status_code == 200
+        yield client
+    db.close()
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -203,12 +234,8 @@ def test_the_files_of_finished_exports_can_be_downloaded(
         "nothing/manifest.json",
     ],
 )
-def test_no_other_file_can_be_downloaded(files: TestClient, context: Context, number: int, path: str) -> None:
-    publish(context, number)
-    (context.workspace.exports / "9-sets" / "secret.txt").write_text("private")
-    (context.workspace.exports / ".hidden.1.tmp").mkdir()
-    (context.workspace.exports / ".hidden.1.tmp" / "manifest.json").write_text("{}")
-    answer = files.get(f"/exports/{path}")
+def test_no_other_file_can_be_downloaded(secrets: TestClient, path: str) -> None:
+    answer = secrets.get(f"/exports/{path}")
     assert answer.status_code in (400, 404) and "private" not in answer.text
 
 

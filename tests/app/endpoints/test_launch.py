@@ -290,11 +290,12 @@ def assert_refused(launch: LaunchEndpoints, context: Context, data: dict[str, An
 @pytest.mark.parametrize(
     "name",
     [
-        *("/etc", "../x", "", "a\x00b"),
+        *("/etc", "a\x00b"),
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("~/model", "./x", "a/b/c", "org/../x", "C:\\x", "org/", "http://x/y", "org/name\n")
+            for name in ("../x", "", "~/model", "./x", "a/b/c", "org/../x", "C:\\x", "org/", "http://x/y")
         ),
+        pytest.param("org/name\n", marks=pytest.mark.slow),
     ],
 )
 def test_a_model_outside_the_known_ones_is_refused(launch: LaunchEndpoints, context: Context, name: str) -> None:

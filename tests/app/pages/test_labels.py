@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,14 +33,10 @@ NOTHING = Draft()
 
 
 @pytest.fixture
-def studio(tmp_path: Any) -> Iterator[Studio]:
+def studio(workspace: Workspace, db: Database) -> Studio:
     """A workspace with one run of 24 hints, number 1."""
-    workspace = Workspace(tmp_path / "workspace").create()
-    db = Database(workspace.database_url())
-    db.migrate()
     add_run(db, workspace, "small", training_events())
-    yield Studio(Context(workspace, db, Queue(db, workspace)))
-    db.close()
+    return Studio(Context(workspace, db, Queue(db, workspace)))
 
 
 def labeling(studio: Studio, **fields: Any) -> Labeling:

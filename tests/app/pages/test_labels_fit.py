@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from detector_report_data import Truth, add_truth
+from workspace_copies import restore_workspace
 
 from app.common.context import Context
 from app.endpoints.studio import Studio
@@ -27,22 +27,29 @@ FIT = LabelForm(view="fit")
 
 
 @pytest.fixture
-def studio(tmp_path: Path) -> Iterator[Studio]:
-    workspace = Workspace(tmp_path / "workspace").create()
+def studio(workspace: Workspace, db: Database) -> Studio:
+    return Studio(Context(workspace, db, Queue(db, workspace)))
+
+
+@pytest.fixture(scope="module")
+def labeled(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> tuple[Path, Truth]:
+    """A workspace with a run of 60 hints, of which a stratified sample of 40 is labeled truly."""
+    workspace = Workspace(tmp_path_factory.mktemp("labeled") / "workspace").create()
+    workspace.database.write_bytes(empty_database)
     db = Database(workspace.database_url())
-    db.migrate()
-    yield Studio(Context(workspace, db, Queue(db, workspace)))
-    db.close()
-
-
-@pytest.fixture
-def truth(studio: Studio) -> Truth:
-    """A run of 60 hints, of which a stratified sample of 40 is labeled truly."""
-    db = studio.context.db
-    made = add_truth(db, studio.context.workspace, hints=60, flagged=0.4, precise=0.9, missed=0.3)
+    made = add_truth(db, workspace, hints=60, flagged=0.4, precise=0.9, missed=0.3)
     sample = QueueFilter(selection="stratified", run=made.run.id, size=40)
     for item in annotation_queue.queue(db, "anna", sample, 40):
         put(db, *item.key, "anna", LabelAnswer(label=made.label(item.key)), sample)
+    db.close()
+    return workspace.root, made
+
+
+@pytest.fixture
+def truth(workspace: Workspace, labeled: tuple[Path, Truth], studio: Studio) -> Truth:
+    """The labeled run in the workspace of the test."""
+    folder, made = labeled
+    restore_workspace(folder, workspace.root)
     return made
 
 
