@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import shutil
 import signal
@@ -40,6 +41,7 @@ from jobs.db.queries import dialogues, runs, tokens
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
+from rl2f_core.common.paths import EXAMPLE_RUNS
 from rl2f_core.errors import ConfigError, ModelError
 from rl2f_core.models.store import download
 from rl2f_core.models.store.store import get_model
@@ -130,8 +132,20 @@ def test_links_omit_empty_values() -> None:
 
 
 # -- start and end ---------------------------------------------------------------------------------------------------
-def test_examples_are_added_once_and_stay_deleted(context: Context, tmp_path: Path) -> None:
-    source = ROOT / "data" / "example_runs"
+@pytest.fixture(scope="module")
+def short_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example runs with few of their events."""
+    folder = tmp_path_factory.mktemp("examples")
+    for example in (path for path in EXAMPLE_RUNS.iterdir() if path.is_dir()):
+        shutil.copytree(example, folder / example.name)
+        events = folder / example.name / "events.jsonl"
+        lines = events.read_bytes().splitlines(keepends=True)
+        events.write_bytes(b"".join([*lines[:20], *lines[-40:]]))
+    return folder
+
+
+def test_examples_are_added_once_and_stay_deleted(context: Context, short_examples: Path) -> None:
+    source = short_examples
     first = add_examples(context, source)
     assert first and all(runs.get(context.db, number).origin == "example" for number in first)
     assert add_examples(context, source) == []
@@ -140,8 +154,11 @@ def test_examples_are_added_once_and_stay_deleted(context: Context, tmp_path: Pa
     assert add_examples(context, source) == [] and runs.page(context.db).total == 0
 
 
-def test_a_deleted_example_comes_back_with_its_number_and_tags(context: Context) -> None:
-    (number,) = add_examples(context)
+def test_a_deleted_example_comes_back_with_its_number_and_tags(
+    context: Context, short_examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.endpoints.runs.add_examples", functools.partial(add_examples, source=short_examples))
+    (number,) = add_examples(context, short_examples)
     runs.set_tags(context.db, number, ["first"])
     context.queue.delete(number)
     listing = RunListEndpoints(context)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from workspace_copies import build_once
+
 from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import runs
@@ -186,10 +188,16 @@ def add_run(db: Database, workspace: Workspace, name: str, events: Sequence[Even
     """A finished run with these events, ingested."""
     made = config(name=name, **changes)
     folder = workspace.folder(name)
-    RunDir.create(folder, made)
-    JsonlSink(folder / "events.jsonl").emit(events)
-    run = runs.add(db, runs.of_config(made, dump_yaml(made), name, status="succeeded"))
-    return read(db, workspace, run)
+
+    def add() -> None:
+        RunDir.create(folder, made)
+        JsonlSink(folder / "events.jsonl").emit(events)
+        read(db, workspace, runs.add(db, runs.of_config(made, dump_yaml(made), name, status="succeeded")))
+
+    build_once(db, workspace, repr((name, dump_yaml(made), events)).encode("utf-8", "surrogatepass"), add)
+    run = runs.find(db, folder=name)
+    assert run is not None
+    return run
 
 
 def add_folder(db: Database, workspace: Workspace, source: Path, name: str) -> Run:

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from workspace_copies import build_once
+
 from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import runs
@@ -71,11 +73,16 @@ def add_run(
         changes: Keys of the configuration to replace.
     """
     said = {"seed": seed, "evaluated": evaluated, "report": report, "status": status, "shift": shift}
-    for name, data in _files(json.dumps({**said, "changes": changes})).items():
-        path = workspace.folder(folder) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    reindex(db, workspace, [folder])
+    settings = json.dumps({**said, "changes": changes})
+
+    def add() -> None:
+        for name, data in _files(settings).items():
+            path = workspace.folder(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        reindex(db, workspace, [folder])
+
+    build_once(db, workspace, f"{folder} {settings}".encode(), add)
     run = runs.find(db, folder=folder)
     assert run is not None
     return run

@@ -12,6 +12,7 @@ from export_builders import leaky_events, write_run
 from json_endpoints import JsonEndpoints
 from model_runs import write_model_run
 from starlette.testclient import TestClient
+from workspace_copies import build_once
 
 from app.common.context import Context
 from app.endpoints.exports import ExportEndpoints
@@ -71,10 +72,13 @@ def number(context: Context) -> int:
 
 
 def add_leaky(context: Context) -> int:
-    write_run(context.workspace.folder("leaky"), leaky_events())
-    (made,) = reindex(context.db, context.workspace)
-    label_queries.put(context.db, made, leaky_events()[0].id, 0, "ann", LabelAnswer(label="leak"))
-    return made
+    def add() -> None:
+        write_run(context.workspace.folder("leaky"), leaky_events())
+        (made,) = reindex(context.db, context.workspace)
+        label_queries.put(context.db, made, leaky_events()[0].id, 0, "ann", LabelAnswer(label="leak"))
+
+    build_once(context.db, context.workspace, b"leaky", add)
+    return runs.page(context.db).rows[0].id or 0
 
 
 def publish(context: Context, number: int, folder: str = "9-sets", **settings: Any) -> None:
