@@ -18,6 +18,7 @@ from json_endpoints import JsonEndpoints
 from thread_calls import call_in_thread
 from typer.testing import CliRunner
 from web_server import serving_app
+from workspace_copies import build_once
 
 from app.cli import app
 from app.common.context import Context
@@ -381,8 +382,12 @@ def test_mcp_refuses_an_argument_under_its_old_and_its_new_name(site: Site) -> N
 @pytest.fixture
 def empty(workspace: Workspace, db: Database) -> Studio:
     """The endpoints of a workspace with one labeled run and an empty log."""
-    write_run(workspace.folder("leaky"), leaky_events())
-    reindex(db, workspace)
+
+    def add() -> None:
+        write_run(workspace.folder("leaky"), leaky_events())
+        reindex(db, workspace)
+
+    build_once(db, workspace, b"unlabeled leaky", add)
     return JsonEndpoints(Studio(Context(workspace, db, Queue(db, workspace))))
 
 

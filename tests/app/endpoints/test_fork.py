@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fork_data import LEAKED, add_leak, event_of, make_run
 from json_endpoints import JsonEndpoints
+from workspace_copies import build_once
 
 from app.common.context import Context
 from app.endpoints.dialogues import DialogueEndpoints
@@ -34,8 +35,12 @@ def endpoints(context: Context) -> Any:
 @pytest.fixture
 def run(context: Context) -> int:
     """A run whose dialogues can be forked."""
-    make_run(context.workspace.folder("1-numbers"))
-    reindex(context.db, context.workspace)
+
+    def add() -> None:
+        make_run(context.workspace.folder("1-numbers"))
+        reindex(context.db, context.workspace)
+
+    build_once(context.db, context.workspace, b"numbers", add)
     found = runs.find(context.db, folder="1-numbers")
     assert found is not None and found.id is not None
     return found.id
