@@ -200,7 +200,7 @@ def _place(omitted: dict[str, Any]) -> dict[str, Any]:
     ("tool", "arguments"),
     [
         ("list_presets", {}),
-        ("run_form", {"kind": "train"}),
+        pytest.param("run_form", {"kind": "train"}, marks=pytest.mark.slow),
         ("run_evaluation", {"run_id": 1}),
         ("list_dialogues", {"limit": 60}),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fork_data import LEAKED, add_leak, event_of, make_run
 from typer.testing import CliRunner
+from workspace_copies import build_once
 
 from app.cli import app
 from app.common.context import Context
@@ -36,6 +37,11 @@ FORK = {"run": 1, "event_id": event_of(1), "turn": 0, "checkpoints": ["base"], "
 
 def make_studio(workspace: Workspace, db: Database) -> Studio:
     """Return the endpoints of a workspace with a run of four dialogues, a leaking one and one without a hint."""
+    build_once(db, workspace, b"unhinted numbers", lambda: add_run(workspace, db))
+    return Studio(Context(workspace, db, Queue(db, workspace)))
+
+
+def add_run(workspace: Workspace, db: Database) -> None:
     run_dir = make_run(workspace.folder("1-numbers"))
     add_leak(run_dir)
     event = next(e for e in read_events(run_dir.events_path) if isinstance(e, DialogueEvent) and e.id == event_of(1))
@@ -43,7 +49,6 @@ def make_studio(workspace: Workspace, db: Database) -> Studio:
     dialogue = event.dialogue.model_copy(update={"id": "unhinted", "turns": turns})
     JsonlSink(run_dir.events_path).emit([event.model_copy(update={"id": UNHINTED, "dialogue": dialogue})])
     reindex(db, workspace)
-    return Studio(Context(workspace, db, Queue(db, workspace)))
 
 
 @pytest.fixture

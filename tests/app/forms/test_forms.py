@@ -283,7 +283,7 @@ def test_the_environment_of_the_readme_appears_with_its_fields_and_runs_from_the
 
 # -- form and YAML -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (i % 6 > 0)) for i, n in enumerate(PRESETS)]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (i % 12 > 0)) for i, n in enumerate(PRESETS)]
 )
 def test_a_preset_goes_through_form_and_yaml_byte_for_byte(name: str, workspace: Workspace, tmp_path: Path) -> None:
     file, _, cell = name.partition(":")
