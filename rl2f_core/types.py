@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import compress
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
@@ -481,17 +482,16 @@ class TrainingSample:
                 raise ValueError(f"TrainingSample.{name} has {len(values)} entries for {n} tokens.")
         if n and (self.rl_weights[0] or self.ce_weights[0] or self.kl_weights[0]):
             raise ValueError("TrainingSample: the first token cannot have weight, because no position predicts it.")
-        if any(c and (w or k) for c, w, k in zip(self.ce_weights, self.rl_weights, self.kl_weights, strict=True)):
+        if any(compress(map(any, zip(self.rl_weights, self.kl_weights, strict=True)), self.ce_weights)):
             raise ValueError("TrainingSample: a token has ce_weights and rl_weights or kl_weights: two temperatures.")
-        if any(w and not s for w, s in zip(self.rl_weights, self.policy_mask, strict=True)):
+        if not all(compress(self.policy_mask, self.rl_weights)):
             raise ValueError("TrainingSample: a token that the policy did not sample has rl_weights.")
         if self.policy_loss not in POLICY_LOSSES:
             raise ValueError(f"TrainingSample.policy_loss is {self.policy_loss!r}; known: {', '.join(POLICY_LOSSES)}.")
         if self.reference_prompt_ids is not None and not self.reference_prompt_ids:
             raise ValueError("TrainingSample.reference_prompt_ids is empty; None is the sample's own prompt.")
         weights = zip(self.rl_weights, self.ce_weights, self.kl_weights, strict=True)
-        positions = tuple(position for position, (a, b, c) in enumerate(weights) if a or b or c)
-        object.__setattr__(self, "weighted_positions", positions)
+        object.__setattr__(self, "weighted_positions", tuple(compress(range(n), map(any, weights))))
 
     @property
     def has_gradient(self) -> bool:

@@ -41,7 +41,7 @@ from rl2f_core.run.events import JsonlSink, LogEvent, MetricEvent, read_events
 from rl2f_core.run.execute import execute
 from rl2f_core.types import SPLITS, FinishReason, Task, Turn, Verdict
 
-SAMPLE = 40
+SAMPLE = 20
 HOSTILE = ("", "<answer>", "</answer><answer>", "9" * 30_000, "\x00\x1b\u202e", "<|im_end|>", "<answer>" * 300, "{'a':")
 
 
@@ -253,7 +253,7 @@ def check_teacher(teacher: Teacher, environment: Environment) -> None:
 
 def check_detector(detector: LeakDetector, environment: Environment) -> None:
     """The answer is a leak, a message without information is none, and spans lie inside the hint."""
-    for index in range(8):
+    for index in range(4):
         task = environment.task("train", index)
         clean = detector.check(LeakQuery(task, CONTENTLESS))
         assert not clean.leaked and clean.span is None

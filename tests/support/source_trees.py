@@ -10,3 +10,9 @@ from functools import cache
 def parse(source: str) -> ast.Module:
     """Parse a module once for all tests."""
     return ast.parse(source)
+
+
+@cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module in the order of `ast.walk`, walked once for all tests."""
+    return tuple(ast.walk(parse(source)))
