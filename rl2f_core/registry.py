@@ -85,19 +85,24 @@ def names(category: str) -> list[str]:
 def discover() -> None:
     """Import all component modules and plugins once; other threads wait until all are known."""
     with _lock:
-        for package in itertools.chain(*PACKAGES.values()):
-            if package not in _discovered:
-                _discovered.add(package)
-                path = importlib.import_module(package).__path__
-                for module in pkgutil.iter_modules(path):
-                    if not module.name.startswith("_"):
-                        importlib.import_module(f"{package}.{module.name}")
+        if not _discovered.issuperset(itertools.chain(*PACKAGES.values())):
+            _import_packages()
         if "rl2f.plugins" not in _discovered:
             _discovered.add("rl2f.plugins")
             for entry in entry_points(group="rl2f.plugins"):
                 load_plugin(entry.value)
         for name in filter(None, os.environ.get("RL2F_PLUGINS", "").split(os.pathsep)):
             load_plugin(name)
+
+
+def _import_packages() -> None:
+    for package in itertools.chain(*PACKAGES.values()):
+        if package not in _discovered:
+            _discovered.add(package)
+            path = importlib.import_module(package).__path__
+            for module in pkgutil.iter_modules(path):
+                if not module.name.startswith("_"):
+                    importlib.import_module(f"{package}.{module.name}")
 
 
 def load_plugin(name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,9 @@ def play(engine: RolloutEngine, tasks: Sequence[Task], size: int = 3) -> list[Gr
 
 @functools.cache
 def played(environment: str, teacher: str) -> tuple[RolloutEngine, list[Group]]:
-    """Eight groups, to be read by every test and changed by none."""
+    """Four groups, to be read by every test and changed by none."""
     engine = make_engine(environment, teacher)
-    tasks = [engine.environment.task("train", i) for i in range(8)]
+    tasks = [engine.environment.task("train", i) for i in range(4)]
     engine.backend.script = Student(engine.environment, tasks)  # type: ignore[attr-defined]
     return engine, play(engine, tasks)
 
@@ -174,10 +174,10 @@ def test_the_scripted_teacher_never_leaks_by_its_own_detectors(environment: str)
     assert len(reports) > 20 and all(report is not None and not report.leaked for report in reports)
 
 
-def twin(environment: Environment, task: Task) -> Task | None:
+def twin(environment: Environment, task: Task, others: Callable[[int], Task]) -> Task | None:
     """A task that looks the same to the student and has another answer; none in an environment with a state."""
-    for index in range(0 if environment.stateful else 400):
-        other = environment.task(task.split, index)
+    for index in range(0 if environment.stateful else 100):
+        other = others(index)
         if environment.gold_answer(other) != environment.gold_answer(task):
             changed = task.model_copy(update={"privileged": other.privileged})
             if environment.verify(changed, f"<answer>{environment.gold_answer(other)}</answer>").correct:
@@ -189,10 +189,11 @@ def twin(environment: Environment, task: Task) -> Task | None:
 def test_the_same_public_half_gives_the_same_prompts_whatever_the_answer_is(environment: str) -> None:
     """With a teacher that says nothing and attempts that are wrong on both, every prompt is the same."""
     engine = make_engine(environment, "contentless")
+    train_task = functools.cache(functools.partial(engine.environment.task, "train"))
     compared = 0
     for index in range(6):
-        task = engine.environment.task("train", index)
-        other = twin(engine.environment, task)
+        task = train_task(index)
+        other = twin(engine.environment, task, train_task)
         poison = task.model_copy(update={"privileged": poisoned(task.privileged)})
         versions = [task, poison] + ([other] if other is not None else [])
         seen = []
@@ -221,7 +222,7 @@ def test_a_sentinel_in_the_privileged_half_is_never_shown(environment: str, teac
         t.model_copy(update={"privileged": {**poisoned(t.privileged), **k}}) for t, k in zip(tasks, kept, strict=True)
     ]
     engine.backend.script = lambda text, rng: rng.choice(GARBAGE)  # type: ignore[attr-defined]
-    groups = play(engine, poison)
+    groups = play(engine, poison, size=2)
     assert engine.backend.seen and not any(SENTINEL in text for text in engine.backend.seen)  # type: ignore[attr-defined]
     if teacher == "contentless":
         assert all(len(rollout.dialogue.turns) == 4 for _, rollout in rollouts_of(groups))
@@ -237,7 +238,7 @@ def test_a_sentinel_that_a_verifier_names_in_its_verdict_stays_there(environment
     student = Student(engine.environment, tasks)
     student.pools = {problem: pool[:8] for problem, pool in student.pools.items()}
     engine.backend.script = student  # type: ignore[attr-defined]
-    play(engine, [t.model_copy(update={"privileged": poisoned(t.privileged)}) for t in tasks])
+    play(engine, [t.model_copy(update={"privileged": poisoned(t.privileged)}) for t in tasks], size=2)
     assert not any(SENTINEL in text for text in engine.backend.seen)  # type: ignore[attr-defined]
 
 

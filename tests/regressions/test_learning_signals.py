@@ -87,7 +87,7 @@ def test_random_rewards_favor_no_correct_attempt(name: str, turns: int, options:
     """Three of ten attempts are correct. At each turn the mean advantage of correct and wrong attempts is the same."""
     method, random = method_of(name, **options), Random(0)
     found: dict[tuple[int, bool], list[float]] = {}
-    for step in range(60):
+    for step in range(40):
         rollouts = []
         for i in range(32):
             solved = next((k for k in range(turns) if random.random() < 0.3), turns)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, get_args
 
 import pytest
 from export_builders import leaky_events, write_run
 from json_endpoints import JsonEndpoints
+from prepared_workspace import opened
 
 from app.common.context import Context
 from app.endpoints.studio import Studio
@@ -23,14 +24,28 @@ from jobs.workspace import Workspace
 ORDERS = get_args(DialogueFilter.model_fields["order"].annotation)
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> Iterator[tuple[Workspace, Database]]:
+    """Three runs, which the tests only read."""
+    workspace = Workspace(tmp_path_factory.mktemp("lists") / "workspace").create()
+    with opened(workspace, empty_database) as db:
+        for folder in ("1-first", "2-second", "3-third"):
+            write_run(workspace.folder(folder), leaky_events())
+            reindex(db, workspace, [folder])
+        with db._writer.begin() as connection:
+            connection.exec_driver_sql("UPDATE dialogue SET best_hint_value = id % 3")
+            connection.exec_driver_sql("UPDATE run SET group_key = id, name = folder")
+        yield workspace, db
+
+
 @pytest.fixture
-def studio(workspace: Workspace, db: Database) -> Studio:
-    for folder in ("1-first", "2-second", "3-third"):
-        write_run(workspace.folder(folder), leaky_events())
-        reindex(db, workspace, [folder])
-    with db._writer.begin() as connection:
-        connection.exec_driver_sql("UPDATE dialogue SET best_hint_value = id % 3")
-        connection.exec_driver_sql("UPDATE run SET group_key = id, name = folder")
+def db(database: tuple[Workspace, Database]) -> Database:
+    return database[1]
+
+
+@pytest.fixture
+def studio(database: tuple[Workspace, Database]) -> Studio:
+    workspace, db = database
     return Studio(Context(workspace, db, Queue(db, workspace)))
 
 

@@ -151,7 +151,7 @@ def fuzz(name: str, examples: int) -> None:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_no_text_crashes_a_parser(name: str) -> None:
-    fuzz(name, 40)
+    fuzz(name, 25)
 
 
 @pytest.mark.slow

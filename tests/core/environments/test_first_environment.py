@@ -131,6 +131,7 @@ def test_an_evaluation_skips_and_reports_what_the_environment_lacks(backward: ty
     assert "resample" in report and "| misleading" not in report and "best constant answer" not in report
 
 
+@pytest.mark.slow
 def test_a_whole_run_works_on_a_tiny_model(backward: type[Any], tiny: Path, tmp_path: Path) -> None:
     model = {"name": str(tiny), "dtype": "float32", "device": "cpu"}
     stages = [{"name": "rl", "method": "rlvr", "steps": 1, "tasks_per_step": 2, "group_size": 2}]

@@ -363,7 +363,7 @@ def test_two_thousand_scripted_hints_do_not_leak(world: str):
 def test_a_hint_that_states_the_answer_leaks_in_every_environment(world: str):
     cls: Any = registry.get("environment", world)
     env: Environment = cls(cls.Config())
-    for index in range(100):
+    for index in range(40):
         task = env.task("test", index)
         for said in (
             f"The answer is {env.gold_answer(task)}.",

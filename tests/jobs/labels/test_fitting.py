@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from detector_report_data import CODES, Truth, add_truth, in_test
+from prepared_workspace import copied, opened
 from replay_data import add_run, event, hint, turn
 from typer.testing import CliRunner
 
@@ -23,12 +26,36 @@ from rl2f_core.leaks.mentions.training import LABELS
 from rl2f_core.leaks.parsing import parse_detectors
 
 
-@pytest.fixture
-def truth(db: Database, workspace: Workspace) -> Truth:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> tuple[Workspace, Truth]:
     """A run with 80 hints; those of a stratified sample of 60 are labeled truly."""
-    made = add_truth(db, workspace, hints=80, flagged=0.4, precise=0.9, missed=0.3)
-    label_all(db, made, QueueFilter(selection="stratified", run=made.run.id, size=60))
-    return made
+    workspace = Workspace(tmp_path_factory.mktemp("prepared") / "workspace").create()
+    with opened(workspace, empty_database) as db:
+        made = add_truth(db, workspace, hints=80, flagged=0.4, precise=0.9, missed=0.3)
+        label_all(db, made, QueueFilter(selection="stratified", run=made.run.id, size=60))
+    return workspace, made
+
+
+@pytest.fixture
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    """A copy of the prepared workspace for a test that uses `truth`, an empty one for any other."""
+    folder = tmp_path / "workspace"
+    if "truth" in request.fixturenames:
+        return copied(request.getfixturevalue("prepared")[0], folder)
+    return Workspace(folder).create()
+
+
+@pytest.fixture
+def db(workspace: Workspace, empty_database: bytes) -> Iterator[Database]:
+    """The database of the workspace."""
+    with opened(workspace, empty_database) as database:
+        yield database
+
+
+@pytest.fixture
+def truth(workspace: Workspace, prepared: tuple[Workspace, Truth]) -> Truth:
+    """The run in the copy, and which of its hints leak; to be read only."""
+    return prepared[1]
 
 
 def label_all(db: Database, truth: Truth, filter: QueueFilter) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from detector_report_data import CODES, Truth, add_truth, in_test, label_draw, rescore
+from prepared_workspace import copied, opened
 from pydantic import ValidationError
 from replay_data import add_run, event, hint, turn
 
@@ -24,10 +28,35 @@ from rl2f_core.run.events import LeakEvent, LeakRescoreEvent
 from rl2f_core.types import LeakReport
 
 
-@pytest.fixture
-def truth(db: Database, workspace: Workspace) -> Truth:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> tuple[Workspace, Truth]:
     """400 hints, about 80 flagged."""
-    return add_truth(db, workspace)
+    workspace = Workspace(tmp_path_factory.mktemp("prepared") / "workspace").create()
+    with opened(workspace, empty_database) as db:
+        made = add_truth(db, workspace)
+    return workspace, made
+
+
+@pytest.fixture
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    """A copy of the prepared workspace for a test that uses `truth`, an empty one for any other."""
+    folder = tmp_path / "workspace"
+    if "truth" in request.fixturenames:
+        return copied(request.getfixturevalue("prepared")[0], folder)
+    return Workspace(folder).create()
+
+
+@pytest.fixture
+def db(workspace: Workspace, empty_database: bytes) -> Iterator[Database]:
+    """The database of the workspace."""
+    with opened(workspace, empty_database) as database:
+        yield database
+
+
+@pytest.fixture
+def truth(workspace: Workspace, prepared: tuple[Workspace, Truth]) -> Truth:
+    """The run in the copy, and which of its hints leak; to be read only."""
+    return prepared[1]
 
 
 def total(db: Database, scope: Scope = Scope()) -> Estimates:
