@@ -144,7 +144,7 @@ def check_verdict(verdict: Verdict) -> None:
 
 def check_verifier(environment: Any) -> None:
     """Gold is accepted, everything else refused, nothing raises."""
-    for index in range(SAMPLE // 2):
+    for index in range(SAMPLE // 3):
         task, rng = environment.task("test", index), random.Random(index)
         gold = environment.gold_answer(task)
         right = environment.verify(task, wrap_answer(gold))
@@ -177,7 +177,7 @@ def check_verifier(environment: Any) -> None:
 
 def check_hints(environment: Any) -> None:
     """Hints are text; the misleading one says something else; both follow from their arguments."""
-    for index in range(SAMPLE // 2):
+    for index in range(SAMPLE // 3):
         task = environment.task("train", index)
         turns = wrong_turns(environment, task, 2, random.Random(index))
         for count in range(1, len(turns) + 1):

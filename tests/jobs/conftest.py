@@ -9,6 +9,7 @@ import pytest
 from jobs_helpers import a_queue, counting_kinds
 
 from jobs.queue.queue import Queue
+from jobs.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,8 @@ def counts() -> Iterator[None]:
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
+def queue(tmp_path: Path, empty_database: bytes) -> Iterator[Queue]:
     """A queue on a workspace of its own; what still runs at the end is aborted."""
+    Workspace(tmp_path / "workspace").create().database.write_bytes(empty_database)  # at the newest schema
     with a_queue(tmp_path / "workspace") as made:
         yield made

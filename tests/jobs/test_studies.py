@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from jobs_helpers import statuses
+from sqlmodel import select
 
 from jobs import studies
 from jobs.db.models import Run, RunStatus, Tag
@@ -38,8 +39,9 @@ def test_a_study_in_a_workspace_with_more_than_500_of_its_runs_is_queued_once(qu
     with queue.db.write() as session:
         for i in range(500):
             run = Run(name=f"tiny-{i}", folder=f"run-{i}", kind="train", config="", seed=0, status="succeeded")
-            runs.add_in_session(session, run)
-            session.add(Tag(run_id=run.id, tag="study:tiny"))
+            session.add(run)
+        session.flush()
+        session.add_all(Tag(run_id=number, tag="study:tiny") for number in session.exec(select(Run.id)))
     study = load_study("tiny")
     ids = {run.id for run in studies.launch(queue, study).values()}
     assert {run.id for run in studies.launch(queue, study).values()} == ids and len(runs.queued(queue.db)) == 6

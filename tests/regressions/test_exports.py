@@ -105,12 +105,9 @@ def names(rows: Sequence[dict[str, Any]]) -> set[str]:
     return {row[key].rpartition(":")[2] for row in rows for key in keys}
 
 
-@pytest.mark.parametrize("type", TYPES)
-def test_every_type_has_by_default_only_sampled_turns_of_trained_policies_on_training_tasks(
-    tmp_path: Path, type: str
-) -> None:
+def test_every_type_has_by_default_only_sampled_turns_of_trained_policies_on_training_tasks(tmp_path: Path) -> None:
     _, rows = exported(tmp_path, [made for made, _ in KINDS.values()])
-    assert names(rows[type]) == {"trained"}
+    assert {type: names(rows[type]) for type in TYPES} == {type: {"trained"} for type in TYPES}
 
 
 @pytest.mark.parametrize("kind", [name for name, (_, option) in KINDS.items() if option])
@@ -119,7 +116,7 @@ def test_an_excluded_dialogue_is_included_by_its_option_and_named_by_columns_of_
 ) -> None:
     made, option = KINDS[kind]
     events = [solved("trained"), made]
-    _, rows = exported(tmp_path, events)
+    _, rows = exported(tmp_path, events, formats=["messages"])
     assert "trained" in names(rows["messages"]) and kind not in names(rows["messages"])
     manifest, rows = exported(tmp_path, events, "again", filter={option: True})
     for type in set(TYPES) - {"preference"}:
@@ -183,13 +180,14 @@ def test_a_fork_of_a_test_task_needs_both_options(tmp_path: Path) -> None:
     assert names(rows["messages"]) == {"trained", "fork"}
 
 
-@pytest.mark.parametrize("type", [type for type in TYPES if type != "preference"])
-def test_the_quickstart_has_no_test_task_no_base_and_no_demonstration(tmp_path: Path, type: str) -> None:
-    manifest = export([FolderSource(QUICKSTART)], ExportSettings(formats=[type], files=["jsonl"]), tmp_path / "out")
+def test_the_quickstart_has_no_test_task_no_base_and_no_demonstration(tmp_path: Path) -> None:
+    types = [type for type in TYPES if type != "preference"]
+    manifest = export([FolderSource(QUICKSTART)], ExportSettings(formats=types, files=["jsonl"]), tmp_path / "out")
     assert manifest is not None
-    rows = rows_of(tmp_path / "out" / f"{type}.jsonl")
-    assert rows and {row["split"] for row in rows} == {"train"}
-    assert {row["policy"].partition("@")[0] for row in rows} == {"rl2f"}
+    for type in types:
+        rows = rows_of(tmp_path / "out" / f"{type}.jsonl")
+        assert rows and {row["split"] for row in rows} == {"train"}, type
+        assert {row["policy"].partition("@")[0] for row in rows} == {"rl2f"}, type
 
 
 def test_the_quickstart_with_all_options_has_all_dialogues_under_hints(tmp_path: Path) -> None:

@@ -91,14 +91,14 @@ def run_on(kind: str, db: Database, workspace: Workspace, tmp_path: Path) -> int
 
 CHECKS = [
     ("recorded by another program", "exact", "unchecked"),
-    ("recorded by another program", "mentions", "unchecked"),
+    pytest.param("recorded by another program", "mentions", "unchecked", marks=pytest.mark.slow),
     ("recorded by another program", f"{JUDGE}:mode=contrastive", "unchecked"),
     ("recorded by another program", JUDGE, "leak"),
-    ("recorded by another program", f"mentions,{JUDGE}", "leak"),
+    pytest.param("recorded by another program", f"mentions,{JUDGE}", "leak", marks=pytest.mark.slow),
     ("other privileged data", "exact", "unchecked"),
     ("other privileged data", f"exact,{JUDGE}", "leak"),
     ("nothing privileged", "exact", "clean"),
-    ("nothing privileged", "mentions", "clean"),
+    pytest.param("nothing privileged", "mentions", "clean", marks=pytest.mark.slow),
     ("nothing privileged", JUDGE, "leak"),
 ]
 

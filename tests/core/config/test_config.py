@@ -296,7 +296,9 @@ ROLLING = [
 """The run kinds that generate dialogues, unlike an export."""
 
 
-@pytest.mark.parametrize("kind", ROLLING)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ("eval", "train") else pytest.param(kind, marks=pytest.mark.slow) for kind in ROLLING]
+)
 def test_schema_contains_all_components_and_fields(kind: str) -> None:
     schema = registry.get("run_kind", kind).config_class.model_json_schema()  # type: ignore[attr-defined]
     text = json.dumps(schema)
