@@ -210,15 +210,15 @@ def test_the_benchmark_of_the_sandbox_prints_rates(capsys: pytest.CaptureFixture
 
 def test_the_measurement_of_a_teacher_writes_each_hint_and_goes_on_where_it_ended(tmp_path: Path) -> None:
     out = tmp_path / "teacher.json"
-    found = teacher.main(["--model", "tiny-random", "--hints", "3", "--out", str(out)])
+    found = teacher.main(["--model", "tiny-random", "--hints", "2", "--out", str(out)])
     assert [*found] == [f"{name}, {style}" for name in teacher.TASKS for style in teacher.STYLES]
     rows = found["secret_code, facts"]["rows"]
-    assert len(rows) == 3 and {len(row["attempts"]) for row in rows} <= {1, 2, 3}
+    assert len(rows) == 2 and {len(row["attempts"]) for row in rows} <= {1, 2, 3}
     del found["arithmetic, facts"]
     found["secret_code, facts"]["hints"] = 99
     out.write_text(json.dumps(found))
-    again = teacher.main(["--model", "tiny-random", "--hints", "3", "--out", str(out)])
-    assert again["secret_code, facts"]["hints"] == 99 and again["arithmetic, facts"]["hints"] == 3
+    again = teacher.main(["--model", "tiny-random", "--hints", "2", "--out", str(out)])
+    assert again["secret_code, facts"]["hints"] == 99 and again["arithmetic, facts"]["hints"] == 2
 
 
 def test_the_summary_of_a_teacher_counts_truth_over_the_hints_that_can_be_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -321,6 +322,12 @@ def test_a_first_adapter_with_another_meaning_is_refused_by_the_key(
         start_from(tiny, adapter)
 
 
+@pytest.fixture(scope="module")
+def plain_adapter(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter with the settings of `PEFT_LORA`, to be copied."""
+    return first_adapter(tiny, tmp_path_factory.mktemp("plain") / "adapter")
+
+
 @pytest.mark.parametrize(
     "setting",
     [{"init_lora_weights": "corda"}, {"init_lora_weights": "loftq"}, {"init_lora_weights": "lora_ga"},
@@ -329,9 +336,9 @@ def test_a_first_adapter_with_another_meaning_is_refused_by_the_key(
     ids=lambda setting: "-".join(map(str, setting.items())),
 )  # fmt: skip
 def test_the_setting_of_a_first_adapter_that_changes_its_formula_is_named(
-    tiny: Path, tmp_path: Path, setting: dict[str, Any]
+    tiny: Path, plain_adapter: Path, tmp_path: Path, setting: dict[str, Any]
 ) -> None:
-    adapter = first_adapter(tiny, tmp_path / "adapter")
+    adapter = shutil.copytree(plain_adapter, tmp_path / "adapter")
     config = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(config | setting))
     with pytest.raises(AdapterError, match=next(iter(setting))):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from event_data import config
+from prepared_workspace import opened
 
 from jobs.db.engine import Database
 from jobs.db.paging import Page
 from jobs.db.queries import run_groups, run_values, runs
 from jobs.db.queries.run_groups import GroupMean
 from jobs.db.queries.runs import RunFilter
+from jobs.workspace import Workspace
 from rl2f_core.config.loading import dump_yaml
 
 
@@ -29,9 +32,31 @@ def ids(db: Database, **filter: Any) -> list[int]:
     return [run.id for run in runs.page(db, RunFilter(**filter)).rows]
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> tuple[bytes, list[int]]:
+    """A database with the runs of `five`, and their numbers."""
+    workspace = Workspace(tmp_path_factory.mktemp("prepared") / "workspace").create()
+    with opened(workspace, empty_database) as db:
+        made = add_five(db)
+    return workspace.database.read_bytes(), made
+
+
 @pytest.fixture
-def five(db: Database) -> list[int]:
-    """Three seeds of a configuration, and two of another."""
+def db(request: pytest.FixtureRequest, workspace: Workspace, empty_database: bytes) -> Iterator[Database]:
+    """A copy of the prepared database for a test that uses `five`, an empty one for any other."""
+    prepared = "prepared" in request.fixturenames
+    with opened(workspace, request.getfixturevalue("prepared")[0] if prepared else empty_database) as database:
+        yield database
+
+
+@pytest.fixture
+def five(db: Database, prepared: tuple[bytes, list[int]]) -> list[int]:
+    """The numbers of three seeds of a configuration, and two of another."""
+    return list(prepared[1])
+
+
+def add_five(db: Database) -> list[int]:
+    """Add the runs of `five`."""
     made = [add(db, f"short {seed}", seed, hint_effect=effect) for seed, effect in enumerate((0.1, 0.2, 0.6))]
     return made + [add(db, f"long {seed}", seed, 5, hint_effect=0.5) for seed in (0, 1)]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from event_data import config, dialogue, metric, small_run, stored_run
+from prepared_workspace import opened
 
 from jobs.db import settings
 from jobs.db.engine import Database
@@ -39,6 +41,17 @@ def ids(page: Page[Run]) -> list[int]:
     return [run.id or 0 for run in page.rows]
 
 
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> Iterator[Database]:
+    """The five runs, two with tags and one with a note; to be read only."""
+    with opened(Workspace(tmp_path_factory.mktemp("tagged")), empty_database) as db:
+        some(db)
+        runs.set_tags(db, 1, ["good", "seen"])
+        runs.set_tags(db, 2, ["good"])
+        notes.add(db, 2, "Remarkable failure")
+        yield db
+
+
 @pytest.mark.parametrize(
     ("filter", "wanted"),
     [
@@ -67,12 +80,8 @@ def ids(page: Page[Run]) -> list[int]:
     ],
     ids=str,
 )
-def test_filters_and_orders_of_runs(filter: dict[str, Any], wanted: list[int], db: Database) -> None:
-    some(db)
-    runs.set_tags(db, 1, ["good", "seen"])
-    runs.set_tags(db, 2, ["good"])
-    notes.add(db, 2, "Remarkable failure")
-    page = runs.page(db, RunFilter(**filter))
+def test_filters_and_orders_of_runs(filter: dict[str, Any], wanted: list[int], tagged: Database) -> None:
+    page = runs.page(tagged, RunFilter(**filter))
     assert (ids(page), page.total) == (wanted, len(wanted))
 
 

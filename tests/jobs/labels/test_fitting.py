@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from detector_report_data import CODES, Truth, add_truth, in_test
-from prepared_workspace import copied, opened
+from prepared_workspace import opened
 from replay_data import add_run, event, hint, turn
 from typer.testing import CliRunner
 
@@ -34,22 +32,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) ->
         made = add_truth(db, workspace, hints=80, flagged=0.4, precise=0.9, missed=0.3)
         label_all(db, made, QueueFilter(selection="stratified", run=made.run.id, size=60))
     return workspace, made
-
-
-@pytest.fixture
-def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
-    """A copy of the prepared workspace for a test that uses `truth`, an empty one for any other."""
-    folder = tmp_path / "workspace"
-    if "truth" in request.fixturenames:
-        return copied(request.getfixturevalue("prepared")[0], folder)
-    return Workspace(folder).create()
-
-
-@pytest.fixture
-def db(workspace: Workspace, empty_database: bytes) -> Iterator[Database]:
-    """The database of the workspace."""
-    with opened(workspace, empty_database) as database:
-        yield database
 
 
 @pytest.fixture

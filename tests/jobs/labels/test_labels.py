@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prepared_workspace import opened
 from pydantic import ValidationError
 from replay_data import add_run, odd_events, training_events
 
@@ -19,10 +20,18 @@ from rl2f_core.errors import RL2FError
 LATER, NEVER, LEAKS = (f"dialogue:train:rl2f/1/0/{i}" for i in (1, 2, 3))
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) -> tuple[Workspace, int | None]:
+    """24 dialogues with 24 hints, 6 of them flagged; the number of their run."""
+    workspace = Workspace(tmp_path_factory.mktemp("prepared") / "workspace").create()
+    with opened(workspace, empty_database) as db:
+        return workspace, add_run(db, workspace, "small", training_events()).id
+
+
 @pytest.fixture
-def run(db: Database, workspace: Workspace) -> Run:
-    """24 dialogues with 24 hints, 6 of them flagged."""
-    return add_run(db, workspace, "small", training_events())
+def run(db: Database, prepared: tuple[Workspace, int | None]) -> Run:
+    """The run in the copy."""
+    return runs.get(db, prepared[1] or 0)
 
 
 def count(db: Database, run: Run, event: str) -> int:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from detector_report_data import CODES, Truth, add_truth, in_test, label_draw, rescore
-from prepared_workspace import copied, opened
+from prepared_workspace import opened
 from pydantic import ValidationError
 from replay_data import add_run, event, hint, turn
 
@@ -35,22 +32,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, empty_database: bytes) ->
     with opened(workspace, empty_database) as db:
         made = add_truth(db, workspace)
     return workspace, made
-
-
-@pytest.fixture
-def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
-    """A copy of the prepared workspace for a test that uses `truth`, an empty one for any other."""
-    folder = tmp_path / "workspace"
-    if "truth" in request.fixturenames:
-        return copied(request.getfixturevalue("prepared")[0], folder)
-    return Workspace(folder).create()
-
-
-@pytest.fixture
-def db(workspace: Workspace, empty_database: bytes) -> Iterator[Database]:
-    """The database of the workspace."""
-    with opened(workspace, empty_database) as database:
-        yield database
 
 
 @pytest.fixture
