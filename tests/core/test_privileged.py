@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environment_params import ENVIRONMENTS
+from environment_params import ENVIRONMENTS, NAMES, WORKERS
 
 from rl2f_core import registry
 from rl2f_core.config.loading import parse_config
@@ -121,10 +121,21 @@ def poisoned(value: Any) -> Any:
 
 
 everything = pytest.mark.parametrize("environment", ENVIRONMENTS)
-by_teacher = pytest.mark.parametrize("teacher", TEACHERS)
 
 
-@everything
+def with_teachers() -> Iterator[Any]:
+    """Every environment with every teacher; all but the scripted teacher and every fourth other pair are slow."""
+    for i, environment in enumerate(NAMES):
+        for j, teacher in enumerate(TEACHERS):
+            marks = [pytest.mark.xdist_group("workers")] if environment in WORKERS else []
+            if teacher != "scripted" and (i + j) % 4:
+                marks.append(pytest.mark.slow)
+            yield pytest.param(environment, teacher, marks=marks)
+
+
+by_teacher = pytest.mark.parametrize(("environment", "teacher"), list(with_teachers()))
+
+
 @by_teacher
 def test_a_prompt_is_made_of_the_public_half_the_attempts_and_the_guarded_hints_alone(
     environment: str, teacher: str
@@ -145,7 +156,6 @@ def test_a_prompt_is_made_of_the_public_half_the_attempts_and_the_guarded_hints_
     assert count == len(given) > len(list(rollouts_of(groups)))
 
 
-@everything
 @by_teacher
 def test_no_privileged_text_reaches_a_prompt_that_the_student_did_not_write(environment: str, teacher: str) -> None:
     engine, groups = played(environment, teacher)
@@ -207,7 +217,6 @@ def test_the_same_public_half_gives_the_same_prompts_whatever_the_answer_is(envi
     assert compared >= 12
 
 
-@everything
 @by_teacher
 def test_a_sentinel_in_the_privileged_half_is_never_shown(environment: str, teacher: str) -> None:
     """Attempts that cannot be read ask nothing of the answer, so even a nonsense answer plays to the end.
@@ -242,16 +251,15 @@ def test_a_sentinel_that_a_verifier_names_in_its_verdict_stays_there(environment
     assert not any(SENTINEL in text for text in engine.backend.seen)  # type: ignore[attr-defined]
 
 
-@everything
-@pytest.mark.parametrize("method", METHODS)
-def test_teacher_tokens_never_carry_weight(environment: str, method: str) -> None:
-    held = registry.get("method", method)
-    made = held(held.Config(kl_coef=0.1))  # type: ignore[attr-defined]
-    rows = tokens = 0
-    for teacher in TEACHERS:
-        engine, groups = played(environment, teacher)
+@by_teacher
+def test_teacher_tokens_never_carry_weight(environment: str, teacher: str) -> None:
+    engine, groups = played(environment, teacher)
+    streams = {r.dialogue.id: r.sequences[0] for _, r in rollouts_of(groups)}
+    for method in METHODS:
+        held = registry.get("method", method)
+        made = held(held.Config(kl_coef=0.1))  # type: ignore[attr-defined]
         made.begin_step(StepContext.of(engine, 0, 1))
-        streams = {r.dialogue.id: r.sequences[0] for _, r in rollouts_of(groups)}
+        rows = tokens = 0
         for sample in (s for group in groups for s in made.samples(group)):
             rows += 1
             stream = streams[sample.dialogue]
@@ -261,10 +269,9 @@ def test_teacher_tokens_never_carry_weight(environment: str, method: str) -> Non
                 assert not weighted or stream.student_mask[i]
                 assert sample.policy_mask[i] == stream.student_mask[i]
                 tokens += bool(sample.rl_weights[i] or sample.kl_weights[i])
-    assert rows > 0 and tokens > 0
+        assert rows > 0 and tokens > 0, method
 
 
-@everything
 @by_teacher
 def test_what_the_model_was_given_is_a_prefix_of_the_stream(environment: str, teacher: str) -> None:
     engine, groups = played(environment, teacher)
