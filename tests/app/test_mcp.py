@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import plain_http
+import httpx
 import pytest
 from export_builders import leaky_events, write_run
 from jobs_helpers import counting, counting_kinds, until
@@ -61,10 +61,8 @@ class Site:
         httpx2, mcp = pytest.importorskip("httpx2"), pytest.importorskip("mcp")
         from mcp.client.streamable_http import streamable_http_client
 
-        headers = {"Authorization": f"Bearer {token}"}
-
         async def talk() -> Any:
-            async with httpx2.AsyncClient(headers=headers, timeout=60, verify=False) as http:
+            async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
                 async with mcp.Client(streamable_http_client(f"{self.url}/mcp", http_client=http), mode=mode) as client:
 
                     async def call(tool: str, /, **arguments: Any) -> Any:
@@ -175,7 +173,7 @@ def test_requests_without_a_valid_token_or_from_elsewhere_are_refused(
     valid = {} if status == 401 or not headers or "Authorization" in headers else {
         "Authorization": f"Bearer {site.token('read')}"
     }  # fmt: skip
-    answer = plain_http.post(f"{site.url}/mcp", json=LIST_TOOLS, headers={**accept, **valid, **headers})
+    answer = httpx.post(f"{site.url}/mcp", json=LIST_TOOLS, headers={**accept, **valid, **headers})
     assert answer.status_code == status and "error" in answer.json()
 
 
@@ -187,7 +185,7 @@ def test_the_cookie_of_a_browser_does_not_open_mcp(site: Site) -> None:
     secret = load_secret(Path(str(site.db.url.database)).with_name("secret"))
     guard = Security(print, secret=secret, port=port, programs=ProgramAccess(site.db))
     headers = {"Cookie": f"{guard.cookie_name}={guard.cookie}", "Sec-Fetch-Site": "same-origin"}
-    assert plain_http.post(f"{site.url}/mcp", json=LIST_TOOLS, headers=headers).status_code == 404
+    assert httpx.post(f"{site.url}/mcp", json=LIST_TOOLS, headers=headers).status_code == 404
 
 
 def test_a_server_without_the_option_has_no_mcp(client: Any, context: Context) -> None:

@@ -1,15 +1,17 @@
-"""Programs with API tokens: a real server, gradio_client and plain HTTP."""
+"""Programs with API tokens: a real server, and gradio_client in another process."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import plain_http
 import pytest
 from export_builders import leaky_events, write_run
 from fastapi import FastAPI
@@ -27,6 +29,27 @@ from jobs.ingest.ingester import reindex
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 
+CLIENT = """
+import json, sys
+from gradio_client import Client
+url, token, downloads, calls = sys.argv[1:]
+headers = {"Authorization": f"Bearer {token}"} if token else {}
+results = []
+try:
+    client = Client(url, headers=headers, download_files=downloads, verbose=False, analytics_enabled=False)
+    for name, arguments in json.loads(calls):
+        if name == "view_api":
+            results.append(client.view_api(return_format="dict"))
+            continue
+        target = {"fn_index": arguments.pop("fn_index")} if name is None else {"api_name": "/" + name}
+        try:
+            results.append(client.predict(**arguments, **target))
+        except Exception as error:
+            results.append({"error": f"{type(error).__name__}: {error}"})
+except Exception as error:
+    results = [{"error": f"{type(error).__name__}: {error}"}]
+print(json.dumps(results))
+"""
 CALL_ROUTES = ("queue/join", "run/page_event", "call/page_event", "call/v2/page_event", "cancel")
 ALL = ("read", "run", "label")
 
@@ -48,38 +71,18 @@ class Site:
         """Return a new token."""
         return tokens.create(self.context.db, scopes)[1]
 
-    def call(self, token: str, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
-        """Return the results of `gradio_client`, or its errors."""
-        from gradio_client import Client
-
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        options = {"download_files": self.downloads, "verbose": False, "analytics_enabled": False, "ssl_verify": False}
-
-        def result(client: Client, name: str, arguments: dict[str, Any]) -> Any:
-            if name == "view_api":
-                return client.view_api(return_format="dict")
-            return client.predict(**arguments, api_name=f"/{name}")
-
-        try:
-            client = Client(self.url, headers=headers, **options)
-        except Exception as error:
-            return [_as_result(error)]
-        results = []
-        for name, arguments in calls:
-            try:
-                results.append(result(client, name, arguments))
-            except Exception as error:
-                results.append(_as_result(error))
-        return results
+    def call(self, token: str, *calls: tuple[str | None, dict[str, Any]]) -> list[Any]:
+        """Return the results of `gradio_client` in another process."""
+        command = [sys.executable, "-c", CLIENT, self.url, token, str(self.downloads), json.dumps(calls)]
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, check=False)
+        assert done.returncode == 0, done.stderr
+        return list(json.loads(done.stdout.splitlines()[-1]))  # view_api prints, too
 
     def post(self, route: str, token: str, body: Any) -> httpx.Response:
         """Send a request to Gradio's route."""
         headers = {"Authorization": f"Bearer {token}"}
-        return plain_http.post(f"{self.url}/gradio_api/{route}", json=body, headers=headers, timeout=60)
-
-
-def _as_result(error: Exception) -> dict[str, str]:
-    return {"error": f"{type(error).__name__}: {error}"}
+        return httpx.post(f"{self.url}/gradio_api/{route}", json=body, headers=headers, timeout=60)
 
 
 class EventPage:
@@ -123,7 +126,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
     with serving_app(make) as url:
         headers = {"Authorization": f"Bearer {tokens.create(db, ['read'])[1]}"}
-        config = plain_http.get(f"{url}/config", headers=headers, timeout=60).json()
+        config = httpx.get(f"{url}/config", headers=headers, timeout=60).json()
         number = next(each["id"] for each in config["dependencies"] if each["api_name"] == "page_event")
         yield Site(context, url, run, number, page.calls, folder / "downloads")
     db.close()
@@ -185,8 +188,8 @@ def test_without_a_valid_token_everything_is_refused(site: Site) -> None:
             "gradio_api/queue/data?session_hash=x",
             "exports/9-sets/messages.jsonl",
         ):
-            assert plain_http.get(f"{site.url}/{path}", headers=headers).status_code in (401, 403, 404)
-        answer = plain_http.post(f"{site.url}/gradio_api/run/list_exports", json={"data": []}, headers=headers)
+            assert httpx.get(f"{site.url}/{path}", headers=headers).status_code in (401, 403, 404)
+        answer = httpx.post(f"{site.url}/gradio_api/run/list_exports", json={"data": []}, headers=headers)
         assert answer.status_code == (401 if headers else 403) and "rl2f token new" in answer.json()["detail"]
 
 
@@ -200,12 +203,12 @@ def test_no_token_calls_the_event_of_a_page(site: Site) -> None:
     assert site.post("run/list_exports", token, endpoint_and_event).status_code == 403
     duplicate = f'{{"data": [], "fn_index": 0, "session_hash": "s", "fn_index": {site.page_event}}}'
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    assert plain_http.post(f"{site.url}/gradio_api/queue/join", content=duplicate, headers=headers).status_code == 403
+    assert httpx.post(f"{site.url}/gradio_api/queue/join", content=duplicate, headers=headers).status_code == 403
     assert site.page_calls == []
 
 
 def test_scopes_hold_on_every_route_of_calls(site: Site) -> None:
-    config = plain_http.get(f"{site.url}/config", headers={"Authorization": f"Bearer {site.token('read')}"}).json()
+    config = httpx.get(f"{site.url}/config", headers={"Authorization": f"Bearer {site.token('read')}"}).json()
     number = {each["api_name"]: each["id"] for each in config["dependencies"]}["start_export"]
     token, body = site.token("read", "label"), {"data": [[site.run], None], "session_hash": "s", "event_id": "e"}
     for route in ("queue/join", "run/start_export", "call/start_export", "call/v2/start_export", "cancel"):
@@ -232,15 +235,14 @@ def test_scopes_hold_on_every_route_of_calls(site: Site) -> None:
 )
 def test_a_token_permits_only_the_routes_of_the_client(site: Site, method: str, path: str) -> None:
     headers = {"Authorization": f"Bearer {site.token(*ALL)}"}
-    body = None if method == "GET" else {"data": []}
-    answer = plain_http.request(method, site.url + path, headers=headers, json=body)
+    answer = httpx.request(method, site.url + path, headers=headers, json=None if method == "GET" else {"data": []})
     assert answer.status_code == 403 and "does not permit" in answer.text
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"[" * 100_000])
 def test_a_call_with_an_invalid_body_is_refused(site: Site, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {site.token('read')}", "Content-Type": "application/json"}
-    answer = plain_http.post(f"{site.url}/gradio_api/run/list_exports", content=body, headers=headers)
+    answer = httpx.post(f"{site.url}/gradio_api/run/list_exports", content=body, headers=headers)
     assert answer.status_code == 400 and "JSON object" in answer.text
 
 
@@ -248,13 +250,13 @@ def test_a_large_body_of_unknown_length_is_refused(site: Site) -> None:
     headers = {"Authorization": f"Bearer {site.token('run')}", "Content-Type": "application/json"}
     for size in (1, 50):
         pieces = (b" " * (2_100_000 // size) for _ in range(size))
-        answer = plain_http.post(f"{site.url}/gradio_api/run/list_exports", content=pieces, headers=headers, timeout=60)
+        answer = httpx.post(f"{site.url}/gradio_api/run/list_exports", content=pieces, headers=headers, timeout=60)
         assert answer.status_code == 413 and "2 MB" in answer.text
 
 
 def test_a_token_of_another_site_is_refused(site: Site) -> None:
     headers = {"Authorization": f"Bearer {site.token(*ALL)}", "Origin": "http://evil.example"}
-    answer = plain_http.post(f"{site.url}/gradio_api/run/list_exports", json={"data": []}, headers=headers)
+    answer = httpx.post(f"{site.url}/gradio_api/run/list_exports", json={"data": []}, headers=headers)
     assert answer.status_code == 403 and "another site" in answer.text
 
 
@@ -263,7 +265,7 @@ def test_plain_http_calls_an_endpoint_by_name(site: Site) -> None:
     assert site.post("run/count_export", token, {"data": [[site.run], None]}).json()["data"][0]["dialogues"] == 8
     event = site.post("call/v2/count_export", token, {"run_ids": [site.run]}).json()["event_id"]
     headers = {"Authorization": f"Bearer {token}"}
-    answer = plain_http.get(f"{site.url}/gradio_api/call/v2/count_export/{event}", headers=headers, timeout=60).text
+    answer = httpx.get(f"{site.url}/gradio_api/call/v2/count_export/{event}", headers=headers, timeout=60).text
     assert "event: complete" in answer and '"dialogues": 8' in answer
 
 
@@ -274,7 +276,7 @@ def test_the_audit_log_names_the_token_on_every_route_of_calls(site: Site) -> No
     site.post("run/pause_queue", token, {"data": []})
     for name, body in (("resume_queue", {}), ("send_message", {"chat": 999, "text": "a secret"})):  # queued, a stream
         event = site.post(f"call/v2/{name}", token, body).json()["event_id"]
-        plain_http.get(f"{site.url}/gradio_api/call/v2/{name}/{event}", headers=headers, timeout=60)
+        httpx.get(f"{site.url}/gradio_api/call/v2/{name}/{event}", headers=headers, timeout=60)
     site.post("run/queue_status", token, {"data": []})
     assert site.post("run/pause_queue", reader, {"data": []}).status_code == 403
     entries = [entry for entry in audit_log.recent(db, 4) if entry.caller != "command line"][::-1]

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import httpx
-import plain_http
 import pytest
 from export_builders import leaky_events, write_run
 from json_endpoints import JsonEndpoints
@@ -64,7 +63,7 @@ class Site(NamedTuple):
         headers = {"Authorization": f"Bearer {token or self.token('read')}"}
 
         async def talk() -> Any:
-            async with httpx2.AsyncClient(headers=headers, timeout=60, verify=False) as http:
+            async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
                 async with mcp.Client(streamable_http_client(f"{self.url}/mcp", http_client=http)) as client:
                     return await program(client)
 
@@ -75,11 +74,11 @@ class Site(NamedTuple):
         from gradio_client import Client
 
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return Client(self.url, headers=headers, verbose=False, analytics_enabled=False, ssl_verify=False)
+        return Client(self.url, headers=headers, verbose=False, analytics_enabled=False)
 
     def post(self, path: str, body: object, token: str = "") -> httpx.Response:
         headers = {"Authorization": f"Bearer {token or self.token('read')}"}
-        return plain_http.post(f"{self.url}/gradio_api/{path}", json=body, headers=headers, timeout=60)
+        return httpx.post(f"{self.url}/gradio_api/{path}", json=body, headers=headers, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +306,7 @@ def test_gradio_client_shows_that_a_call_is_too_large(site: Site) -> None:
 
 def test_other_clients_receive_the_status_of_a_refusal(site: Site) -> None:
     assert site.post("queue/join", {"data": [], "fn_index": 0, "session_hash": "s"}, "rl2f_x").status_code == 401
-    assert plain_http.get(f"{site.url}/config", headers={"Authorization": "Bearer rl2f_x"}).status_code == 401
+    assert httpx.get(f"{site.url}/config", headers={"Authorization": "Bearer rl2f_x"}).status_code == 401
     assert site.post("run/pause_queue", {"data": []}).status_code == 403
 
 
