@@ -7,12 +7,10 @@ and sends only the headers that a request needs.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import os
 import re
-import ssl
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -82,7 +80,6 @@ class Endpoint:
                 config.max_response_bytes,
                 follow_redirects=False,  # the key goes to the configured host alone
                 trust_env=use_proxy,
-                verify=_ssl_context(use_proxy),
                 limits=httpx2.Limits(max_connections=config.concurrency),
             ),
         )
@@ -159,12 +156,6 @@ class Endpoint:
         if not re.fullmatch(r"[\x21-\x7e]+", key):
             raise RequestError(f"The key in {name} has characters no key has.", transient=False)
         return key
-
-
-@functools.cache
-def _ssl_context(trust_env: bool) -> ssl.SSLContext:
-    """Return the default context, which all clients share: reading the certificates takes 50 ms."""
-    return httpx2.create_ssl_context(trust_env=trust_env)
 
 
 class _Client(httpx2.AsyncClient):
