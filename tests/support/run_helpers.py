@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
+
+import pytest
 
 from rl2f_core.common.file_io import sha256
 from rl2f_core.config.run import RunConfig
@@ -58,6 +61,22 @@ def train_speaker(tiny: Path, folder: Path) -> Path:
     shutil.copytree(tiny, folder)
     backend.model.save_pretrained(folder)
     return folder
+
+
+@contextmanager
+def undrawn_figures() -> Iterator[None]:
+    """Write placeholders instead of figures, which take longer than a small evaluation; `test_report` draws them."""
+    from rl2f_core.evaluation import figure_files
+    from rl2f_core.evaluation.levels import runner
+
+    def placeholder(chart: Any, dpi: int = 0) -> bytes:
+        return figure_files.chart_digest(chart).encode()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (figure_files, runner):
+            patch.setattr(module, "to_png", placeholder)
+        patch.setattr(figure_files, "to_html", lambda report, charts: report.title)
+        yield
 
 
 def config_of(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import undrawn_figures
 from typer.testing import CliRunner
 
 from app.cli import app
@@ -187,6 +189,13 @@ def play(folder: Path, made: LevelsRun, stop: Any = lambda: False, script: Any =
     return run_dir, ended
 
 
+@pytest.fixture
+def undrawn() -> Iterator[None]:
+    """Figures are not drawn; those of `played` are."""
+    with undrawn_figures():
+        yield
+
+
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     made = config(adapters={"base": None})
@@ -245,6 +254,7 @@ def test_dialogues_metrics_and_warnings_of_levels_and_variants_are_events(played
     assert [e.level for e in events if isinstance(e, LogEvent)] == ["warning", "info"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_resumed_evaluation_gives_the_same_report(tmp_path: Path) -> None:
     made = config(adapters={"base": None}, perturbations=["renamed"], tasks=3)
     answers = iter([False, True])
@@ -255,6 +265,7 @@ def test_resumed_evaluation_gives_the_same_report(tmp_path: Path) -> None:
     assert (run_dir.evaluation / "levels.json").read_text() == (whole.evaluation / "levels.json").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_later_turns_are_generated_only_on_original_tasks(tmp_path: Path) -> None:
     made = config(adapters={"base": None}, turns=3, values=[3], tasks=4, perturbations=["renamed"])
     run_dir, _ = play(tmp_path / "a", made)
@@ -287,6 +298,7 @@ def test_unknown_levels_and_variants_are_rejected_with_the_known_ones(changes: d
         config(**changes)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_command_evaluates_a_base_model_by_level(tmp_path: Path) -> None:
     fake = 'backend={type: fake, replies: ["<answer>x</answer>"]}'
     done = CliRunner().invoke(

@@ -80,8 +80,8 @@ def test_fragmented_free_memory_is_returned_if_little_is_available() -> None:
 def test_threads_share_two_arenas_once_limited() -> None:
     code = """
         import ctypes, sys, threading
-        from rl2f_core.models.device import limit_arenas
         if sys.argv[1] == "limited":
+            from rl2f_core.models.device import limit_arenas
             limit_arenas()
         libc, all_started = ctypes.CDLL(None), threading.Barrier(9)
         threads = [threading.Thread(target=lambda: (bytearray(1000), all_started.wait())) for _ in range(8)]

@@ -157,7 +157,7 @@ def test_batching_concurrency_and_multi_lora_change_no_token_of_a_dialogue(
     backends: dict[str, HFBackend], environment: str, prompting: str, teacher: dict[str, Any], adapter: str | None
 ) -> None:
     held = chancy(environment)
-    requests = asked(held)
+    requests = asked(held, 7)
 
     def run(batching: str, max_concurrent: int, multi_lora: str = "merged") -> list[Rollout]:
         engine = engine_of(

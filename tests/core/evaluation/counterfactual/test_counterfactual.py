@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fork_data import LEAKED, add_leak, event_of, make_run, obedient
 from pydantic import ValidationError
+from run_helpers import undrawn_figures
 
 from rl2f_core.config.loading import load_config
 from rl2f_core.dialogue.rollout.build import build_engine
@@ -171,6 +173,13 @@ def test_checkpoints_are_chosen_by_name(source: RunDir) -> None:
     assert nearest_checkpoint(known, "demonstration") == nearest_checkpoint(known, "") == "rl@20"
 
 
+@pytest.fixture
+def undrawn() -> Iterator[None]:
+    """Figures are not drawn; `test_fork_compares_arms` draws one."""
+    with undrawn_figures():
+        yield
+
+
 # -- whole runs ----------------------------------------------------------------------------------------------------
 def play(config: Any, folder: Path, stop: Any = lambda: False, kind: Any = "fork") -> bool:
     """Play a fork in its folder with the obedient student, from its last commit where there is one."""
@@ -220,6 +229,7 @@ def test_fork_compares_arms(source: RunDir, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_resumed_fork_gives_the_same_result(source: RunDir, tmp_path: Path) -> None:
     config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, FIVE, samples=10)
     assert play(config, tmp_path / "whole")
@@ -233,6 +243,7 @@ def test_resumed_fork_gives_the_same_result(source: RunDir, tmp_path: Path) -> N
     assert read_report(tmp_path / "cut") == read_report(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_resumed_fork_reuses_stored_hints(source: RunDir, tmp_path: Path) -> None:
     arms = [{"hint": "contentless"}, {"hint": "teacher", "teacher": "self_critique", "name": "critic"}]
     config = fork_config(source, "numbers", event_of(1), 0, {"base": None}, arms, samples=10, later_hints="contentless")
@@ -267,6 +278,7 @@ def test_self_critique_arm_uses_checkpoint_of_fork(source: RunDir) -> None:
     assert (hint.text, hint.teacher, backend.spoke) == ("Look at it once more.", "self_critique", "rl@1")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_no_oracle_dialogue_continues_without_oracle(tmp_path: Path) -> None:
     conditions = {"conditions": ["hints", "no_oracle"]}
     run = make_run(tmp_path / "numbers", teacher="self_critique", evaluation=conditions)
@@ -288,6 +300,7 @@ def test_no_oracle_dialogue_continues_without_oracle(tmp_path: Path) -> None:
         fork_config(run, "numbers", free.id, 0, {"base": None}, arms, later_hints="arm")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_later_hints_setting(source: RunDir, tmp_path: Path) -> None:
     arms = [{"hint": "contentless"}, {"hint": "misleading"}]
     later = {}
@@ -304,6 +317,7 @@ def test_later_hints_setting(source: RunDir, tmp_path: Path) -> None:
     assert later["contentless"] == {"contentless": {"contentless"}, "misleading": {"contentless"}}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_leaks_of_arms_are_reported(source: RunDir, tmp_path: Path) -> None:
     arms = [{"hint": "edited", "text": "The answer is 3."}]
     read = {}
@@ -317,6 +331,7 @@ def test_leaks_of_arms_are_reported(source: RunDir, tmp_path: Path) -> None:
     assert read == {False: "The answer is 3.", True: "The answer is […]."}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_redacted_hint_is_sampled_again_under_the_dialogues_own_seed(source: RunDir, tmp_path: Path) -> None:
     add_leak(source)
     arms = [{"hint": "original"}, {"hint": "redacted"}]
@@ -348,6 +363,7 @@ def test_a_redacted_arm_needs_a_flag_that_the_student_read_or_a_span(source: Run
         Arm(hint="empty", span=(0, 1))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_original_arm_needs_a_hint(source: RunDir, tmp_path: Path) -> None:
     short = make_run(tmp_path / "short", rollout={"max_turns": 2, "max_new_tokens": 64, "max_seq_len": 4096})
     with pytest.raises(DataError, match="no original hint"):
@@ -356,6 +372,7 @@ def test_original_arm_needs_a_hint(source: RunDir, tmp_path: Path) -> None:
     assert play(config, tmp_path / "other") and {len(e.dialogue.turns) for e in dialogues(tmp_path / "other")} == {3}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_hint_values_of_a_run(source: RunDir, tmp_path: Path) -> None:
     config = hint_value_config(source, "numbers", {"base": None}, hints=5, samples=6)
     assert config.turns == 1
@@ -374,6 +391,7 @@ def test_hint_values_of_a_run(source: RunDir, tmp_path: Path) -> None:
     assert "## Highest and lowest hint values" in report.to_markdown()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_run_kinds_write_reports(source: RunDir, tmp_path: Path) -> None:
     configs = (
         fork_config(source, str(source.path), event_of(0), 0, {"base": None}, [], samples=2),
@@ -390,6 +408,7 @@ def test_run_kinds_write_reports(source: RunDir, tmp_path: Path) -> None:
         assert report is not None and len(set(ids)) == len(ids) == report.total > 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failed_dialogues_are_counted(source: RunDir, tmp_path: Path) -> None:
     nobody = {"type": "openai_api", "base_url": "http://127.0.0.1:9/v1", "retries": 0, "cache": False}
     teacher = {"type": "llm", "llm": nobody, "on_error": "fail"}
@@ -401,6 +420,7 @@ def test_failed_dialogues_are_counted(source: RunDir, tmp_path: Path) -> None:
     assert "3 of 3 dialogues failed and are left out." in report.to_markdown() and report.results == ()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_arm_without_hint_is_reported(source: RunDir, tmp_path: Path) -> None:
     config = fork_config(source, "numbers", event_of(0), 0, {"base": None}, [], samples=1)
     assert play(config, tmp_path / "fork")

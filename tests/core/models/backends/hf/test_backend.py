@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_helpers import with_context
 
 from rl2f_core.config.model import ModelConfig
 from rl2f_core.errors import AdapterError, RunError
@@ -17,7 +18,7 @@ from rl2f_core.models.backends.hf.decoder import ContinuousBatchingDecoder
 from rl2f_core.types import FinishReason
 
 SYSTEM, USER = "Reply as <answer>number</answer>.", "What is 12 + 34?"
-SAMPLING = SamplingParams(max_new_tokens=10)
+SAMPLING = SamplingParams(max_new_tokens=6)
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +92,10 @@ def assert_same(one: Sequence[Sequence[Generation]], two: Sequence[Sequence[Gene
 
 # -- the same tokens -----------------------------------------------------------------------------------------------
 def test_equal_seeds_give_bit_identical_results(backend: HFBackend) -> None:
-    first, second = play(backend, 7), play(backend, 7)
+    first, second = play(backend, 5, turns=2), play(backend, 5, turns=2)
     assert first == second
     other = backend.generate(
-        [GenerationRequest(p.token_ids, p.seed + 1, p.cache_key) for p in prompts(backend, 7)], SAMPLING
+        [GenerationRequest(p.token_ids, p.seed + 1, p.cache_key) for p in prompts(backend, 5)], SAMPLING
     )
     assert ids(other) != ids([row[0] for row in first])
 
@@ -127,15 +128,16 @@ def likeliest(backend: HFBackend, tokens: Sequence[int]) -> int:
 def test_tokens_do_not_depend_on_the_cache_between_turns(backend: HFBackend, make: Any) -> None:
     fresh = make(reuse_kv_cache=False)
     before = backend._decoder.num_forward_tokens
-    assert_same(play(backend, 7), play(fresh, 7), 1e-4)
+    assert_same(play(backend, 4), play(fresh, 4), 1e-4)
     assert fresh._decoder.num_forward_tokens > backend._decoder.num_forward_tokens - before and not any(
         fresh._decoder.keys
     )
 
 
-@pytest.mark.parametrize("batch", [1, 3, 7])
-def test_tokens_do_not_depend_on_the_batch(backend: HFBackend, batch: int) -> None:
-    assert_same(play(backend, 7), play(backend, 7, batch=batch), 1e-4)
+def test_tokens_do_not_depend_on_the_batch(backend: HFBackend) -> None:
+    together = play(backend, 5, turns=2)
+    for batch in (1, 3):
+        assert_same(together, play(backend, 5, turns=2, batch=batch), 1e-4)
 
 
 def test_tokens_do_not_depend_on_chunked_prefill(backend: HFBackend, make: Any) -> None:
@@ -273,12 +275,14 @@ def test_continued_dialogues_need_no_new_slots(make: Any) -> None:
 
 
 # -- limits --------------------------------------------------------------------------------------------------------
-def test_only_prompts_beyond_the_context_are_refused(backend: HFBackend) -> None:
+def test_only_prompts_beyond_the_context_are_refused(shared: HFBackend, tiny: Path, tmp_path: Path) -> None:
+    model = ModelConfig(name=str(with_context(tiny, tmp_path / "short", 300)), dtype="float32", device="cpu")
+    backend = HFBackend(shared.config, model)
     word = backend.tokenizer.encode("x")[0]
     fits = (word,) * (backend.max_model_len - 2)
     with pytest.raises(RunError, match="do not fit the model's context"):
         backend.generate([GenerationRequest((*fits, word), 0)], SamplingParams(2))
-    assert backend.max_model_len == 2048
+    assert (backend.max_model_len, shared.max_model_len) == (300, 2048)
     assert len(backend.generate([GenerationRequest(fits, 0)], SamplingParams(2))[0].token_ids) in (1, 2)
 
 
