@@ -49,7 +49,11 @@ def replay(operations: list[tuple[Any, Any, Any, Any]]) -> None:
     """Repeat recorded operations on the tensors of the recording."""
     for func, args, kwargs, out in operations:
         result = func(*args, **kwargs)
-        if not func._schema.is_mutable:
+        if func._schema.is_mutable:
+            continue
+        if isinstance(result, torch.Tensor):
+            out.copy_(result)
+        else:
             for old, new in zip(tree_flatten(out)[0], tree_flatten(result)[0], strict=True):
                 old.copy_(new)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
-from report_data import PLAYED, TURNS, built, made, tasks, with_effect
+import report_data
+from report_data import PLAYED, TURNS, made, tasks, with_effect
 from scipy.special import nctdtr, stdtr, stdtrit
 
 from rl2f_core.common.stats.contrast import contrast, paired_rates
@@ -23,6 +26,13 @@ from rl2f_core.evaluation.across_seeds import (
 from rl2f_core.evaluation.report import EvaluatedTasks, EvaluationReport
 from rl2f_core.types import Dialogue
 
+WHOLE = functools.cache(report_data.built)
+
+
+def built(*args: Any, **more: Any) -> EvaluationReport:
+    """A report of constructed dialogues; those of the default ones are made once for each seed."""
+    return report_data.built(*args, **more) if args or more.keys() - {"seed"} else WHOLE(**more)
+
 
 def row_of(summary: SeedSummary, checkpoint: str, quantity: str, condition: str = "hints") -> SeedRow:
     key = (checkpoint, condition, quantity)
@@ -34,6 +44,7 @@ def solved(count: int, of: int = 20) -> list[Dialogue]:
     return tasks(*[1] * count, *[0] * (of - count))
 
 
+@functools.cache
 def evaluated(hints: int, contentless: int, seed: int = 0, name: str = "rl2f@24") -> EvaluationReport:
     return built({name: {"hints": solved(hints), "contentless": solved(contentless)}}, seed)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import report_data
 from plotly.graph_objects import Figure
-from report_data import TURNS, built, made, series, tasks, with_effect
+from report_data import TURNS, made, series, tasks, with_effect
 
 from rl2f_core import registry
 from rl2f_core.common.stats.intervals import MIN_PROBLEMS, Interval, wilson
@@ -36,6 +38,13 @@ from rl2f_core.evaluation.report import (
     tables,
 )
 from rl2f_core.types import ConstantBaseline, Dialogue, StopReason
+
+WHOLE = functools.cache(report_data.built)
+
+
+def built(*args: Any, **more: Any) -> EvaluationReport:
+    """A report of constructed dialogues; that of the default ones is made once."""
+    return report_data.built(*args, **more) if args or more else WHOLE()
 
 
 # -- the report ----------------------------------------------------------------------------------------------------

@@ -142,8 +142,7 @@ def short_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["succeeded", "stopped", "failed"])
 def test_a_run_reports_its_end_to_the_command_of_its_alerts(name: str, tmp_path: Path, short_run: None) -> None:
-    script = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + '\\n')"
-    command = ["/usr/bin/env", "python3", "-c", script, str(tmp_path / "alerts.jsonl")]
+    command = ["/bin/sh", "-c", '(cat; echo) >> "$0"', str(tmp_path / "alerts.jsonl")]
     config = config_with(name=name, alerts={"command": command, "leak_rate_above": 0.4})
     run_dir = RunDir.create(tmp_path / "run", config)
     if name == "failed":

@@ -218,7 +218,7 @@ def assert_counted(run_dir: RunDir) -> None:
     assert json.loads((folder / "state.json").read_text())["position"] == {"step": 4}
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_journal_survives_a_crash_at_every_write(tmp_path: Path, fate: Fate, background: bool):
     first = RunDir(tmp_path / "none")
     count_to_three(first, MortalSink(first.events_path, fate), background=background)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -159,7 +161,8 @@ def test_invalid_and_repeated_lines_are_skipped(tmp_path: Path) -> None:
         read(empty)
 
 
-def test_worker_processes_give_the_same_result(tmp_path: Path) -> None:
+def test_worker_processes_give_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # workers do not import pytest
     events: list[Event] = [event for step in range(1, 9) for event in pair(step, hint=LEAKS if step % 3 else CLEAN)]
     run = run_folder(tmp_path / "run", events)
     alone = read(run, 2.0, workers=1)

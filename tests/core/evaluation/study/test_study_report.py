@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import study_data
 import yaml
-from study_data import evaluated
 
 from rl2f_core.common.paths import CONFIGS
 from rl2f_core.common.stats.intervals import Interval
@@ -27,6 +28,9 @@ from rl2f_core.evaluation.study.report import (
 from rl2f_core.evaluation.study.spec import Hypothesis, Study, parse_study
 
 TINY = yaml.safe_load((CONFIGS / "studies" / "tiny.yaml").read_text("utf-8"))
+
+
+evaluated = functools.cache(study_data.evaluated)
 
 
 def study(**changed: Any) -> Study:

@@ -29,6 +29,12 @@ def learner(tiny: Path, lora: LoraConfig = LORA, seed: int = 0) -> Learner:
     return Learner(tiny, lora, dtype=torch.float32, device=CPU, banned=[0, 1], pad=2, seed=seed)
 
 
+@pytest.fixture(scope="module")
+def unchanged(tiny: Path) -> Learner:
+    """A learner for tests that leave it as it is."""
+    return learner(tiny)
+
+
 def stage(**changes: object) -> StageConfig:
     return StageConfig(**{"name": "s", "method": "sft", "steps": 10, "learning_rate": 0.01, **changes})
 
@@ -190,13 +196,13 @@ def test_a_loaded_learner_goes_on_bit_for_bit(tiny: Path, tmp_path: Path):
     options = LossConfig(kl_coef=0.1)
     straight = learner(tiny)
     straight.reference = straight.snapshot()
-    for step in range(3):
+    for step in range(2):
         straight.update(rows, options, config.resolve(step, 1.0))
     straight.save(tmp_path)
     resumed = learner(tiny, seed=99)
     resumed.load(tmp_path)
     assert same(straight.snapshot(), resumed.snapshot()) and same(straight.reference, resumed.reference or {})
-    for step in range(3, 6):
+    for step in range(2, 4):
         assert straight.update(rows, options, config.resolve(step, 1.0)) == resumed.update(
             rows, options, config.resolve(step, 1.0)
         )
@@ -204,7 +210,7 @@ def test_a_loaded_learner_goes_on_bit_for_bit(tiny: Path, tmp_path: Path):
     fresh = learner(tiny)
     fresh.load_adapter(tmp_path)
     fresh.reference = straight.reference
-    for step in range(3, 6):
+    for step in range(2, 4):
         fresh.update(rows, options, config.resolve(step, 1.0))
     assert not same(straight.snapshot(), fresh.snapshot()), "the optimiser's state makes no difference"
 
@@ -220,12 +226,12 @@ def test_a_learner_without_a_reference_saves_and_loads_none(tiny: Path, tmp_path
 
 
 def test_the_same_seed_gives_the_same_fresh_adapter_and_another_seed_another(tiny: Path):
-    assert same(learner(tiny, seed=3).snapshot(), learner(tiny, seed=3).snapshot())
-    assert not same(learner(tiny, seed=3).snapshot(), learner(tiny, seed=4).snapshot())
+    first, again, other = (learner(tiny, seed=seed).snapshot() for seed in (3, 3, 4))
+    assert same(first, again) and not same(first, other)
 
 
-def test_saved_adapters_are_safetensors_in_pefts_format(tiny: Path, tmp_path: Path):
-    learner(tiny).save_adapter(tmp_path)
+def test_saved_adapters_are_safetensors_in_pefts_format(unchanged: Learner, tmp_path: Path):
+    unchanged.save_adapter(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     names = load_file(tmp_path / "adapter_model.safetensors")
     assert all(n.startswith("base_model.model.model.layers.") for n in names)
@@ -266,21 +272,22 @@ def test_a_training_state_keeps_the_weights_of_its_time(tiny: Path, tmp_path: Pa
     [{"rank": 8}, {"top_layer_fraction": 0.5}, {"target_modules": ("q_proj",)}],
     ids=["rank", "layers", "targets"],
 )
-def test_an_adapter_of_another_shape_is_refused(tiny: Path, tmp_path: Path, other: dict[str, object]):
+def test_an_adapter_of_another_shape_is_refused(
+    tiny: Path, unchanged: Learner, tmp_path: Path, other: dict[str, object]
+):
     learner(tiny, LORA.model_copy(update=other)).save_adapter(tmp_path)
-    trained = learner(tiny)
-    before = trained.snapshot()
+    before = unchanged.snapshot()
     with pytest.raises(AdapterError, match="another shape"):
-        trained.load_adapter(tmp_path)
-    assert same(before, trained.snapshot())
+        unchanged.load_adapter(tmp_path)
+    assert same(before, unchanged.snapshot())
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00" * 40])
-def test_a_missing_or_torn_adapter_is_refused(tiny: Path, tmp_path: Path, content: bytes | None):
+def test_a_missing_or_torn_adapter_is_refused(unchanged: Learner, tmp_path: Path, content: bytes | None):
     if content is not None:
         (tmp_path / "adapter_model.safetensors").write_bytes(content)
     with pytest.raises(AdapterError, match="cannot be read"):
-        learner(tiny).load_adapter(tmp_path)
+        unchanged.load_adapter(tmp_path)
 
 
 # -- the backend's side of adapters ----------------------------------------------------------------------------
@@ -290,8 +297,8 @@ def backend(tiny: Path) -> HFBackend:
 
 
 @pytest.fixture
-def adapter(tiny: Path, tmp_path: Path) -> Path:
-    learner(tiny).save_adapter(tmp_path / "adapter")
+def adapter(unchanged: Learner, tmp_path: Path) -> Path:
+    unchanged.save_adapter(tmp_path / "adapter")
     return tmp_path / "adapter"
 
 

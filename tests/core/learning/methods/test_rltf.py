@@ -290,7 +290,7 @@ def losses(tiny: Path) -> Any:
     return value
 
 
-@pytest.mark.parametrize("name", ["rltf_fm", "rl2f_self", "sft_correct"])
+@pytest.mark.parametrize("name", ["rltf_fm", pytest.param("rl2f_self", marks=pytest.mark.slow), "sft_correct"])
 def test_cross_entropy_uses_temperature_1_and_reinforcement_that_of_sampling(losses: Any, name: str):
     plain = "rl2f" if name == "rl2f_self" else "rltf_grpo"
     cold, one, rl = (losses.update(of, temperature=t) for of, t in ((name, 0.5), (name, 1.0), (plain, 0.5)))
@@ -300,7 +300,15 @@ def test_cross_entropy_uses_temperature_1_and_reinforcement_that_of_sampling(los
     assert cold["ratio/mean"] != pytest.approx(one["ratio/mean"], rel=0.001)
 
 
-@pytest.mark.parametrize("weighting", ["awr", "importance_sampling", "ppo", "cispo"])
+@pytest.mark.parametrize(
+    "weighting",
+    [
+        "awr",
+        pytest.param("importance_sampling", marks=pytest.mark.slow),
+        "ppo",
+        pytest.param("cispo", marks=pytest.mark.slow),
+    ],
+)
 def test_every_option_of_sd_changes_the_loss_under_every_weighting(losses: Any, weighting: str):
     at = {"policy_loss": weighting, "epsilon": 0.9, "epsilon_high": 99.0, "min_logprob": None}
     base = losses("rltf_sd", **at)
@@ -320,7 +328,7 @@ def test_the_weightings_and_the_clip_change_the_loss(losses: Any):
     )
 
 
-@pytest.mark.parametrize("name", ["rltf_fm", "rl2f_self", "sft_correct"])
+@pytest.mark.parametrize("name", ["rltf_fm", pytest.param("rl2f_self", marks=pytest.mark.slow), "sft_correct"])
 def test_every_option_of_an_imitation_changes_the_loss(losses: Any, name: str):
     base = losses(name)
     changed = [losses(name, ce_coef=0.5), losses(name, coef_ramp="linear"), losses(name, start_step=6)]

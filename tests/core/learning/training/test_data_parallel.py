@@ -73,7 +73,7 @@ def test_processes_make_equally_many_passes_and_one_without_rows_reads_the_short
     assert local_micro_batches([], 10, 1, 2) == ([], [])
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_the_parts_of_all_processes_add_up_to_the_gradient_of_one(tiny: Path, count: int):
     """Each divides by the tokens of all rows; gradients are averaged, so each part is multiplied by their number."""
     rows = [row(3, 4, advantage=-0.5), row(3, 2), row(2, 5, ce=True), row(1, 1, ce=True), row(4, 1, advantage=2.0)]

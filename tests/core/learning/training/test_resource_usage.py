@@ -79,14 +79,14 @@ def test_without_nvml_there_is_no_utilization() -> None:
 
 def test_children_count_while_they_run_and_after_their_end() -> None:
     before = process_usage()  # the system counts in hundredths of a second
-    work = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); input()"
+    work = "import time\nwhile time.process_time() < 0.25: pass\nprint(flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin and child.stdout
     child.stdout.readline()
     running, own = process_usage(), psutil.Process().memory_info().rss
-    assert running.cpu_seconds - before.cpu_seconds > 0.4 and running.resident_bytes > own
+    assert running.cpu_seconds - before.cpu_seconds > 0.2 and running.resident_bytes > own
     child.communicate(b"\n")
-    assert process_usage().cpu_seconds - before.cpu_seconds > 0.4
+    assert process_usage().cpu_seconds - before.cpu_seconds > 0.2
 
 
 @pytest.mark.slow

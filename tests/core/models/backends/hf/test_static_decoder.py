@@ -35,7 +35,7 @@ from rl2f_core.models.modeling.loading import load_base_model
 
 TOLERANCE = 1e-5
 SAMPLINGS = [
-    SamplingParams(9), SamplingParams(12, 0.7), SamplingParams(5, 0.0), SamplingParams(6, 1.3, 0.8), SamplingParams(1),
+    SamplingParams(6), SamplingParams(8, 0.7), SamplingParams(5, 0.0), SamplingParams(4, 1.3, 0.8), SamplingParams(1),
     ScoredSampling(4, 1.0, 1.0, 2, True),
 ]  # fmt: skip
 

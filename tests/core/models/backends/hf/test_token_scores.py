@@ -41,7 +41,7 @@ def run(backend: HFBackend, *requests: tuple[str, SamplingParams, str | None]) -
 @pytest.mark.parametrize("adapter", [None, "tuned"])
 def test_scores_of_prompt_and_completion_are_those_of_backend_score(backend: HFBackend, adapter: str | None) -> None:
     sampling = ScoredSampling(5, temperature=0.7, top_logprobs=2, score_prompt=True)
-    plain = SamplingParams(30)
+    plain = SamplingParams(14)
     (scored, *_) = run(backend, (PROMPT, sampling, adapter), (PROMPT, plain, None), ("Hi.", plain, "tuned"))
     prompt = scored.prompt.token_ids
     expected = backend.score([prompt + tuple(scored.token_ids)], adapter)[0][1:]
