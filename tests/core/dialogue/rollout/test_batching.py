@@ -150,14 +150,14 @@ SELF = {"type": "self_critique", "max_new_tokens": 9}
         ("secret_code", "reprompt", {"type": "scripted"}, ADAPTER),
         ("arithmetic", "append", LOCAL, ADAPTER),
         pytest.param("guess_number", "reprompt", LOCAL, None, marks=pytest.mark.slow),
-        ("secret_code", "append", SELF, ADAPTER),
+        pytest.param("secret_code", "append", SELF, ADAPTER, marks=pytest.mark.slow),
     ],
 )
 def test_batching_concurrency_and_multi_lora_change_no_token_of_a_dialogue(
     backends: dict[str, HFBackend], environment: str, prompting: str, teacher: dict[str, Any], adapter: str | None
 ) -> None:
     held = chancy(environment)
-    requests = asked(held, 7)
+    requests = asked(held, 6)
 
     def run(batching: str, max_concurrent: int, multi_lora: str = "merged") -> list[Rollout]:
         engine = engine_of(

@@ -63,7 +63,7 @@ def hints_of_the_teacher(run: Path, name: str = "llm") -> list[Hint]:
     return [t.hint for d in dialogues(run) for t in d.turns if t.hint is not None and t.hint.teacher == name]
 
 
-@pytest.mark.parametrize("on_error", ["contentless", "fail"])
+@pytest.mark.parametrize("on_error", ["contentless", pytest.param("fail", marks=pytest.mark.slow)])
 def test_failing_endpoint_ends_run_with_consistent_events(on_error: str, tmp_path: Path, rl2f_home: Path) -> None:
     endpoint: FakeEndpoint
 

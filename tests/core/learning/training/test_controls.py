@@ -110,9 +110,11 @@ def test_a_neutral_text_has_any_number_of_tokens(tiny: Path) -> None:
 @pytest.fixture(scope="module")
 def controlled(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A warm-up with one branch per control, on as many tasks."""
-    config = config_of(speaker, steps=(1, 1), rollout={"max_turns": 2, "max_new_tokens": 12, "max_seq_len": 384})
+    preflight = {"num_tasks": 2, "samples_per_task": 2, "ignore_failure": True}
+    rollouts = {"max_turns": 2, "max_new_tokens": 12, "max_seq_len": 384}
+    config = config_of(speaker, steps=(1, 1), rollout=rollouts, preflight=preflight)
     data = config.model_dump(mode="json")
-    data["stages"][1] |= {"max_group_resamples": 0, "tasks_per_step": 4}
+    data["stages"][1] |= {"max_group_resamples": 0, "tasks_per_step": 4, "group_size": 3}
     for name, change in (
         ("shuffled", {"teacher": "shuffled"}),
         ("neutral", {"teacher": "neutral_text"}),

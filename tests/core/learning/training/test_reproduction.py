@@ -56,14 +56,11 @@ def test_the_seed_chooses_the_retained_steps_beforehand(tmp_path: Path):
     assert steps(retain_states=1) == [("warm", k) for k in range(1, 21)] + [("rl", k) for k in range(1, 21)]
 
 
-def test_the_preflight_states_the_disk_space_of_the_retained_states(speaker: Path, tmp_path: Path):
-    config = config_of(speaker, steps=(1, 1), retain_states=0.05)
-    run_dir = RunDir.create(tmp_path / "run", config)
-    assert go(run_dir) == "succeeded"
-    estimate = retained_disk(speaker, config)
-    size = sum(file.stat().st_size for file in retained(run_dir.path).glob("*.safetensors"))
+def test_the_preflight_states_the_disk_space_of_the_retained_states(whole: Path, speaker: Path):
+    estimate = retained_disk(speaker, config_of(speaker, retain_states=0.05))
+    size = sum(file.stat().st_size for file in retained(whole).glob("*.safetensors"))
     assert 0.5 * size < estimate < 1.5 * size
-    texts = [event.text for event in read_events(run_dir.events_path) if isinstance(event, LogEvent)]
+    texts = [event.text for event in read_events(whole / "events.jsonl") if isinstance(event, LogEvent)]
     assert any("1 retained training states: up to 0.00 GiB on disk" in text for text in texts)
 
 

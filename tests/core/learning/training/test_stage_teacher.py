@@ -19,7 +19,9 @@ from rl2f_core.run.events import DialogueEvent, read_events
 @pytest.fixture(scope="module")
 def branched(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A warm-up with two branches, the second under contentless hints; then an evaluation."""
-    config = config_of(speaker, steps=(1, 1)).model_dump(mode="json")
+    preflight = {"num_tasks": 2, "samples_per_task": 2, "ignore_failure": True}
+    config = config_of(speaker, steps=(1, 1), preflight=preflight).model_dump(mode="json")
+    config["stages"][1] |= {"group_size": 2, "max_group_resamples": 0}
     config["stages"].append({**config["stages"][1], "name": "blank", "teacher": "contentless", "init_from": "warm"})
     config["stages"].append({**config["stages"][1], "name": "again", "init_from": "warm"})
     config["evaluation"] = {"num_tasks": 2, "conditions": ["hints"], "checkpoints": ["blank@1"]}

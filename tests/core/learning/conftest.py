@@ -1,0 +1,15 @@
+"""Fixtures of all tests in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from model_copies import copied_models
+
+
+@pytest.fixture(scope="module", autouse=True)
+def copied_base_models() -> Iterator[None]:
+    """Backends and learners copy a base model that was loaded before."""
+    with copied_models():
+        yield
