@@ -139,8 +139,8 @@ def logprobs(rollouts: Sequence[Rollout]) -> list[float]:
     return [p for rollout in rollouts for stream in rollout.sequences for p in stream.logprobs]
 
 
-LOCAL = {"type": "llm", "max_new_tokens": 9, "temperature": 1.0}
-SELF = {"type": "self_critique", "max_new_tokens": 9}
+LOCAL = {"type": "llm", "max_new_tokens": 7, "temperature": 1.0}
+SELF = {"type": "self_critique", "max_new_tokens": 7}
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def test_students_in_one_call_generate_what_each_generates_alone(
 ) -> None:
     held, backend = chancy("guess_number"), backends["auto"]
     students = [StudentPolicy(ADAPTER, "rl@3"), StudentPolicy("other", "rl@6"), StudentPolicy()]
-    engine = engine_of(backend, held, {"type": "self_critique", "max_new_tokens": 9})
-    requests = asked(held, 6)
+    engine = engine_of(backend, held, {"type": "self_critique", "max_new_tokens": 7})
+    requests = asked(held, 4)
     alone = [engine.run(requests, adapter=s.adapter, policy=s.policy) for s in students]
     assert len({json.dumps([t[0] for *_, turns, _ in content(played) for t in turns]) for played in alone}) == 3
     steps.clear()

@@ -61,7 +61,7 @@ def test_planted_leaks_of_the_benchmarks_kinds_reveal_the_answer_to_the_detector
     env = environment(name)
     detectors = make_detectors(LeaksConfig().detectors, env)
     flags: Counter[tuple[str, bool]] = Counter()
-    for number, (task, verdict) in enumerate(wrong_verdicts(env, 60)):
+    for number, (task, verdict) in enumerate(wrong_verdicts(env, 40)):
         leak = plant(env, task, [verdict], str(number))
         assert leak is not None
         (report,) = run_cascade(detectors, [LeakQuery(task, leak.text, (wrap_answer(verdict.parsed or ""),))])

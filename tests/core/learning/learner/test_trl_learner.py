@@ -78,6 +78,7 @@ def test_a_token_that_may_not_be_sampled_has_no_probability_for_trl_either(tiny:
     assert found[0] == pytest.approx(found[1], abs=1e-5) and abs(found[0] - found[2]) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_saved_stage_goes_on_bit_for_bit_and_its_adapter_is_anybodys(tiny: Path, tmp_path: Path):
     options, now = LossConfig(kl_coef=0.1), stage(weight_decay=0.1, num_iterations=2, minibatches=2)
     straight, resumed, ours = trl(tiny), trl(tiny, seed=9), learner(Learner, tiny, seed=8)

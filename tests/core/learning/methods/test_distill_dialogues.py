@@ -56,7 +56,7 @@ def test_dialogues_are_kept_if_their_last_attempt_is_right_and_no_hint_leaked() 
 def test_a_stage_learns_the_dialogues_of_an_earlier_one(speaker: Path, tmp_path: Path) -> None:
     config = config_of(speaker).model_dump(mode="json")
     data = {"name": "dialogues", "method": {"type": "distill", "max_turns": 2, "keep": "all", "dedup_by": "text"},
-            "steps": 1, "tasks_per_step": 8, "group_size": 8}  # fmt: skip
+            "steps": 1, "tasks_per_step": 6, "group_size": 6}  # fmt: skip
     learn = {"name": "learn", "method": {"type": "sft", "dataset": "dialogues", "num_epochs": 1}, "steps": 1,
              "group_size": 1, "init_from": "base"}  # fmt: skip
     run_dir = RunDir.create(tmp_path / "run", parse_config({**config, "stages": [data, learn]}))

@@ -16,8 +16,10 @@ from rl2f_core.models.backends.base import GenerationRequest, SamplingParams
 from rl2f_core.models.backends.hf.backend import HFBackend
 
 
-@pytest.mark.parametrize("cuda_graphs", ["off", "on"])
-@pytest.mark.parametrize("family", ["qwen2", "gemma2"])
+@pytest.mark.parametrize(
+    ("family", "cuda_graphs"),
+    [("qwen2", "off"), pytest.param("qwen2", "on", marks=pytest.mark.slow), ("gemma2", "off"), ("gemma2", "on")],
+)
 def test_windows_and_soft_caps_give_the_logprobs_of_transformers(
     tmp_path: Path, tiny: Path, cuda_graphs: Any, family: str
 ) -> None:

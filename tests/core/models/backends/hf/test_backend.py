@@ -36,6 +36,12 @@ def shared(make: Any, request: pytest.FixtureRequest) -> HFBackend:
     return make(cuda_graphs=request.param)
 
 
+@pytest.fixture(scope="module")
+def scorer(make: Any) -> HFBackend:
+    """A backend for scores, which do not depend on the decode steps."""
+    return make()
+
+
 @pytest.fixture
 def backend(shared: HFBackend) -> HFBackend:
     shared.reset_prefix_cache()
@@ -175,7 +181,7 @@ def test_logprobs_are_those_of_score_over_the_allowed_tokens(backend: HFBackend)
         assert logp == pytest.approx(scored[len(before)] - math.log(allowed), abs=1e-4)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+@pytest.mark.parametrize("temperature", [pytest.param(0.5, marks=pytest.mark.slow), 1.0, 1.7])
 def test_logprobs_are_those_of_the_learner(backend: HFBackend, temperature: float) -> None:
     import torch
 
@@ -197,14 +203,14 @@ def test_logprobs_are_those_of_the_learner(backend: HFBackend, temperature: floa
 
 
 @pytest.mark.parametrize("limit", [16, 100, 8192])
-def test_scores_do_not_depend_on_how_they_are_batched(make: Any, backend: HFBackend, limit: int) -> None:
-    rows = [opening(backend, "x" * n) for n in (1, 40, 3, 17)] + [(5,), ()]
-    wanted = [backend.score([row])[0] for row in rows]
+def test_scores_do_not_depend_on_how_they_are_batched(make: Any, scorer: HFBackend, limit: int) -> None:
+    rows = [opening(scorer, "x" * n) for n in (1, 40, 3, 17)] + [(5,), ()]
+    wanted = [scorer.score([row])[0] for row in rows]
     got = make(max_scoring_tokens=limit).score(rows)
     assert [len(s) for s in got] == [len(r) for r in rows] and got[-2:] == [[0.0], []]
     for a, b in zip(got, wanted, strict=True):
         assert a == pytest.approx(b, abs=1e-4)
-    assert backend.score([]) == []
+    assert scorer.score([]) == []
 
 
 # -- what may be drawn ---------------------------------------------------------------------------------------------

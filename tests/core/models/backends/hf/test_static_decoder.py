@@ -175,7 +175,9 @@ def test_a_result_does_not_depend_on_the_batch(model: Path) -> None:
         assert_equal([alone], [sequence])
 
 
-@pytest.mark.parametrize("mode", ["merged", pytest.param("auto", marks=pytest.mark.slow), "batched"])
+@pytest.mark.parametrize(
+    "mode", ["merged", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("auto", "batched"))]
+)
 def test_graphs_use_the_current_weights_of_each_adapter(
     model: Path, adapters: list[Path], captures: Captures, mode: Any
 ) -> None:
