@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+USERS = ("rl2f_core.models.modeling.loading", "rl2f_core.learning.learner.trainable_adapter")
+"""Modules with a function `load_base_model`."""
 MAX_BYTES = 10_000_000
 """Larger models are loaded each time."""
 _HELD: dict[Any, Any] = {}
@@ -18,11 +21,15 @@ _HELD: dict[Any, Any] = {}
 
 @contextmanager
 def copied_models() -> Iterator[None]:
-    """Let backends and learners copy the model that the first of them has loaded from the same files."""
-    from rl2f_core.learning.learner import trainable_adapter
-    from rl2f_core.models.modeling import loading
+    """Let backends and learners copy the model that the first of them has loaded from the same files.
 
-    load = loading.load_base_model
+    Has no effect if no test has imported them yet, because the import takes seconds.
+    """
+    if any(name not in sys.modules for name in USERS):
+        yield
+        return
+    modules = [sys.modules[name] for name in USERS]
+    load = modules[0].load_base_model
 
     def copied(folder: str, dtype: Any, device: Any) -> Any:
         files = [(path.name, path.stat()) for path in sorted(Path(folder).iterdir())]
@@ -34,6 +41,6 @@ def copied_models() -> Iterator[None]:
         return copy.deepcopy(_HELD[key])
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (loading, trainable_adapter):
+        for module in modules:
             patch.setattr(module, "load_base_model", copied)
         yield

@@ -124,7 +124,8 @@ def test_checkpoints_of_different_runs_of_a_seed_are_compared() -> None:
 
 def test_findings_of_ten_checkpoints_over_seeds_are_corrected() -> None:
     by_method = {f"m{i}": {"hints": solved(6), "contentless": solved(0)} for i in range(10)}
-    summary = merge_seeds({"0": built(by_method), "1": built(by_method, 1)})
+    one = built(by_method)
+    summary = merge_seeds({"0": one, "1": one.model_copy(update={"seed": 1})})
     rows = [row for row in summary.rows if row.quantity == "hint_effect"]
     assert len(rows) == 10 and all(row.mean.excludes_zero and row.mean.holm_p > 0.05 for row in rows)
     (line,) = (line for line in summary.findings() if line.startswith("The hint effect of m0: +.30"))

@@ -296,7 +296,7 @@ def test_benchmark_runs_are_valid_and_all_leaks_are_flagged() -> None:
     from tests.benchmarks import rescoring
 
     said: list[str] = []
-    args = ["--environment", "secret_code", "--turns", "900", "--leaks", "0.2", "--workers", "1"]
+    args = ["--environment", "secret_code", "--turns", "450", "--leaks", "0.2", "--workers", "1"]
     found = rescoring.main(args, said.append)["secret_code"]
-    assert 900 <= found["turns"] < 2500 and 0.1 < found["flagged"] / found["hints"] < 0.3
+    assert 450 <= found["turns"] < 1250 and 0.1 < found["flagged"] / found["hints"] < 0.3
     assert found["changes"] > found["flagged"] and "s for 100,000 turns" in said[0]
