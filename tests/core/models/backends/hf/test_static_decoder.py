@@ -138,16 +138,12 @@ def next_turns(sequences: Sequence[RunningSequence]) -> list[GenerationRequest]:
 
 
 # -- equality ------------------------------------------------------------------------------------------------------
+SLOW = [(1, False), (5, True), (18, False)]
+
+
 @pytest.mark.parametrize(
     ("count", "captured"),
-    [
-        pytest.param(1, False, id="1-launched", marks=pytest.mark.slow),
-        pytest.param(1, True, id="1-replayed"),
-        pytest.param(5, False, id="5-launched"),
-        pytest.param(5, True, id="5-replayed", marks=pytest.mark.slow),
-        pytest.param(18, False, id="18-launched", marks=pytest.mark.slow),
-        pytest.param(18, True, id="18-replayed"),
-    ],
+    [(1, True), (5, False), (18, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
 )
 def test_steps_over_static_shapes_equal_packed_steps(
     model: Path, packed: HFBackend, captures: Captures, captured: bool, count: int
