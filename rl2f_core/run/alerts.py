@@ -12,7 +12,6 @@ import subprocess
 import time
 
 from rl2f_core import registry
-from rl2f_core.common.tls import tls_context
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.errors import RunError
 from rl2f_core.run.events import Event, MetricEvent, StatusEvent
@@ -100,7 +99,7 @@ def _post(webhook: str, alert: JsonObject) -> str:
     reason = f"the variable {webhook[1:]} is not set" if not url else ""
     for attempt in range(ATTEMPTS if url else 0):
         try:
-            reply = httpx2.post(url, json=alert, timeout=TIMEOUT_SECONDS / ATTEMPTS, verify=tls_context())
+            reply = httpx2.post(url, json=alert, timeout=TIMEOUT_SECONDS / ATTEMPTS)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = f"webhook: {type(error).__name__}"
         else:

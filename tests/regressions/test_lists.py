@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from export_builders import leaky_events, write_run
 from json_endpoints import JsonEndpoints
-from prepared_workspace import opened
+from workspace_copies import opened
 
 from app.common.context import Context
 from app.endpoints.studio import Studio

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,24 @@ from typing import Any
 
 from jobs.db.engine import Database
 from jobs.workspace import Workspace
+
+
+@contextlib.contextmanager
+def opened(workspace: Workspace, empty: bytes) -> Iterator[Database]:
+    """The database of a workspace, by default the empty one; it is closed at the end."""
+    if not workspace.database.exists():
+        workspace.database.write_bytes(empty)
+    database = Database(workspace.database_url())
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def copied(source: Workspace, folder: Path) -> Workspace:
+    """A copy of a workspace whose database is closed."""
+    shutil.copytree(source.root, folder)
+    return Workspace(folder)
 
 
 def restore_workspace(source: Path, target: Path) -> None:

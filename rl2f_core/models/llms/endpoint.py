@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx2
 
-from rl2f_core.common.tls import tls_context
 from rl2f_core.models.llms import protocol
 from rl2f_core.models.llms.endpoint_config import Config
 from rl2f_core.models.llms.protocol import UNSUPPORTED, Reply, RequestError
@@ -81,7 +80,6 @@ class Endpoint:
                 config.max_response_bytes,
                 follow_redirects=False,  # the key goes to the configured host alone
                 trust_env=use_proxy,
-                verify=tls_context(trust_env=use_proxy),
                 limits=httpx2.Limits(max_connections=config.concurrency),
             ),
         )

@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -399,29 +401,22 @@ def test_checkpoints_are_resolved_by_name_inside_the_run(tmp_path: Path) -> None
 
 def test_run_is_locked_by_one_process(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path)
-    (held, hold), (release, released) = os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            with run_dir.lock():
-                os.write(hold, b"held")
-                os.close(released)
-                os.read(release, 1)
-        finally:
-            os._exit(0)
+    code = (
+        "import sys; from rl2f_core.run.directory import RunDir\n"
+        "with RunDir(sys.argv[1]).lock():\n    print('held', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(run_dir.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
-        os.close(hold)
-        assert os.read(held, 4) == b"held"
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
         with pytest.raises(RunError, match="another process"):
             run_dir.lock()
         with pytest.raises(RunError, match="another process"):
             execute(run_dir.config(), run_dir, JsonlSink(run_dir.events_path), lambda: False)
         assert not run_dir.events_path.exists()
     finally:
-        os.close(released)
-        os.waitpid(pid, 0)
-        os.close(held)
-        os.close(release)
+        process.communicate()
     with run_dir.lock():
         pass
 

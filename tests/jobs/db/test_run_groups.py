@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from event_data import config
-from prepared_workspace import opened
+from workspace_copies import opened
 
 from jobs.db.engine import Database
 from jobs.db.paging import Page

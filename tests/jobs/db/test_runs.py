@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from event_data import config, dialogue, metric, small_run, stored_run
-from prepared_workspace import opened
+from workspace_copies import opened
 
 from jobs.db import settings
 from jobs.db.engine import Database

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prepared_workspace import copied, opened
+from workspace_copies import copied, opened
 
 from jobs.db.engine import Database
 from jobs.workspace import Workspace

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from detector_report_data import CODES, Truth, add_truth, in_test
-from prepared_workspace import opened
 from replay_data import add_run, event, hint, turn
 from typer.testing import CliRunner
+from workspace_copies import opened
 
 from app.cli import app
 from jobs.db.engine import Database

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from prepared_workspace import opened
 from pydantic import ValidationError
 from replay_data import add_run, odd_events, training_events
+from workspace_copies import opened
 
 from jobs.db.engine import Database
 from jobs.db.models import Run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from detector_report_data import CODES, Truth, add_truth, in_test, label_draw, rescore
-from prepared_workspace import opened
 from pydantic import ValidationError
 from replay_data import add_run, event, hint, turn
+from workspace_copies import opened
 
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from rl2f_core.common.tls import tls_context
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.models.backends.vllm.protocol import Adapter, EngineOutput, EngineRequest, parse_completion, request_body
 from rl2f_core.models.backends.vllm.server_process import URL, ServerProcess
@@ -61,13 +60,10 @@ class HttpEngine:
         limits = httpx2.Limits(max_connections=concurrency + 4, keepalive_expiry=2.0)  # vLLM closes idle ones after 5 s
         remote = urlsplit(self.url).hostname not in LOOPBACK
         socket = None if self.server is None else str(self.server.socket)
-        trust_env = self.server is None and remote
-        tls = tls_context(trust_env=trust_env)
         self._client = httpx2.AsyncClient(
-            transport=None if socket is None else httpx2.AsyncHTTPTransport(tls, uds=socket, limits=limits),
-            verify=tls,
+            transport=None if socket is None else httpx2.AsyncHTTPTransport(uds=socket, limits=limits),
             limits=limits,
-            trust_env=trust_env,
+            trust_env=self.server is None and remote,
             timeout=httpx2.Timeout(stall_timeout, connect=_CONTROL_SECONDS, pool=None),
         )
         self._connect_timeout = httpx2.Timeout(None, connect=_CONTROL_SECONDS)

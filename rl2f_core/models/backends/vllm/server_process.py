@@ -24,7 +24,6 @@ from pathlib import Path
 import httpx2
 
 from rl2f_core.common.processes import kill_group
-from rl2f_core.common.tls import tls_context
 from rl2f_core.errors import ConfigError, RunError
 from rl2f_core.models.backends.vllm.protocol import MAX_LOGIT_BIAS_TOKENS
 from rl2f_core.types import JsonObject
@@ -111,8 +110,7 @@ class ServerProcess:
 
     def _wait_until_ready(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        transport = httpx2.HTTPTransport(tls_context(), uds=str(self.socket))
-        with httpx2.Client(transport=transport, timeout=5.0) as client:
+        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(self.socket)), timeout=5.0) as client:
             while True:
                 self.check()
                 with contextlib.suppress(httpx2.HTTPError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import pickle
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from rescore_data import BOX, CLEAN, LEAKS, bare, found, pair, run_folder, said
 from rl2f_core import registry
 from rl2f_core.config.loading import parse_config
 from rl2f_core.errors import ConfigError, DataError, RunError
-from rl2f_core.evaluation.rescoring import rescore
 from rl2f_core.evaluation.rescoring.rescore import Rescore
 from rl2f_core.evaluation.rescoring.reward_changes import TERM, RewardChange, Tally, replace_leak_penalty, sign
 from rl2f_core.leaks.parsing import parse_detectors
@@ -162,26 +161,8 @@ def test_invalid_and_repeated_lines_are_skipped(tmp_path: Path) -> None:
         read(empty)
 
 
-class PlayedPool(Executor):
-    """A pool of worker processes, played in this process: what they are sent and send back is pickled."""
-
-    def __init__(self, workers: int, context: Any, initializer: Any, arguments: tuple[Any, ...]) -> None:
-        assert workers == 2 and initializer is rescore._start
-        _, *own = pickle.loads(pickle.dumps(arguments))
-        rescore._rescorer = rescore.LeakRescorer(*own)
-
-    def submit(self, work: Any, *arguments: Any) -> Future[Any]:  # type: ignore[override]
-        called, sent = pickle.loads(pickle.dumps((work, arguments)))
-        future: Future[Any] = Future()
-        future.set_result(pickle.loads(pickle.dumps(called(*sent))))
-        return future
-
-
-@pytest.mark.parametrize("pool", [PlayedPool, pytest.param(ProcessPoolExecutor, marks=pytest.mark.slow)])
-def test_worker_processes_give_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: Any) -> None:
-    monkeypatch.setattr(rescore, "ProcessPoolExecutor", pool)
-    monkeypatch.setattr(rescore, "_rescorer", None)
-    monkeypatch.setattr(rescore, "CHUNK_BYTES", 3000)
+def test_worker_processes_give_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # workers do not import pytest
     events: list[Event] = [event for step in range(1, 9) for event in pair(step, hint=LEAKS if step % 3 else CLEAN)]
     run = run_folder(tmp_path / "run", events)
     alone = read(run, 2.0, workers=1)

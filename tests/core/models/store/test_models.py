@@ -7,7 +7,8 @@ import json
 import os
 import pickle
 import shutil
-import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,18 +149,14 @@ def test_an_interrupted_build_leaves_no_files(tiny: Path, home: Path, error: Bas
 
 
 def test_files_of_a_killed_build_are_ignored_and_removed_by_the_next(tiny: Path, home: Path) -> None:
-    def build_and_die(folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-        shutil.copytree(tiny, folder, dirs_exist_ok=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-        return {}
-
-    pid = os.fork()
-    if pid == 0:
-        try:
-            store.ensure_model(built_in(build_and_die))
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    code = (
+        "import os, shutil, sys; from rl2f_core.models.store import store\n"
+        "def build(folder, on_message):\n"
+        f"    shutil.copytree({str(tiny)!r}, folder, dirs_exist_ok=True); os.kill(os.getpid(), 9)\n"
+        "store.ensure_model(store.BuiltIn('made', '', '', build))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[4], check=False)
+    assert done.returncode == -9
     assert len(leftovers(home)) == 1 and leftovers(home)[0].endswith(".part")
     assert read_manifest(home / "models" / "made") is None
 

@@ -18,7 +18,6 @@ import httpx2
 import psutil
 import pytest
 
-from rl2f_core.common.tls import tls_context
 from rl2f_core.errors import AdapterError, ConfigError, RunError
 from rl2f_core.models.backends.base import SamplingParams
 from rl2f_core.models.backends.vllm.http_engine import HttpEngine
@@ -68,7 +67,7 @@ def process_of(engine: HttpEngine) -> ServerProcess:
 
 def state_of(engine: HttpEngine) -> dict[str, Any]:
     """What the stand-in reports about itself."""
-    transport = httpx2.HTTPTransport(tls_context(), uds=str(process_of(engine).socket))
+    transport = httpx2.HTTPTransport(uds=str(process_of(engine).socket))
     with httpx2.Client(transport=transport) as client:
         return client.get(f"{URL}/standin").json()
 
