@@ -55,8 +55,9 @@ run: setup ## Get the model and open the app at 127.0.0.1, PORT=7860.
 	$(BIN)/rl2f models get smollm2-135m
 	$(BIN)/rl2f serve --port $(PORT)
 
-test: setup ## The tests that need neither a GPU nor minutes; the main path of each page too, where there is a Chromium.
-	@marks=$$(.ci/browser) && set -x && $(TEST) -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "$$marks"
+test: setup ## Tests without a GPU in minutes, but for those of make check; the main path of each page with a Chromium.
+	@marks=$$(.ci/browser) && set -x && $(TEST) --ignore=tests/repo -n $(TEST_WORKERS) --dist loadgroup \
+		--no-loadscope-reorder -m "$$marks"
 
 test-browser: setup ## All tests of the pages, those marked slow too.
 	@CI=true .ci/browser > /dev/null
@@ -65,7 +66,7 @@ test-browser: setup ## All tests of the pages, those marked slow too.
 test-slow: setup ## The tests that take minutes or need the real model; Ray, trackers and clients need their make setup-… before.
 	$(TEST) -m slow
 
-check: setup ## Lint, format, types, import rules, and that all tests can be collected.
+check: setup ## Lint, format, types, the rules in tests/repo, and that all tests can be collected.
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-rest
 
 check-types: # Gradio writes stubs beside components, which may be of an earlier version
@@ -78,7 +79,7 @@ check-rest:
 	$(BIN)/oxlint --deny-warnings app/components
 	$(BIN)/python .ci/docs.py --check
 	$(BIN)/python .ci/results.py --check
-	$(TEST) -q tests/repo/test_architecture.py
+	$(TEST) -q tests/repo
 	$(TEST) -q --collect-only tests > /dev/null
 
 docs: setup ## Write the generated references of commands and configuration keys.
