@@ -55,7 +55,7 @@ run: setup ## Get the model and open the app at 127.0.0.1, PORT=7860.
 	$(BIN)/rl2f models get smollm2-135m
 	$(BIN)/rl2f serve --port $(PORT)
 
-test: setup ## Tests without a GPU in minutes, but for those of make check; the main path of each page with a Chromium.
+test: setup ## The tests that need neither a GPU nor minutes, without tests/repo; where there is a Chromium, the main path of each page.
 	@marks=$$(.ci/browser) && set -x && $(TEST) --ignore=tests/repo -n $(TEST_WORKERS) --dist loadgroup \
 		--no-loadscope-reorder -m "$$marks"
 

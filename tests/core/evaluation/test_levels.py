@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import undrawn_figures
 from typer.testing import CliRunner
 
 from app.cli import app
@@ -187,13 +185,6 @@ def play(folder: Path, made: LevelsRun, stop: Any = lambda: False, script: Any =
     if ended:
         journal.commit({"done": True})
     return run_dir, ended
-
-
-@pytest.fixture
-def undrawn() -> Iterator[None]:
-    """Figures are not drawn; those of `played` are."""
-    with undrawn_figures():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fork_data import LEAKED, add_leak, event_of, make_run, obedient
 from pydantic import ValidationError
-from run_helpers import undrawn_figures
 
 from rl2f_core.config.loading import load_config
 from rl2f_core.dialogue.rollout.build import build_engine
@@ -171,13 +169,6 @@ def test_checkpoints_are_chosen_by_name(source: RunDir) -> None:
     wanted = {"rl@20": "rl@20", "rl@13": "rl@10", "rl@3": "rl@10", "warm@9": "warm@5", "base": "base"}
     assert {name: nearest_checkpoint(known, name) for name in wanted} == wanted
     assert nearest_checkpoint(known, "demonstration") == nearest_checkpoint(known, "") == "rl@20"
-
-
-@pytest.fixture
-def undrawn() -> Iterator[None]:
-    """Figures are not drawn; `test_fork_compares_arms` draws one."""
-    with undrawn_figures():
-        yield
 
 
 # -- whole runs ----------------------------------------------------------------------------------------------------
