@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
@@ -25,13 +25,12 @@ class Caller:
 
     Args:
         site: The whole app.
+        numbers: The numbers of its endpoints.
     """
 
-    def __init__(self, site: Any) -> None:
-        self.site = site
+    def __init__(self, site: Any, numbers: dict[str, int]) -> None:
+        self.site, self.numbers = site, numbers
         self.scopes = {name: scope for name, scope, _ in Studio(site.context).endpoints()}
-        config = site.page.get("/config").json()
-        self.numbers = {each["api_name"]: each["id"] for each in config["dependencies"]}
 
     def token(self, *scopes: str) -> Headers:
         """Return the header of a new token."""
@@ -43,27 +42,47 @@ class Caller:
         headers: Callable[[str], Headers],
         content: bytes | None = None,
         every_route: bool = False,
-    ) -> dict[tuple[str, str], httpx.Response]:
+    ) -> dict[tuple[str, str], httpx2.Response]:
         """Return the response of each endpoint to a call with the headers for its scope, over one route in turn."""
-        responses = {}
+        requests: dict[tuple[str, str], dict[str, Any]] = {}
         for i, (name, scope) in enumerate(self.scopes.items()):
             body = {"data": [], "fn_index": self.numbers[name], "session_hash": "session"}
             sent: dict[str, Any] = {"json": body} if content is None else {"content": content}
             for route in ROUTES if every_route else (ROUTES[i % len(ROUTES)],):
                 path = f"/gradio_api/{route.format(name=name)}"
-                responses[name, route] = client.post(path, headers=headers(scope), **sent)
-        return responses
+                requests[name, route] = {"url": path, "headers": headers(scope), **sent}
+        return dict(zip(requests, post_all(client, [*requests.values()]), strict=True))
+
+
+def post_all(client: TestClient, requests: Sequence[dict[str, Any]]) -> list[httpx2.Response]:
+    """Return the responses to requests in order; a `TestClient` needs three times the time, most of it for threads."""
+
+    async def post() -> list[httpx2.Response]:
+        transport = httpx2.ASGITransport(client.app, raise_app_exceptions=False, client=("testclient", 50000))
+        options: dict[str, Any] = {"headers": client.headers, "cookies": client.cookies, "base_url": client.base_url}
+        async with httpx2.AsyncClient(transport=transport, trust_env=False, **options) as http:
+            return [await http.post(**request) for request in requests]
+
+    assert client.portal is not None
+    return client.portal.call(post)
+
+
+@pytest.fixture(scope="module")
+def numbers(whole_site: Any) -> dict[str, int]:
+    """The numbers of the endpoints in the whole app."""
+    _, page = whole_site
+    return {each["api_name"]: each["id"] for each in page.get("/config").json()["dependencies"]}
 
 
 @pytest.fixture
-def caller(site: Any) -> Caller:
+def caller(site: Any, numbers: dict[str, int]) -> Caller:
     """Calls of the whole app."""
-    caller = Caller(site)
+    caller = Caller(site, numbers)
     assert len(caller.scopes) > 100 and caller.scopes.keys() <= caller.numbers.keys()
     return caller
 
 
-def assert_all_refused(responses: dict[tuple[str, str], httpx.Response], status: int, reason: str) -> None:
+def assert_all_refused(responses: dict[tuple[str, str], httpx2.Response], status: int, reason: str) -> None:
     """Fail with the call whose response is not a refusal for this reason, or may be framed."""
     for call, response in responses.items():
         assert response.status_code == status and reason in response.json()["error"], (call, response.text[:200])
@@ -124,10 +143,10 @@ def test_every_endpoint_refuses_an_oversized_body(caller: Caller) -> None:
 )
 def test_no_endpoint_is_called_by_a_path_that_leaves_its_route(caller: Caller, prefix: str) -> None:
     token = caller.token(*SCOPES)
-    for name in caller.scopes:
-        path = f"/gradio_api/call/{prefix}/run/{name}"
-        response = caller.site.stranger.post(path, headers=token, json={"data": []})
-        assert response.status_code == 403 and "does not permit" in response.text, name
+    paths = [f"/gradio_api/call/{prefix}/run/{name}" for name in caller.scopes]
+    requests = [{"url": path, "headers": token, "json": {"data": []}} for path in paths]
+    for path, response in zip(paths, post_all(caller.site.stranger, requests), strict=True):
+        assert response.status_code == 403 and "does not permit" in response.text, path
 
 
 def test_a_token_of_the_scope_is_accepted(caller: Caller) -> None:

@@ -35,7 +35,7 @@ from rl2f_core.models.tokenizer import encode_chat
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Dialogue, StopReason, Task
 
-LONG = {**SAMPLING, "max_new_tokens": 1500, "temperature": 5.0}
+LONG = {**SAMPLING, "max_new_tokens": 200, "temperature": 5.0}
 Call = Callable[..., Result]
 
 
@@ -146,17 +146,24 @@ def talk(tmp_path_factory: pytest.TempPathFactory, tiny: Path, model_process: Mo
 
 def test_responses_end_when_another_process_deletes_the_chat(talk: Chats, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_turn, "FLUSH_INTERVAL_SECONDS", 0)
+    write, to_delete = chats.write, set[int]()
+
+    def write_later(*args: Any, **values: Any) -> ChatMessage | None:
+        while to_delete:
+            chats.remove(talk.db, to_delete.pop())
+        return write(*args, **values)
+
+    monkeypatch.setattr(chats, "write", write_later)
 
     def generated(*, is_deleted: bool) -> int:
         chat = talk.new(sampling=LONG)
-        turn = talk.service.send(chat, "Go on.", None)
-        wait_until(lambda: turn.slots[0].text)
         if is_deleted:
-            chats.remove(talk.db, chat)
+            to_delete.add(chat)
+        turn = talk.service.send(chat, "Go on.", None)
         talk.wait(chat)
         return sum(len(slot.token_ids) for slot in turn.slots)
 
-    assert generated(is_deleted=True) < generated(is_deleted=False)
+    assert 0 < generated(is_deleted=True) < generated(is_deleted=False)
 
 
 def rows_of(talk: Chats, chat: int, kind: str = "messages") -> list[Any]:
