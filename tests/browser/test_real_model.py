@@ -11,7 +11,7 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
-WAIT = 120_000
+WAIT = 600_000
 """Milliseconds: the model is loaded three times, by the run and for the chat."""
 CONFIG: dict[str, Any] = {
     "name": "the whole way",
@@ -80,7 +80,7 @@ def test_a_real_model_is_trained_replayed_labelled_exported_and_asked(real: Any,
 @pytest.mark.parametrize("preset", ["methods:dialogue-secret_code", "methods:fresh-secret_code", "cold_start"])
 def test_every_method_trains_the_real_model_from_its_preset(real: Any, page: Any, preset: str) -> None:
     """The presets that hold all methods, at one step each."""
-    page.set_default_timeout(2 * WAIT)
+    page.set_default_timeout(WAIT)
     page.goto(f"{real.url}/new?preset={preset}")
     page.wait_for_selector(".nr-columns:not([inert]) .rf-row")
     config = yaml.safe_load(page.locator("#nr-yaml textarea").input_value())
