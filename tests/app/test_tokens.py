@@ -54,11 +54,6 @@ class Site:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         options = {"download_files": self.downloads, "verbose": False, "analytics_enabled": False, "ssl_verify": False}
 
-        def result(client: Client, name: str, arguments: dict[str, Any]) -> Any:
-            if name == "view_api":
-                return client.view_api(return_format="dict")
-            return client.predict(**arguments, api_name=f"/{name}")
-
         try:
             client = Client(self.url, headers=headers, **options)
         except Exception as error:
@@ -66,7 +61,10 @@ class Site:
         results = []
         for name, arguments in calls:
             try:
-                results.append(result(client, name, arguments))
+                if name == "view_api":
+                    results.append(client.view_api(return_format="dict"))
+                else:
+                    results.append(client.predict(**arguments, api_name=f"/{name}"))
             except Exception as error:
                 results.append(_as_result(error))
         return results
@@ -231,8 +229,7 @@ def test_scopes_hold_on_every_route_of_calls(site: Site) -> None:
 )
 def test_a_token_permits_only_the_routes_of_the_client(site: Site, method: str, path: str) -> None:
     headers = {"Authorization": f"Bearer {site.token(*ALL)}"}
-    body = None if method == "GET" else {"data": []}
-    answer = httpx.request(method, site.url + path, headers=headers, json=body)
+    answer = httpx.request(method, site.url + path, headers=headers, json=None if method == "GET" else {"data": []})
     assert answer.status_code == 403 and "does not permit" in answer.text
 
 
