@@ -273,6 +273,7 @@ def call(workspace: Path, url: str, endpoint: str) -> Any:
     return answer.json()["data"][0]
 
 
+@pytest.mark.slow
 def test_what_pages_need_is_loaded_in_a_thread_once_the_server_answers() -> None:
     code = """if True:
         import os, signal, httpx

@@ -88,6 +88,7 @@ def test_broken_yaml_says_the_line_and_keeps_the_text(text: str, line: int, word
     assert checked.yaml == text and checked.data is None and not checked.ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

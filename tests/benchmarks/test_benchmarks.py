@@ -82,6 +82,7 @@ def test_rows_become_trl_s_padded_batch_with_every_token_in_place() -> None:
     assert batch["num_items_in_batch"].item() == 3
 
 
+@pytest.mark.slow
 def test_engine_and_plain_loop_play_the_same_dialogues_where_nothing_is_left_to_chance(tiny: Path) -> None:
     settings = Settings(str(tiny), device="cpu", dialogues=6, group=3, turns=3, max_new_tokens=8, temperature=1e-4)
     engine = build(settings)
@@ -201,6 +202,7 @@ def test_learner_and_trl_compute_the_same_loss_and_gradient(found: tuple[str, di
     assert all(answer["rise"] > 0 for answer in numbers["update"]["answers"]["learner"])
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("workers")
 def test_the_benchmark_of_the_sandbox_prints_rates(capsys: pytest.CaptureFixture[str]) -> None:
     found = sandbox.main(["--verdicts", "10"])
@@ -208,6 +210,7 @@ def test_the_benchmark_of_the_sandbox_prints_rates(capsys: pytest.CaptureFixture
     assert "batch of 10" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_measurement_of_a_teacher_writes_each_hint_and_goes_on_where_it_ended(tmp_path: Path) -> None:
     out = tmp_path / "teacher.json"
     found = teacher.main(["--model", "tiny-random", "--hints", "2", "--out", str(out)])

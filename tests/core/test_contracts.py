@@ -437,6 +437,7 @@ def test_a_new_environment_is_one_file_of_forty_lines(plugin: None, tmp_path: Pa
             check_teacher(made("teacher", name, environment, ModelPool(FakeBackend())), environment)
 
 
+@pytest.mark.slow
 def test_a_new_stateful_environment_is_one_file_of_forty_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(PLUGINS["corridor"].splitlines()) <= 40
     with loaded("corridor", tmp_path, monkeypatch):

@@ -35,6 +35,7 @@ def test_a_study_is_queued_once_with_its_warm_ups_first(queue: Queue) -> None:
     assert len(runs.queued(queue.db)) == 6 and queue.dispatch() == [parts["warm-up-1-seed-0"].id]
 
 
+@pytest.mark.slow
 def test_a_study_in_a_workspace_with_more_than_500_of_its_runs_is_queued_once(queue: Queue) -> None:
     with queue.db.write() as session:
         for i in range(500):
@@ -136,6 +137,7 @@ def test_a_deleted_warm_up_is_trained_again_only_for_arms_that_copy_it(queue: Qu
     assert {name: run.id for name, run in studies.launch(queue, study).items()} == {n: r.id for n, r in parts.items()}
 
 
+@pytest.mark.slow
 def test_an_arm_that_waited_for_a_deleted_warm_up_copies_the_new_one(queue: Queue) -> None:
     study = load_study("tiny")
     studies.launch(queue, study)

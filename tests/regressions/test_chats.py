@@ -144,6 +144,7 @@ def talk(tmp_path_factory: pytest.TempPathFactory, tiny: Path, model_process: Mo
     talk.db.close()
 
 
+@pytest.mark.slow
 def test_responses_end_when_another_process_deletes_the_chat(talk: Chats, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_turn, "FLUSH_INTERVAL_SECONDS", 0)
     write, to_delete = chats.write, set[int]()

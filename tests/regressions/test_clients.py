@@ -195,6 +195,7 @@ def _place(omitted: dict[str, Any]) -> dict[str, Any]:
     return {"part": omitted["part"], "offset": omitted["offset"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
@@ -274,6 +275,7 @@ def test_a_known_value_without_dialogues_is_an_empty_page(studio: Studio) -> Non
     assert studio.dialogues.list_dialogues({"run": 1, "condition": "no_oracle"})["rows"] == []
 
 
+@pytest.mark.slow
 def test_mcp_and_gradio_refuse_an_unknown_phase(site: Site) -> None:
     filter = {"phase": "evaluatoin"}
     refused = site.talk(lambda client: client.call_tool("list_dialogues", {"filter": filter}))

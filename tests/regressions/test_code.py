@@ -149,12 +149,14 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
     workers.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["crash", "hang"])
 def test_a_lost_job_is_run_once_more(workers: WorkerPool, how: str, tmp_path: Path) -> None:
     job = Job("lose_once", {"how": how, "path": str(tmp_path / "marker")})
     assert [reply.value for reply in workers.run([job], 1.0)] == ["second run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["crash", "hang"])
 def test_a_lost_reply_is_not_cached(workers: WorkerPool, how: str) -> None:
     cache: dict[str, pools.Reply] = {}
@@ -403,6 +405,7 @@ def surviving_mutants(level: int, tasks: int) -> tuple[int, list[str]]:
     return number, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "tasks", "most"),
     [

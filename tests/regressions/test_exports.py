@@ -190,6 +190,7 @@ def test_the_quickstart_has_no_test_task_no_base_and_no_demonstration(tmp_path: 
         assert {row["policy"].partition("@")[0] for row in rows} == {"rl2f"}, type
 
 
+@pytest.mark.slow
 def test_the_quickstart_with_all_options_has_all_dialogues_under_hints(tmp_path: Path) -> None:
     settings = {"formats": ["messages"], "files": ["jsonl"], "filter": dict.fromkeys(OPTIONS, True)}
     manifest = export([FolderSource(QUICKSTART)], ExportSettings(**settings), tmp_path / "out")

@@ -76,10 +76,13 @@ def trained_advantages(method: Any, groups: Sequence[Group]) -> Iterator[tuple[s
     ("name", "turns", "options"),
     [
         ("rlvr", 1, {}), ("rl2f", 3, {}), ("rl2f", 3, {"advantage_level": "dialogue", "scale_rewards": True}),
-        ("rltf_grpo", 3, {}), ("rltf_sd", 2, {"rl_coef": 1.0}), ("rltf_sd", 3, {"rl_coef": 1.0, "gamma": 0.0}),
-        ("sdpo", 3, {"rl_coef": 1.0, "feedback": "never", "peer_solutions": "none"}),
-        ("reinforce_pp", 3, {"turn_gamma": 0.9}), ("reinforce_pp", 3, {"turn_gamma": 0.9, "baseline": "group"}),
-        ("ppo", 3, {"turn_gamma": 0.9, "gae_lambda": 1.0}),
+        ("rltf_grpo", 3, {}), ("rltf_sd", 2, {"rl_coef": 1.0}), ("reinforce_pp", 3, {"turn_gamma": 0.9}),
+        pytest.param("rltf_sd", 3, {"rl_coef": 1.0, "gamma": 0.0}, marks=pytest.mark.slow),
+        pytest.param(
+            "sdpo", 3, {"rl_coef": 1.0, "feedback": "never", "peer_solutions": "none"}, marks=pytest.mark.slow
+        ),
+        pytest.param("reinforce_pp", 3, {"turn_gamma": 0.9, "baseline": "group"}, marks=pytest.mark.slow),
+        pytest.param("ppo", 3, {"turn_gamma": 0.9, "gae_lambda": 1.0}, marks=pytest.mark.slow),
     ],
     ids=str,
 )  # fmt: skip

@@ -60,6 +60,7 @@ def by_pages(read: Callable[..., Any], limit: int) -> list[Any]:
 
 
 # -- pages -----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_dialogues_of_every_order_are_read_page_by_page(studio: Studio, newest_first: bool) -> None:
     for order in ORDERS:
@@ -69,6 +70,7 @@ def test_dialogues_of_every_order_are_read_page_by_page(studio: Studio, newest_f
         assert len(everything) == 8 and by_pages(read, 3) == list(everything), order
 
 
+@pytest.mark.slow
 def test_dialogues_of_every_order_have_neighbors_beyond_the_first_page(studio: Studio, db: Database) -> None:
     for order in ORDERS:
         filter = DialogueFilter(run=1, order=order)
@@ -79,6 +81,7 @@ def test_dialogues_of_every_order_have_neighbors_beyond_the_first_page(studio: S
         assert page.first == 4 and [row.event_id for row in page.rows] == events[3:6], order
 
 
+@pytest.mark.slow
 def test_runs_and_groups_of_every_order_are_read_page_by_page(studio: Studio) -> None:
     for list_rows in (studio.runs.list_runs, studio.runs.list_run_groups):
         for sort in get_args(RunSort):

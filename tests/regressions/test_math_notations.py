@@ -99,6 +99,7 @@ def test_a_number_with_a_modifier_is_wrong(number: int, change: str, wrapper: st
     assert not is_correct(str(number), wrapper.format(f"{number}{change}"))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.fractions(-(10**9), 10**9, max_denominator=500).filter(lambda value: value.denominator > 1), st.booleans())
 def test_a_fraction_is_equal_to_its_mixed_and_its_repeating_form_alone(value: Fraction, other: bool) -> None:

@@ -65,6 +65,7 @@ def with_rope(tiny: Path, folder: Path, config: Any) -> dict[str, Any]:
     return {**made, "card": (folder / "out" / "README.md").read_text()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ROPE)
 def test_each_kind_of_rotary_embedding_has_the_names_of_both_versions(tiny: Path, tmp_path: Path, kind: str) -> None:
     from transformers import AutoConfig
@@ -87,6 +88,7 @@ def test_layers_with_different_rotary_embeddings_need_transformers_5(tiny: Path,
     assert "rope_theta" not in config and "Needs transformers 5" in config["card"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o002, 0o077], ids=oct)
 def test_files_of_an_exported_model_and_of_a_converted_one_have_the_modes_of_new_files(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int

@@ -127,6 +127,7 @@ def unfetched(blocks: Any) -> list[str]:
     return [name for name in blocks._queue.pending_messages_per_session if name.startswith("unfetched")]
 
 
+@pytest.mark.slow
 def test_the_results_that_nobody_fetches_have_a_limit_of_bytes(site: Site) -> None:
     async def send() -> None:
         send_results(site.blocks, 20, 1_000_000)
@@ -188,6 +189,7 @@ def test_calls_of_a_program_leave_no_session(site: Site) -> None:
     assert len(site.blocks.state_holder.session_data) == before
 
 
+@pytest.mark.slow
 def test_a_result_that_waits_takes_the_memory_of_its_json(site: Site) -> None:
     path = "/gradio_api/call/run_form"
     (expected,) = site.read.post("/gradio_api/run/run_form", json={"data": []}).json()["data"]
@@ -249,6 +251,7 @@ async def call_at_once(site: Site, count: int) -> tuple[int, list[int]]:
     return most, statuses
 
 
+@pytest.mark.slow
 def test_a_token_has_a_limit_of_parallel_requests(site: Site) -> None:
     most, statuses = run_apart(call_at_once(site, 100))
     assert most <= 10 and set(statuses) == {200, 429}
@@ -293,6 +296,7 @@ def statuses_of(sender: TestClient, headers: dict[str, str], count: int) -> list
     return statuses
 
 
+@pytest.mark.slow
 def test_200_wrong_passwords_are_delayed(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     browser = client(context, password="correct horse battery")
     found = statuses_of(browser, basic("wrong"), 200)
@@ -307,6 +311,7 @@ def test_200_wrong_passwords_are_delayed(context: Context, monkeypatch: pytest.M
     assert statuses_of(browser, basic("correct horse battery"), 1) == [200]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["203.0.{}.{}", "2001:db8:{}:{}::1"], ids=["IPv4", "IPv6"])
 def test_wrong_passwords_of_many_addresses_are_delayed_together(context: Context, address: str) -> None:
     browser = client(context, password="correct horse battery")
@@ -335,6 +340,7 @@ def test_a_browser_with_the_cookie_is_not_excluded_by_others(context: Context) -
     assert statuses_of(browser, basic("correct horse battery") | cookie, 1) == [200]
 
 
+@pytest.mark.slow
 def test_200_unknown_tokens_are_delayed_but_no_valid_one(context: Context) -> None:
     program = client(context)
     found = statuses_of(program, {"Authorization": "Bearer rl2f_" + "x" * 43}, 200)

@@ -129,6 +129,7 @@ def unbounded(schema: Any, path: str = "") -> Iterator[str]:
             yield from unbounded(item, path)
 
 
+@pytest.mark.slow
 def test_every_whole_number_of_every_configuration_has_an_upper_bound() -> None:
     run_kinds.load()
     classes = [registry.get("run_kind", name).config_class for name in registry.names("run_kind")]

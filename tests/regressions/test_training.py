@@ -328,6 +328,7 @@ def plain_adapter(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return first_adapter(tiny, tmp_path_factory.mktemp("plain") / "adapter")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     [{"init_lora_weights": "corda"}, {"init_lora_weights": "loftq"}, {"init_lora_weights": "lora_ga"},

@@ -90,6 +90,7 @@ def test_an_error_is_one_red_sentence_on_stderr_with_exit_code_2() -> None:
     assert done.stderr.startswith("Error: The configuration file does not exist.") and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_debug_shows_where_an_error_came_from_wherever_it_stands() -> None:
     done = run("--debug", "config", "validate", "/no")
     assert done.exit_code == 1 and "load_config" in "".join(traceback.format_exception(done.exception))

@@ -150,6 +150,7 @@ def test_the_first_ctrl_c_stops_and_leaves_nothing(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.slow
 def test_help_needs_neither_torch_nor_a_database() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from app.cli import app;"

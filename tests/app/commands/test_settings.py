@@ -122,6 +122,7 @@ def test_an_error_of_the_model_names_the_option(app: typer.Typer, options: tuple
     assert isinstance(error, ConfigError) and said in str(error)
 
 
+@pytest.mark.slow
 def test_settings_models_are_not_imported_before_their_command_runs() -> None:
     code = "import sys, app.cli; print(*(name for name in sys.modules if name.startswith(('jobs.', 'app.endpoints'))))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -146,6 +146,7 @@ def test_stop_ends_the_replies_and_keeps_their_text(endpoints: Any, start: Start
     assert response["status"] == "stopped" and response["content"] and response["detail"]["tokens"] < 1500
 
 
+@pytest.mark.slow
 def test_replies_continue_without_a_follower_and_can_be_followed_later(endpoints: Any, start: Start) -> None:
     chat = start("base", sampling={**LONG, "max_new_tokens": 300})
     next(endpoints.send_message(chat, "Go on."))  # closes the generator

@@ -84,6 +84,7 @@ def test_each_number_of_a_report_links_to_its_dialogues(studio: Any, context: Co
     assert arm["dialogues"]["1"] == f"/dialogues?run={run}&{query.replace('hints', 'contentless')}"
 
 
+@pytest.mark.slow
 def test_a_report_is_computed_again_after_the_file_has_changed(studio: Any, context: Context) -> None:
     studio.launch.launch_study(yaml=STUDY)
     write_results(context.workspace, studies.runs_of(context.queue, "tiny"))

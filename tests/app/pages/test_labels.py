@@ -69,6 +69,7 @@ def test_the_queue_starts_at_the_first_unlabeled_hint_and_moves_both_ways(studio
     assert current(again) == (LATER, 0) and again.desk.message == "This is the first hint."
 
 
+@pytest.mark.slow
 def test_the_queue_continues_beyond_a_page_of_labeled_hints(studio: Studio) -> None:
     first = labeling(studio)
     for _ in range(21):

@@ -57,6 +57,7 @@ def text(nodes: Any) -> str:
     return json.dumps(nodes, ensure_ascii=False)
 
 
+@pytest.mark.slow
 def test_the_view_counts_the_labels_of_the_chosen_run(studio: Studio, truth: Truth) -> None:
     shown = text(fit_view(studio, FIT, ""))
     assert "40 labeled hints" in shown and "1 run" in shown and "None yet." in shown

@@ -274,6 +274,7 @@ def test_the_command_of_other_kinds_than_train_is_explained(kind: str, explained
     assert ("rl2f train starts runs of every kind" in shown) == explained
 
 
+@pytest.mark.slow
 def test_own_data_and_a_file_replace_the_notice_of_restored_changes(context: Context) -> None:
     with gr.Blocks():
         page = _Page(Studio(context))

@@ -167,6 +167,7 @@ def test_texts_that_json_cannot_hold_are_stored_all_the_same() -> None:
             judged(environment, task, wrap_answer(text)).model_dump_json()
 
 
+@pytest.mark.slow
 def test_a_megabyte_is_judged_in_less_than_a_second_whatever_its_shape() -> None:
     """Seconds of the processor, so that a busy machine does not count; every shape, bare and in tags, and as much of it
     as an attempt may have, where the parser does read it."""

@@ -145,6 +145,7 @@ def test_no_text_of_thousands_crashes_or_hangs_a_reader(name: str, text: str):
     test_no_text_crashes_or_hangs_a_reader.hypothesis.inner_test(name, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYED)
 def test_a_long_hint_is_read_in_less_than_a_second(name: str):
     environment, problem, gold, _ = PLAYED[name]

@@ -110,6 +110,7 @@ def test_a_regular_expression_that_backtracks_without_end_is_stopped(tmp_path: P
         environment(tmp_path, "regex", {**row, "pattern": "(a"})
 
 
+@pytest.mark.slow
 def test_a_pattern_neither_grows_without_limit_nor_ends_the_check(tmp_path: Path):
     row = {"problem": "Write letters.", "answer": "aab"}
     for pattern in (r"(?:a{4000}){4000}", "(?x)(?:a{1#,\n0000}){1 0 0 0}", "a" * 2_000_000):

@@ -200,6 +200,7 @@ def test_the_share_of_tasks_without_a_way_is_the_one_that_was_set():
     )
 
 
+@pytest.mark.slow
 def test_the_constant_answer_is_measured_over_tasks():
     env = path(smallest=3, largest=4, infeasible=0.5)
     floor = env.constant_baseline()

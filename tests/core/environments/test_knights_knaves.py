@@ -56,6 +56,7 @@ def test_splits_share_no_puzzle_up_to_renaming(people: int, depth: int) -> None:
     assert all(keys.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_all_role_patterns_are_about_equally_frequent_in_every_split(split: str) -> None:
     env = environment()
@@ -437,6 +438,7 @@ def test_candidates_cover_everybody_without_contradiction() -> None:
     assert env.find_answers(task, wrap_answer("Zoey is a knave, Owen is a knight"))[0][2] == "Owen=knight; Zoey=knave"
 
 
+@pytest.mark.slow
 def test_asserted_roles_are_found_in_huge_texts_within_seconds() -> None:
     env, task = environment(), zoey()
     start = time.process_time()

@@ -93,6 +93,7 @@ def english_solutions(text: str, people: list[str]) -> list[dict[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("people", "depth", "count"),
     [(2, 2, 80), (2, 3, 60), (3, 2, 60), (3, 3, 60), (4, 3, 60), (5, 2, 40), (6, 3, 8), (7, 3, 5), (8, 3, 4)],
@@ -204,6 +205,7 @@ def test_symmetric_puzzles_are_keyed_exactly_and_fast() -> None:
     assert time.perf_counter() - start < 1.0
 
 
+@pytest.mark.slow
 def test_two_people_at_depth_two_have_57_puzzles_and_the_generator_makes_them_all() -> None:
     def parts(speaker: int) -> list[logic.Statement]:
         leaves = [(kind, p) for kind in logic.LEAVES for p in (0, 1) if (kind, p) != ("knave", speaker)]

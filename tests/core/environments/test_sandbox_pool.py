@@ -29,6 +29,7 @@ def workers() -> Iterator[WorkerPool]:
         workers.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_with_the_interpreter_held_is_killed_and_replaced(workers: WorkerPool) -> None:
     start, lost = time.perf_counter(), workers.replaced
     hung = workers.ask("hang", 0.3)
@@ -52,11 +53,13 @@ def test_a_batch_with_hanging_and_crashing_jobs_is_answered_in_order(workers: Wo
     assert workers.run([], 1.0) == []
 
 
+@pytest.mark.slow
 def test_what_a_job_raises_is_said(workers: WorkerPool) -> None:
     reply = workers.ask("score", 5, name="no_such_data_set", settings={}, seed=0, size=5, answer="1", index=0)
     assert reply.error == "ValueError: reasoning-gym has no data set 'no_such_data_set'" and not reply.lost
 
 
+@pytest.mark.slow
 def test_a_worker_loads_neither_torch_nor_this_project(workers: WorkerPool) -> None:
     workers.ask("math", 5, gold="x+1", answer="1+x")
     loaded = {name.split(".")[0] for name in workers.ask("modules", 5).value}
@@ -68,6 +71,7 @@ def test_a_job_can_neither_write_nor_start_anything(workers: WorkerPool, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_several_threads_share_the_workers(workers: WorkerPool) -> None:
     found: dict[int, object] = {}
 

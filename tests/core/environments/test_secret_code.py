@@ -73,6 +73,7 @@ def test_prompt_and_system_message_of_a_code_are_neutral():
     assert secret_code().system_prompt() == "Reply as <answer>? ? ?</answer>."
 
 
+@pytest.mark.slow
 def test_a_follower_keeps_every_confirmed_place():
     for environment in (secret_code(), secret_code(length=4, letters=5, avoid=0), secret_code(avoid=1)):
         rng = random.Random(6)

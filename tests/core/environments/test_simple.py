@@ -56,6 +56,7 @@ def number(low: int, high: int, gold: int) -> Task:
 
 
 # -- what holds for all three ----------------------------------------------------------------------------------
+@pytest.mark.slow
 @every_environment
 def test_the_splits_share_no_task_among_two_thousand_each(environment):
     keys = {split: {environment.canonical(environment.task(split, i)) for i in range(2000)} for split in SPLITS}
@@ -219,6 +220,7 @@ def test_the_simple_environments_load_without_torch():
     subprocess.run([sys.executable, "-c", f"import sys, {names}; assert 'torch' not in sys.modules"], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment", [secret_code(avoid=0), secret_code(length=2, letters=4, avoid=0), guess_number()]
 )
@@ -311,6 +313,7 @@ def test_a_number_that_cannot_be_is_refused(problem, answer):
         guess_number().task_from_gold(problem, answer)
 
 
+@pytest.mark.slow
 def test_a_fixed_range_splits_its_numbers_and_says_when_there_are_too_few():
     environment = guess_number(low=1, size=100)
     seen = {split: {environment.canonical(environment.task(split, i)) for i in range(1500)} for split in SPLITS}

@@ -37,6 +37,7 @@ def copies(rows: list[str]) -> set[tuple[str, ...]]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "key", "settings"), LEVELS)
 def test_no_test_matrix_is_a_rotated_or_mirrored_training_matrix(name: str, key: str, settings: dict[str, Any]) -> None:
     env = environment(name, **settings)

@@ -124,6 +124,7 @@ def test_there_is_no_worked_solution_where_the_answer_cannot_be_known():
     assert kk().worked_solution(kk().task_from_gold("Somebody said something.", "Ada is a knight")) is None
 
 
+@pytest.mark.slow
 def test_puzzles_of_two_and_three_people_come_equally_often_and_stay_apart():
     env = kk(people=3, fewest=2)
     levels = [env.task("train", i).level for i in range(200)]

@@ -122,6 +122,7 @@ def test_checkpoints_of_different_runs_of_a_seed_are_compared() -> None:
     assert row_of(summary, "rlvr@24 − rl2f@24", "difference of cum_acc", "").mean.value == pytest.approx(-0.5)
 
 
+@pytest.mark.slow
 def test_findings_of_ten_checkpoints_over_seeds_are_corrected() -> None:
     by_method = {f"m{i}": {"hints": solved(6), "contentless": solved(0)} for i in range(10)}
     one = built(by_method)

@@ -56,6 +56,7 @@ def test_environments_are_found_by_registered_name_preset_and_file(tmp_path: Pat
             find_environment(missing, OWN)
 
 
+@pytest.mark.slow
 def test_several_environments_are_a_mixture_with_as_many_tasks_of_each(trained: RunDir, tmp_path: Path) -> None:
     path = tmp_path / "my game.yaml"
     path.write_text("environment: {type: guess_number, size: 9}\nstages: [{name: s, method: sft, steps: 1}]\n")

@@ -76,6 +76,7 @@ def test_memorization_excludes_what_resampling_loses() -> None:
 
 
 # -- the copies ----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(("people", "depth"), [(2, 2), (2, 3), (3, 2), (5, 3), (8, 2)])
 def test_every_variant_has_exactly_its_solution(people: int, depth: int) -> None:
     env = KnightsKnaves(KnightsKnaves.Config(people=people, depth=depth))
@@ -193,6 +194,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return play(tmp_path_factory.mktemp("levels") / "run", made)[0]
 
 
+@pytest.mark.slow
 def test_memorizing_student_is_detected(played: RunDir) -> None:
     """Ten puzzles of two people known word for word: right as they are and again, lost in each copy that the answer
     does not survive; nothing is known of three people."""

@@ -372,9 +372,8 @@ def test_plots_without_data_are_left_out():
     assert effect_chart(built({"base": {"hints": tasks(1)}})).plots == ()
 
 
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("accuracy", "effect")), "training"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["accuracy", "effect", "training"])
 def test_png_is_rendered_without_a_browser(kind):
     chart = {
         "accuracy": lambda: accuracy_chart(built()),
@@ -413,6 +412,7 @@ def test_html_begins_with_the_hint_effect():
     assert page.index("The hint effect of rl2f@24") < page.index("Findings")
 
 
+@pytest.mark.slow
 def test_importing_the_evaluation_loads_no_drawing_library_and_no_torch():
     code = (
         "import sys, rl2f_core.evaluation.figure_files, rl2f_core.evaluation.across_seeds;"

@@ -40,6 +40,7 @@ def test_benchmark_has_enough_items_and_near_misses():
     assert {item.answer_fraction for item in items if not item.leak} == {0.0}
 
 
+@pytest.mark.slow
 def test_attempts_are_well_formed_and_wrong():
     for item in shipped():
         env = environment_of(item.environment)

@@ -333,9 +333,8 @@ def test_cheaper_detector_reports_first():
     assert make_detectors(LeaksConfig(detectors=()).detectors, env) == []
 
 
-@pytest.mark.parametrize(
-    "world", ["arithmetic", "guess_number", pytest.param("knights_knaves", marks=pytest.mark.slow), "secret_code"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("world", ["arithmetic", "guess_number", "knights_knaves", "secret_code"])
 def test_two_thousand_scripted_hints_do_not_leak(world: str):
     cls: Any = registry.get("environment", world)
     env: Environment = cls(cls.Config())

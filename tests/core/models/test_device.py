@@ -76,6 +76,7 @@ def test_fragmented_free_memory_is_returned_if_little_is_available() -> None:
     assert float(freed) > 250 and float(untrimmed) > 250 > 60 > float(after)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas of glibc")
 def test_threads_share_two_arenas_once_limited() -> None:
     code = """

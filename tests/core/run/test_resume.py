@@ -464,6 +464,7 @@ def test_sigkill_of_the_command_in_training_and_evaluation(speaker: Path, tmp_pa
 
 
 # -- a stage that is not worth starting ------------------------------------------------------------------------
+@pytest.mark.slow
 def test_refused_stage_keeps_its_dialogues_and_is_refused_again(tiny: Path, tmp_path: Path):
     strict = {"num_tasks": 2, "samples_per_task": 2}
     run_dir = RunDir.create(tmp_path / "run", config_of(tiny, steps=(1, 1), preflight=strict))

@@ -118,6 +118,7 @@ def test_reward_trainer_takes_a_step_on_the_pairs(exported: Path, load: Any, tin
     assert_trains(RewardTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
 
 
+@pytest.mark.slow
 def test_dpo_trainer_takes_a_step_on_the_pairs(exported: Path, load: Any, tiny: Path, tmp_path: Path) -> None:
     from trl import DPOConfig, DPOTrainer
 

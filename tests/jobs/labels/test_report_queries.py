@@ -52,6 +52,7 @@ def half(db: Database, truth: Truth, *, test: bool) -> dict[tuple[str, int], tup
 
 
 # -- strata ----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_hints_are_counted_by_what_divides_them_as_they_come_and_when_they_are_read_again(
     db: Database, workspace: Workspace, truth: Truth
 ) -> None:
@@ -270,6 +271,7 @@ def test_a_later_source_is_judged_by_labels_that_were_drawn_by_the_first(db: Dat
     assert [s.name for s in report_queries.sources(db)] == ["run", str(other.id)]
 
 
+@pytest.mark.slow
 def test_a_draw_can_be_made_by_a_later_sources_flags(db: Database, workspace: Workspace, truth: Truth) -> None:
     unread = add_truth(db, workspace, "unread", 50)
     later = runs.add(db, runs.of_config(*config_of("later"))).id or 0

@@ -90,7 +90,7 @@ def test_models_have_the_names_of_run_and_checkpoint(http: httpx2.Client, tiny: 
     assert http.get(f"/v1/models/{SECOND}").json()["id"] == SECOND
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_tokens_are_those_of_the_engine_whatever_else_is_in_the_batch(
     http: httpx2.Client, engine: HFBackend, temperature: float
 ) -> None:

@@ -207,6 +207,7 @@ def test_an_unexpected_error_is_only_in_the_log(run: Path, capfd: pytest.Capture
     assert "KeyError" in capfd.readouterr().err and "KeyError" not in message
 
 
+@pytest.mark.slow
 def test_a_request_ends_when_its_time_is_over(run: Path) -> None:
     with serving(served(run, ["2"]), ServerLimits(request_seconds=0.6)) as site:
         body = {**LONG, "n": 16}  # a single choice may sample its end before

@@ -135,6 +135,7 @@ def test_a_task_turn_has_the_screened_hint_and_the_verdict(model_process: ModelP
 
 
 # -- one load ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_adapters_are_swapped_without_loading_the_base_again_and_another_base_takes_its_place(
     model_process: ModelProcess, tiny: Path, adapters: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -274,6 +275,7 @@ def test_a_second_request_is_answered_beside_the_first(model_process: ModelProce
     assert long.stop()[0].finish_reason is None
 
 
+@pytest.mark.slow
 def test_a_request_for_another_base_reports_that_it_waits(
     model_process: ModelProcess, tiny: Path, tmp_path: Path
 ) -> None:

@@ -148,7 +148,7 @@ SELF = {"type": "self_critique", "max_new_tokens": 7}
     [
         pytest.param("guess_number", "append", {"type": "scripted"}, None, marks=pytest.mark.slow),
         ("secret_code", "reprompt", {"type": "scripted"}, ADAPTER),
-        ("arithmetic", "append", LOCAL, ADAPTER),
+        pytest.param("arithmetic", "append", LOCAL, ADAPTER, marks=pytest.mark.slow),
         pytest.param("guess_number", "reprompt", LOCAL, None, marks=pytest.mark.slow),
         pytest.param("secret_code", "append", SELF, ADAPTER, marks=pytest.mark.slow),
     ],

@@ -120,6 +120,7 @@ def test_the_only_misjudged_person_is_named_and_nobody_if_two_are_misjudged():
     assert plant(env, task, [verdict(2)], "0", kinds) is None
 
 
+@pytest.mark.slow
 def test_an_environment_without_disguises_gets_the_answer_verbatim():
     env = environment("gsm_symbolic")
     task = env.task("train", 0)

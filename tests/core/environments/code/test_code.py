@@ -124,6 +124,7 @@ def test_a_misleading_hint_names_a_wrong_expected_value() -> None:
         assert hint.split()[3] not in ("7,", "6,")
 
 
+@pytest.mark.slow
 def test_a_time_limit_is_reported_as_such() -> None:
     environment = build(time_limit=1)
     task = add_three(environment)
@@ -161,6 +162,7 @@ def test_the_source_of_a_generated_function_does_what_its_native_form_does(famil
         assert [output.value for output in outputs] == [repr(made.run(value)) for value in probes], made.code
 
 
+@pytest.mark.slow
 def test_no_two_splits_share_a_behavior() -> None:
     """Keys are compared by the outputs of the reference solutions, not by the stored keys."""
     environment = build(families=("numbers",))
@@ -274,6 +276,7 @@ def test_an_invalid_row_is_refused_with_its_number(row: dict[str, Any], message:
         build(source="file", path=path).task("train", 0)
 
 
+@pytest.mark.slow
 def test_training_leaves_out_functions_that_behave_like_a_test_problem(tmp_path: Path) -> None:
     """The test problem is the square of a number."""
     row = {

@@ -120,6 +120,7 @@ def test_a_program_leaves_nothing_to_the_next_one(environment: Code) -> None:
         environment.sandbox._cache.clear()
 
 
+@pytest.mark.slow
 def test_a_loop_ends_at_its_limit_and_the_server_goes_on(environment: Code) -> None:
     check_endless(environment, {"loop": ENDLESS["loop"]})
 

@@ -39,6 +39,7 @@ def tiny_engine(tiny: Path) -> RolloutEngine:
     return build_engine(made, HFBackend(HFBackend.Config(), model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("student", ["script", "tiny model"])
 def test_same_seed_reproduces_continuation(student: str, tiny_engine: RolloutEngine) -> None:
     engine = tiny_engine if student == "tiny model" else scripted()

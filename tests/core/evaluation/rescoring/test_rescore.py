@@ -161,6 +161,7 @@ def test_invalid_and_repeated_lines_are_skipped(tmp_path: Path) -> None:
         read(empty)
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # workers do not import pytest
     events: list[Event] = [event for step in range(1, 9) for event in pair(step, hint=LEAKS if step % 3 else CLEAN)]
@@ -273,6 +274,7 @@ def test_no_default_detector_loads_a_model() -> None:
     )  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_benchmark_runs_are_valid_and_all_leaks_are_flagged() -> None:
     from tests.benchmarks import rescoring
 

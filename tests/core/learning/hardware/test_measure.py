@@ -91,6 +91,7 @@ def test_measurements_stop_when_the_next_one_would_end_too_late() -> None:
     assert [row["value"] for row in rows(1e13, 1, 1)] == [1]  # the first always runs
 
 
+@pytest.mark.slow
 def test_measurements_stop_when_memory_runs_out_and_other_errors_are_raised() -> None:
     def measurement(value: int) -> JsonObject:
         if value == 2:

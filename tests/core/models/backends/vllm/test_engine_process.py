@@ -219,6 +219,7 @@ def test_the_cause_in_a_log_comes_before_its_end() -> None:
     assert summarize_log("ready") == "The end of its log:\nready" and summarize_log("") == ""
 
 
+@pytest.mark.slow
 def test_the_server_ends_with_its_parent_even_after_sigkill(env: dict[str, str]) -> None:
     code = (
         "import os, time\n"
