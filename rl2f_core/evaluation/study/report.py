@@ -57,6 +57,11 @@ from rl2f_core.types import FrozenModel, JsonObject
 TRAINING_METRICS = ("reward", "clean_reward", "clean_hint_solve_rate", "leak_rate", "planted_rate", "planted_recall",
                     "copied_answer_rate", "exported_copy_rate")  # fmt: skip
 """Metrics of training that a report has for each arm: the effect of leaks on it, and on an export of the run."""
+CLEAN_REWARD_TEXT = (
+    "The clean reward is the reward of dialogues in which no leak was read. The more hints leak, the more of these "
+    "dialogues were solved at the first attempt, before any hint, so it cannot be compared between rates of leaks; the "
+    "clean hint solve rate can, as it counts attempts after a clean hint."
+)
 _STAGES = TypeAdapter(dict[str, dict[str, list[object]]])
 Link = Callable[[str, str, str], str]
 """Returns the address of the dialogues of a part, checkpoint and condition, or the empty string."""
@@ -157,6 +162,7 @@ class StudyReport(FrozenModel):
             "quantities are over seeds alone. All hypotheses are one family in Holm's correction. From the observed "
             "variances of seeds and problems, the detectable effect is found with a probability of 80 %; smaller ones "
             "could not be detected with these seeds and problems.",
+            *([CLEAN_REWARD_TEXT] if any("planted_rate" in arm.means for arm in self.training) else []),
         ]
 
     def to_markdown(self) -> str:

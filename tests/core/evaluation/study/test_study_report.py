@@ -18,6 +18,7 @@ from rl2f_core.evaluation.across_seeds import Comparison
 from rl2f_core.evaluation.figure_files import html_page
 from rl2f_core.evaluation.study.registration import changes, read_versions, register
 from rl2f_core.evaluation.study.report import (
+    CLEAN_REWARD_TEXT,
     FinishedPart,
     build_study_report,
     curves_chart,
@@ -191,6 +192,17 @@ def test_the_last_steps_of_training_are_a_table_by_arm(parts: dict[str, Any], tm
     *_, (title, header, rows) = report.tables()
     assert title == "Training by arm, last steps" and header == ["arm", "reward", "copied answer rate"]
     assert rows[0][1] == "2.00 [−.48, 4.48]" and rows[0][2].startswith(".50") and rows[1][2] == "–"
+
+
+def test_a_report_with_planted_leaks_says_which_rewards_cannot_be_compared(
+    parts: dict[str, Any], tmp_path: Path
+) -> None:
+    planned = study()
+    versions = register(planned, tmp_path, 0)
+    assert CLEAN_REWARD_TEXT not in build_study_report(planned, versions, parts, no_link).sentences()
+    for seed in range(3):
+        parts[f"rl2f-seed-{seed}"].training["rl2f"][-1] |= {"clean_reward": 0.1, "planted_rate": 0.5}
+    assert CLEAN_REWARD_TEXT in build_study_report(planned, versions, parts, no_link).sentences()
 
 
 def test_changes_of_the_file_are_told_with_the_number_of_finished_parts(tmp_path: Path) -> None:
