@@ -62,6 +62,7 @@ CLEAN_REWARD_TEXT = (
     "dialogues were solved at the first attempt, before any hint, so it cannot be compared between rates of leaks; the "
     "clean hint solve rate can, as it counts attempts after a clean hint."
 )
+"""How to read the training rewards of arms with planted leaks."""
 _STAGES = TypeAdapter(dict[str, dict[str, list[object]]])
 Link = Callable[[str, str, str], str]
 """Returns the address of the dialogues of a part, checkpoint and condition, or the empty string."""
