@@ -195,7 +195,6 @@ def _place(omitted: dict[str, Any]) -> dict[str, Any]:
     return {"part": omitted["part"], "offset": omitted["offset"]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [

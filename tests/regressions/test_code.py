@@ -405,7 +405,6 @@ def surviving_mutants(level: int, tasks: int) -> tuple[int, list[str]]:
     return number, wrong
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "tasks", "most"),
     [

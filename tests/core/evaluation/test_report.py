@@ -372,8 +372,9 @@ def test_plots_without_data_are_left_out():
     assert effect_chart(built({"base": {"hints": tasks(1)}})).plots == ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["accuracy", "effect", "training"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("accuracy", "effect")), "training"]
+)
 def test_png_is_rendered_without_a_browser(kind):
     chart = {
         "accuracy": lambda: accuracy_chart(built()),
