@@ -43,7 +43,7 @@ from rl2f_core.evaluation.figure_files import chart_digest, to_png  # noqa: E402
 from rl2f_core.evaluation.formatting import interval_text, markdown_rows, number, verdict_text  # noqa: E402
 from rl2f_core.evaluation.report import EvaluationReport  # noqa: E402
 from rl2f_core.evaluation.study.registration import FILE as REGISTRATION  # noqa: E402
-from rl2f_core.evaluation.study.report import stored_study_report  # noqa: E402
+from rl2f_core.evaluation.study.report import StudyReport, stored_study_report  # noqa: E402
 
 FOLDER = Path("data/results")
 OTHER_PAGES = ("README.md", "data/configs/README.md", "tests/benchmarks/README.md")
@@ -176,9 +176,7 @@ class Results:
     def table(self, *metrics: str, by_seed: str = "") -> str:
         """Return all checkpoints and reference policies under all conditions, as a Markdown table.
 
-        Args:
-            metrics: Further metrics under `hints`.
-            by_seed: A quantity that is shown for each seed, such as `first`.
+        `metrics` are further ones under `hints`; `by_seed` is a quantity that is shown for each seed, such as `first`.
         """
         conditions = self.first.conditions if self.first.turns > 1 else []
         effects = "contentless" in conditions
@@ -204,8 +202,8 @@ class Results:
         report = self.first
         if report.references and conditions:
             once, last = report.references[0].without_hints, report.references[-1]
-            resampled = 1 - (1 - once) ** last.turn
-            best = {"hints": last.with_hints, "contentless": last.without_hints, "resample": resampled}
+            best = {"hints": last.with_hints, "contentless": last.without_hints}
+            best["resample"] = 1 - (1 - once) ** last.turn
             yield "optimal policy", {"first": number(once)} | {c: number(v) for c, v in best.items()}
             if last.copying is not None:
                 yield "copy-only policy", {"first": number(once), "hints": number(last.copying)}
@@ -256,10 +254,9 @@ class Renderer:
         self.root, self.page = root, root
         self.used: list[Path] = []
         self.figures: dict[Path, Chart] = {}
-        loader = jinja2.FileSystemLoader(root / FOLDER / "templates")
-        options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-        self.jinja = jinja2.Environment(loader=loader, **options)
-        names = ("results", "values", "data", "exists", "family", "files", "folders", "provenance")
+        load, strict = jinja2.FileSystemLoader(root / FOLDER / "templates"), jinja2.StrictUndefined
+        self.jinja = jinja2.Environment(loader=load, undefined=strict, trim_blocks=True, lstrip_blocks=True)
+        names = ("results", "values", "study", "data", "exists", "family", "files", "folders", "provenance")
         self.jinja.globals |= {name: getattr(self, name) for name in names} | {"table": table}
         self.jinja.filters |= {
             "ci": short_interval, "effect": partial(short_interval, signed=True),
@@ -285,8 +282,13 @@ class Renderer:
 
     def values(self, name: str) -> CounterfactualReport:
         """Return the report of a fork or of hint values."""
-        path = self._reads(self.root / FOLDER / name / "report.json")
-        return CounterfactualReport.model_validate_json(path.read_bytes())
+        return CounterfactualReport.model_validate(self.data(f"{name}/report.json"))
+
+    def study(self, folder: str | Path) -> StudyReport:
+        """Return the report of a study from its folder in `data/results`."""
+        file = self._reads(self.root / FOLDER / folder / REGISTRATION)
+        parts = {f"{part.parent.name}-{part.name}": part for part in file.parent.glob("*/seed-*")}
+        return stored_study_report(file.parent, parts)[0]
 
     def data(self, name: str) -> Any:
         """Return the content of a JSON file of `data/results`."""
@@ -309,9 +311,8 @@ class Renderer:
     def family(self, names: Sequence[str], against: str, quantity: str) -> dict[str, Any]:
         """Return the differences to a checkpoint in several experiments as one family of comparisons.
 
-        Returns:
-            `found`: findings after Holm's correction, as (checkpoint, difference) by experiment; `count`: number of
-            comparisons; `corrected`: whether all have p-values, which old reports lack.
+        The keys are `found` (findings after Holm's correction, as (checkpoint, difference) by experiment), `count`
+        (number of comparisons) and `corrected` (whether all have p-values, which old reports lack).
         """
         pairs = [(n, c, d) for n in names for c, d in self.results(n).differences(against, quantity).items()]
         corrected = correct_family([d for *_, d in pairs])
@@ -425,8 +426,7 @@ def generate(root: Path) -> tuple[dict[Path, str], dict[Path, Chart]]:
     for path in report_files(root):
         texts[path.with_suffix(".md")] = read_report(path).to_markdown()
     for path in sorted((root / FOLDER).rglob(REGISTRATION)):
-        parts = {f"{folder.parent.name}-{folder.name}": folder for folder in path.parent.glob("*/seed-*")}
-        texts[path.with_name("report.md")] = stored_study_report(path.parent, parts)[0].to_markdown()
+        texts[path.with_name("report.md")] = renderer.study(path.parent).to_markdown()
     for group in {group_of(path) for path in report_files(root)}:
         if len(list(group.glob("seed-*/report.json"))) > 1:
             name = group.relative_to(root / FOLDER).as_posix()

@@ -11,7 +11,7 @@ from jobs.db.errors import NotFoundError
 from jobs.db.models import Run
 from jobs.db.queries import metrics, runs
 from jobs.db.queries.runs import RunFilter
-from jobs.queue.queue import RESUMABLE, STOPPABLE, Queue, starts_from
+from jobs.queue.queue import RESUMABLE, STOPPABLE, Queue, start_folder
 from jobs.workspace import Workspace
 from rl2f_core.errors import RunError
 from rl2f_core.evaluation.report_file import read_report
@@ -57,7 +57,13 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
     begun = [name for name, run in existing.items() if RunDir(queue.workspace.folder(run.folder)).has_commit()]
     for part in study.needed([*finished, *begun]):
         run, warm_up = existing.get(part.name), existing.get(part.warm_up or "")
-        if run and warm_up and run.status in RESUMABLE and part.name not in begun and not starts_from(run, warm_up):
+        if (
+            run
+            and warm_up
+            and run.status in RESUMABLE
+            and part.name not in begun
+            and start_folder(run) != warm_up.folder
+        ):
             queue.delete(run.id or 0)
             run = None
         if run is None:

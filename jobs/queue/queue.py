@@ -36,6 +36,7 @@ from rl2f_core.run.directory import RunDir
 STOPPABLE = ACTIVE[:3]
 RESUMABLE = tuple(status for status in ENDED if status != "succeeded")
 _log = logging.getLogger(__name__)
+_START_FROM = re.compile(r"^start_from: (?:.*/)?(?P<folder>[^/\n]+)$", re.MULTILINE)
 
 
 class Queue:
@@ -232,11 +233,11 @@ class Queue:
         with self.db.write() as session:
             if store.paused(session):
                 return []
-            unfinished = store.unfinished(session)
+            unfinished = {run.folder for run in store.unfinished(session)}
             free = free_slots(slots, [run.device for run in store.active(session)])
             for run in store.queued(session):
                 device = slot_class(run.device)
-                if any(r.folder != run.folder and starts_from(run, r) for r in unfinished):
+                if start_folder(run) in unfinished - {run.folder}:
                     run.detail = "waits for the run in start_from"
                     continue
                 if capacity is not None and device != "none":
@@ -299,14 +300,15 @@ def _needs(run: Run, other: Run) -> bool:
     """Return whether a run reads the directory of another."""
     return (
         f"/{other.folder}/" in run.config
-        or starts_from(run, other)
+        or start_folder(run) == other.folder
         or (run.parent == other.id and run.kind != other.kind)
     )
 
 
-def starts_from(run: Run, other: Run) -> bool:
-    """Return whether a run copies its first stages from another one."""
-    return re.search(rf"^start_from: (.*/)?{re.escape(other.folder)}$", run.config, re.MULTILINE) is not None
+def start_folder(run: Run) -> str | None:
+    """Return the folder of the run whose first stages a run copies."""
+    found = _START_FROM.search(run.config)
+    return found["folder"] if found else None
 
 
 def _file_size(path: Path) -> int:

@@ -16,6 +16,7 @@ Condition = Literal[
     "resample",
     "shuffled",
     "misleading",
+    "scripted",
     "leaking",
     "reflection_shuffled",
     "reflection_dropped",
@@ -40,6 +41,7 @@ class EvaluationConfig(BaseConfig):
         ("hints", "contentless", "resample", "shuffled", "misleading"), min_length=1
     )
     """The run's teacher (hints) and controls. shuffled: hints of the dialogues under `hints` on other problems.
+    scripted: the environment's true hints, for a run with another teacher.
     leaking: hints that state the answer, which no leak action replaces.
     no_oracle: a correct attempt does not end the dialogue, and the last attempt counts; for self_critique.
     reflection_shuffled, reflection_dropped, reflection_corrupted: the hints, with reflections of another problem's

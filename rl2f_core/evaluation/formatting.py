@@ -14,6 +14,7 @@ CONDITION_TEXTS = {
     "resample": "Independent first attempts without dialogue",
     "shuffled": "Under shuffled hints",
     "misleading": "Under misleading hints",
+    "scripted": "Under the environment's hints",
     "leaking": "Under hints that state the answer",
     "no_oracle": "Without an oracle stop",
     "reflection_shuffled": "With reflections of other problems",

@@ -42,6 +42,7 @@ CONDITION_COLORS = {
     "resample": "--rl-plot-5",
     "shuffled": "--rl-plot-3",
     "misleading": "--rl-plot-4",
+    "scripted": "--rl-plot-6",
     "leaking": "--rl-leak",
 }
 """Colors of the conditions of an evaluation."""

@@ -130,10 +130,10 @@ class Math(MathEnvironment):
                     "environment",
                     "answers",
                 )
-            if "misleading" in run.evaluation.conditions:
+            for name in sorted({*NEEDS_NUMBERS} & {*run.evaluation.conditions}):
                 raise FieldValueError(
-                    "evaluation.conditions has misleading, which needs hints on numbers, and environment.answers is "
-                    "'all'; leave misleading out, or set environment.answers to 'numbers'",
+                    f"evaluation.conditions has {name}, which needs hints on numbers, and environment.answers is "
+                    f"'all'; leave {name} out, or set environment.answers to 'numbers'",
                     "evaluation",
                     "conditions",
                 )

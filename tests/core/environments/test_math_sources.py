@@ -221,6 +221,8 @@ def test_answers_that_are_no_numbers_need_a_model_teacher() -> None:
         run_config(environment=everything)
     with pytest.raises(ConfigError, match="leave misleading out"):
         run_config(environment=everything, teacher="llm")
+    with pytest.raises(ConfigError, match="leave scripted out"):
+        run_config(environment=everything, teacher="llm", evaluation={"conditions": ["hints", "scripted"]})
     llm = {"type": "llm", "sees": {"solution": True}}
     run_config(environment=everything, teacher=llm, evaluation={"conditions": ["hints", "contentless"]})
     with pytest.raises(ConfigError, match="columns are those of a file"):

@@ -160,7 +160,9 @@ def test_first_attempts_are_equal_under_all_conditions(played: Played) -> None:
     assert len(set(texts)) > 2 and any("\u2028" in text for text in texts)
 
 
-@pytest.mark.parametrize("condition", ["hints", "contentless", "shuffled", "misleading", "leaking", "no_oracle"])
+@pytest.mark.parametrize(
+    "condition", ["hints", "contentless", "shuffled", "misleading", "scripted", "leaking", "no_oracle"]
+)
 @pytest.mark.parametrize("prompting", ["append", "reprompt"])
 def test_continuation_of_shared_first_attempts_equals_a_full_rollout(condition: str, prompting: str) -> None:
     config = make_config(rollout={"max_turns": 3, "max_new_tokens": 60, "temperature": 0.8, "prompting": prompting},
@@ -190,6 +192,17 @@ def test_leaking_hints_state_the_answer_although_the_run_redacts_leaks() -> None
         assert runner.engine.environment.gold_answer(tasks[task]) in hint.text
     plain = runner.evaluate({"base": None}, "contentless")["base"]
     assert not any(turn.hint.planted for d in plain for turn in d.turns if turn.hint is not None)
+
+
+def test_the_environment_writes_the_hints_of_the_condition_scripted_whoever_teaches_the_run() -> None:
+    conditions = ["hints", "scripted", "contentless"]
+    config = make_config(teacher="contentless", evaluation={"num_tasks": 6, "conditions": conditions})
+    runner = EvaluationRunner(config, Recording(script=guess))
+    written = {name: [turn.hint for d in runner.evaluate({"base": None}, name)["base"] for turn in d.turns if turn.hint]
+               for name in conditions}  # fmt: skip
+    teachers = {name: {hint.teacher for hint in hints} for name, hints in written.items()}
+    assert teachers == {"hints": {"contentless"}, "scripted": {"scripted"}, "contentless": {"contentless"}}
+    assert {hint.text for hint in written["scripted"]}.isdisjoint(hint.text for hint in written["hints"])
 
 
 def test_checkpoints_are_batched_up_to_the_backend_batch_size() -> None:
