@@ -18,6 +18,8 @@ MAX_ANSWER = 400
 """Maximum number of characters; longer answers are unparsable."""
 LIST_SEPARATOR = r"(?:[,;] ?)?(?<![A-Za-z])(?:and|or)(?![A-Za-z])|[,;]"
 """Pattern of what divides two values of a list: a comma or semicolon, "and" or "or", or both."""
+VARIABLE = r"[A-Za-z](?:_(?:\w|\{\w{1,6}\}))?"
+"""Pattern of a variable: one letter, perhaps with a subscript."""
 MAX_DIGITS = 60
 _MAX_DEPTH = 12
 _MAX_EXPONENT_DIGITS = 3
@@ -81,7 +83,7 @@ _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _ORDINAL = re.compile(r"\^ ?\{ ?(st|nd|rd|th) ?\}")
 _BRACED = re.compile(r"\{\s*([A-Za-z]+)\s*\}")
 _QUOTIENT = re.compile(r"\\frac ?\{([^{}]*[A-Za-z][^{}]*)\} ?\{([^{}]*[A-Za-z][^{}]*)\}")
-_ASSIGNED = re.compile(r"[A-Za-z](?:_(?:\w|\{\w{1,6}\}))?\s*=\s*(?=[^=])")
+_ASSIGNED = re.compile(rf"{VARIABLE}\s*=\s*(?=[^=])")
 _RELATION = re.compile(r"=|<|>|\\(?:le|leq|ge|geq|lt|gt|ne|neq|approx|in|equiv|sim)(?![a-zA-Z])")
 _WORD = re.compile(r"[^\W\d_]{3,}|\b[Nn]o\b")
 _ALONE = re.compile(r"(?<![^\s,])[^\W\d_]{2,}(?![^\s,.;:!?])")
@@ -139,7 +141,7 @@ def normal(text: str) -> str | None:
     assigned = _ASSIGNED.match(answer)
     if assigned and not _RELATION.search(answer, assigned.end()):
         right = answer[assigned.end() :].strip()
-        answer = right if "," not in right or read_quantity(right) else answer
+        answer = right if not re.search(LIST_SEPARATOR, right) or read_quantity(right) else answer
     quantity = _quantity(answer)
     if quantity is None or quantity.loose:
         return answer

@@ -30,7 +30,7 @@ from rl2f_core.environments.math.answer_text import (
     worked_out,
 )
 from rl2f_core.environments.math.intervals import read_interval
-from rl2f_core.environments.math.variables import without_variables
+from rl2f_core.environments.math.variables import names_others, without_variables
 from rl2f_core.environments.sandbox import pool
 
 MORE_WORDS = 2
@@ -82,6 +82,8 @@ def compare_normalized(pair: Pair) -> Equivalence | None:
     """Compare by form; return None if the values must be compared."""
     if pair.answer == pair.gold:
         return Equivalence(True)
+    if names_others(pair.gold, pair.answer):
+        return Equivalence(False, "values of other variables")
     right, number = read_quantity(pair.gold), read_quantity(pair.answer)
     is_number = right is not None and not right.loose
     if right is not None and number is not None and (is_number or right.unit == number.unit):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from rl2f_core.environments.math.answer_text import LIST_SEPARATOR, flat, relation
+from rl2f_core.environments.math.answer_text import LIST_SEPARATOR, VARIABLE, flat, relation
 
-_VARIABLE = r"[A-Za-z](?:_\{?\d\}?)?"
-_PART = re.compile(rf"(?:({_VARIABLE}) ?= ?)?([^=]+)")
-_TUPLE = re.compile(rf"\(\s*({_VARIABLE}(?:\s*,\s*{_VARIABLE})+)\s*\)")
+_PART = re.compile(rf"(?:({VARIABLE}) ?= ?)?([^=]+)")
+_TUPLE = re.compile(rf"\(\s*({VARIABLE}(?:\s*,\s*{VARIABLE})+)\s*\)")
 
 Parts = list[tuple[str, str]]
 """Variables and their values."""
@@ -35,6 +34,12 @@ def without_variables(gold: str, answer: str, problem: str) -> tuple[str, str]:
         if named and not _are_several(named) and gold[0] not in "([" and "=" not in gold:
             answer = ",".join(value for _, value in named)
     return gold, answer
+
+
+def names_others(gold: str, answer: str) -> bool:
+    """Return whether an answer gives values to other variables than the gold answer, as `x=1,2` does for `x=1,y=2`."""
+    right, named = _parts(gold), _parts(answer)
+    return _are_several(right) and bool(named) and {name for name, _ in right} != {name for name, _ in named}
 
 
 def _parts(text: str) -> Parts:
