@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from app.common.context import Context
 from jobs.db import settings
+from jobs.db.engine import Database
+from jobs.db.models import LeakLabel
 from jobs.db.queries import runs
 from jobs.ingest.ingester import reindex
 from rl2f_core.common.paths import EXAMPLE_RUNS
 
+LABELS = "labels.json"
+"""File in an example with labels of its hints: rows of `LeakLabel` without the number of the run."""
+
 
 def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = False) -> list[int]:
-    """Copy the shipped example runs into a new workspace and ingest them; returns their ids.
+    """Copy the shipped example runs into a new workspace and ingest them with their labels; returns their ids.
 
     Args:
         context: The workspace.
@@ -23,7 +29,7 @@ def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = Fa
     was_added = bool(settings.get(context.db, "examples.added", ""))
     if (was_added and not again) or not source.is_dir():
         return []
-    folders = []
+    folders, new = [], []
     for example in sorted(path for path in source.iterdir() if (path / "config.yaml").is_file()):
         folder = context.workspace.folder(example.name)
         if not folder.exists():
@@ -31,6 +37,7 @@ def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = Fa
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(example, part)
             part.rename(folder)
+            new.append(folder.name)
         folders.append(folder.name)
     reindex(context.db, context.workspace, folders if was_added else ())
     ids = []
@@ -38,6 +45,14 @@ def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = Fa
         run = runs.find(context.db, folder=name)
         if run is not None and run.id is not None:
             runs.update(context.db, run.id, origin="example")
+            if name in new:
+                _add_labels(context.db, run.id, context.workspace.folder(name) / LABELS)
             ids.append(run.id)
     settings.put(context.db, "examples.added", "yes")
     return ids
+
+
+def _add_labels(db: Database, run_id: int, file: Path) -> None:
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    with db.write() as session:
+        session.add_all(LeakLabel.model_validate({**row, "run_id": run_id}) for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import re
 import shutil
 import signal
@@ -39,12 +40,14 @@ from jobs.db.engine import Database
 from jobs.db.models import Run
 from jobs.db.queries import dialogues, runs, tokens
 from jobs.db.queries.dialogues import DialogueFilter
+from jobs.labels import label_queries
 from jobs.queue.queue import Queue
 from jobs.workspace import Workspace
 from rl2f_core.common.paths import EXAMPLE_RUNS
 from rl2f_core.errors import ConfigError, ModelError
 from rl2f_core.models.store import download
 from rl2f_core.models.store.store import get_model
+from rl2f_core.run.events import DialogueEvent, read_events
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -168,6 +171,23 @@ def test_a_deleted_example_comes_back_with_its_number_and_tags(
     context.queue.delete(number)
     shutil.rmtree(context.workspace.trash)
     assert len(listing.add_example_runs()) == 1 + len(others) == runs.page(context.db).total
+
+
+def test_an_example_brings_the_labels_of_its_hints(context: Context, short_examples: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(short_examples, source)
+    folder = next(path for path in source.iterdir() if path.is_dir())
+    shown = [e for e in read_events(folder / "events.jsonl") if isinstance(e, DialogueEvent)]
+    event, turn = next((e.id, turn.index) for e in shown for turn in e.dialogue.turns if turn.hint is not None)
+    label = {"event_id": event, "turn": turn, "annotator": "a model", "label": "no_leak", "note": "", "time": 5.0}
+    (folder / "labels.json").write_text(json.dumps([label]))
+    for again in (False, True):
+        add_examples(context, source, again)
+        number = runs.find(context.db, folder=folder.name).id
+        (found,) = label_queries.of_hint(context.db, number, event, turn)
+        assert (found.annotator, found.label, found.blind, found.time) == ("a model", "no_leak", True, 5.0)
+        context.queue.delete(number)
+        shutil.rmtree(context.workspace.trash)
 
 
 def test_the_example_run_can_chat_and_fork_with_its_adapter_on_a_fresh_machine(context: Context) -> None:
