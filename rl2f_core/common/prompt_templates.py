@@ -1,8 +1,9 @@
 """Prompt templates for model teachers and judges: named, versioned text files.
 
 A file contains the system message and the user message, separated by a line `---`; without that line, only the user
-message. Both are sandboxed Jinja templates that can access only the given values. A value that a teacher must not see
-is None, so no template can show it. Values are not rendered as templates.
+message. Examples are further messages, each below a line `--- assistant` or `--- user`; the last message is the user's.
+All are sandboxed Jinja templates that can access only the given values. A value that a teacher must not see is None, so
+no template can show it. Values are not rendered as templates.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 100_000
 _SEPARATOR = re.compile(r"^---[ \t]*\n", re.MULTILINE)
+_ROLE = re.compile(r"^--- (assistant|user)[ \t]*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,18 @@ class PromptTemplate:
         """Render the messages. Raises `ConfigError` if the template is invalid or uses an unknown value."""
         from jinja2 import TemplateError
 
-        *system, user = _SEPARATOR.split(self.text, maxsplit=1)
-        parts = (("system", system[0] if system else ""), ("user", user))
+        first, *examples = _ROLE.split(self.text)
+        *system, user = _SEPARATOR.split(first, maxsplit=1)
+        parts = [("system", "".join(system)), ("user", user), *zip(examples[::2], examples[1::2], strict=True)]
         try:
             texts = [(role, _compile(part).render(values).strip()) for role, part in parts]
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError, LookupError) as error:
             raise ConfigError(f"The prompt template {self.name} cannot be filled: {error}.", known=sorted(values),
                               fix="Correct the template; `known` lists its values.") from error  # fmt: skip
         messages = tuple(Message(role=role, content=text) for role, text in texts if text)
-        if not messages or messages[-1]["role"] != "user":
-            raise ConfigError(f"The prompt template {self.name} has no user message.",
-                              fix="Write it below the line ---.")  # fmt: skip
+        if texts[-1][0] != "user" or not all(text for role, text in texts if role != "system"):
+            raise ConfigError(f"The prompt template {self.name} has no user message at its end, or an empty message.",
+                              fix="Write the last one below ---, and after examples below --- user.")  # fmt: skip
         return messages
 
 

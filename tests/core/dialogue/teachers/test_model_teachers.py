@@ -108,6 +108,8 @@ def test_style_facts_shows_the_scripted_hint_and_neither_the_answer_nor_the_veri
     text = "\n".join(m["content"] for m in teacher(held, style="facts").messages(asked))
     assert held.hint(asked.task, asked.verdicts, asked.rng()) in text and "DETAIL-MARK" not in text
     assert "for you alone" not in text
+    hidden = teacher(held, style="facts", sees=Visibility(answer=False, detail=False)).messages(asked)
+    assert hidden[-1]["content"] == "The attempt is wrong."
 
 
 def test_facts_need_an_environment_with_scripted_hints() -> None:
@@ -176,13 +178,27 @@ def test_custom_template_is_rendered_and_versioned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{{ privileged }}", "{{ problem", "{{ attempts[0].text.__class__.x }}", "{% include 'x' %}", " ", "{{ 1/0 }}"],
+    [
+        "{{ privileged }}", "{{ problem", "{{ attempts[0].text.__class__.x }}", "{% include 'x' %}", " ", "{{ 1/0 }}",
+        "{{ problem }}\n--- assistant\nNo.", "{{ problem }}\n--- user\n ",
+    ],
 )  # fmt: skip
 def test_invalid_template_raises_before_the_run(text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text(f"system\n---\n{text}")
     with pytest.raises(ConfigError, match="prompt template mine"):
         teacher(environment(), prompt=str(path))
+
+
+def test_a_template_shows_examples_as_messages_of_both_sides(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("Teach.\n---\n1 + 1 = 3\n--- assistant\nToo high.\n--- user\n{{ attempts[-1].text }}\n\n---\nEnd")
+    asked = request(environment())
+    messages = teacher(environment(), prompt=str(path)).messages(asked)
+    assert [(m["role"], m["content"]) for m in messages] == [
+        ("system", "Teach."), ("user", "1 + 1 = 3"), ("assistant", "Too high."),
+        ("user", f"{asked.turns[-1].attempt}\n\n---\nEnd"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["nothing", "/no/such/file.txt", "../configs/quickstart.yaml", "/etc/passwd"])
