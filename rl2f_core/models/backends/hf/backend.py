@@ -96,7 +96,9 @@ class HFBackend(Backend):
         static = self._static_decoder(banned)
         self._is_mixed = False
         """Whether several adapters were active since the last reset, with static shapes."""
-        self._prepacked = prepack_model(self.model, self.device, self.dtype)
+        self._prepacked = None
+        if static is None or self.dtype == torch.bfloat16:  # static shapes in float32 keep their tensors
+            self._prepacked = prepack_model(self.model, self.device, self.dtype)
         self._keeps_tensors = static is not None and self._prepacked is None
         """Whether adapters are copied into the same tensors; packed weights need new ones."""
         self._merger = LoraMerger(self.model, in_place=self._keeps_tensors)
@@ -143,16 +145,19 @@ class HFBackend(Backend):
     def load_adapter(self, name: str, folder: Path) -> None:
         from rl2f_core.models.backends.hf.lora import load_weights
 
-        weights = load_weights(folder, self._merger)
-        self.drop_adapter(name)
-        self.adapters[name] = weights
+        self._add_adapter(name, load_weights(folder, self._merger))
 
     def copy_adapter(self, name: str, tensors: Mapping[str, torch.Tensor], scale: float | None) -> bool:
         from rl2f_core.models.backends.hf.lora import copy_weights
 
-        self.drop_adapter(name)
-        self.adapters[name] = copy_weights(tensors, scale, self.device, self.dtype)
+        self._add_adapter(name, copy_weights(tensors, scale, self.device, self.dtype))
         return True
+
+    def _add_adapter(self, name: str, weights: LoraWeights | FullWeights) -> None:
+        if self._prepacked is not None:
+            self._prepacked.restore()
+        self.drop_adapter(name)
+        self.adapters[name] = weights
 
     def drop_adapter(self, name: str) -> None:
         """Unload an adapter, if it is loaded."""
@@ -225,7 +230,7 @@ class HFBackend(Backend):
 
                 self._batched_lora = self._batched_lora or BatchedLora(
                     self._merger.modules,
-                    prepacked=self._prepacked is not None,
+                    prepacked=self._prepacked is not None and self._prepacked.packs_adapters,
                     stack_all=self.unmerged or self._decoder.static is not None,
                     fixed=self._keeps_tensors,
                 )

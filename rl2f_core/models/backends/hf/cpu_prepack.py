@@ -1,7 +1,8 @@
-"""Prepacked weights for the linear layers of a bfloat16 model on a CPU.
+"""Prepacked weights for the linear layers of a model on a CPU.
 
-oneDNN otherwise reorders a weight for each product, which in a decode step costs about as much as the product. The
-packed copy needs as much memory as the weights, so large models are not prepacked.
+A product otherwise reorders the weight each time, which in a decode step costs about as much as the product. In float32
+only wide layers use packed weights, for the rows of a decode step; other products are as fast or faster without. The
+packed copy needs as much memory as the weights, so those of a large model are replaced until it gets an adapter.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ import torch
 from torch.nn import functional
 
 MAX_BYTES = 2 * 2**30
-"""Maximum size of a model's weights."""
+"""Maximum size of a model's weights that stay beside their packed copies."""
 MAX_CACHED = 2
 """Packed weights per layer: the base's and the last merged adapter's."""
+PACKED_ROWS = range(4, 129)
+"""Numbers of tokens whose float32 products are faster with packed weights, measured with AVX2 and AVX-512."""
+MIN_WEIGHTS = 2**19
+"""Least size of a float32 layer whose products are faster with packed weights, measured likewise."""
 
 
 def prepack(weight_OI: torch.Tensor) -> torch.Tensor:
@@ -33,31 +38,55 @@ def prepacked_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor |
 class Prepacked:
     """Makes a model's linear layers use packed weights inside `enabled`.
 
-    The weight tensors may be replaced at any time, but not modified in place.
+    The weight tensors may be replaced at any time, but not modified in place. With `in_place`, packed weights replace
+    those of layers that share none, also outside `enabled`, until `restore`; the model must then be used under
+    `torch.inference_mode`.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, in_place: bool = False) -> None:
         self.packed: dict[str, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
         """Per layer and weight address: the weight, which stays alive, and its packed copy."""
-        self._enabled = False
+        self.replaced: dict[torch.nn.Linear, torch.Tensor] = {}
+        """Packed weights that replace those of their layers."""
+        self.in_place = in_place
+        self.packs_adapters = not in_place and next(model.parameters()).dtype == torch.bfloat16
+        """Whether base and B matrices of several adapters are packed as one weight (`BatchedLora`)."""
+        self._enabled = self._restored = False
+        embedded = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
         for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Linear):
+            if isinstance(module, torch.nn.Linear) and not (in_place and id(module.weight) in embedded):
                 layer: Any = module
                 layer.forward = partial(self._forward, name, module)
 
     @contextmanager
     def enabled(self) -> Iterator[None]:
         """Use packed weights in the block, which must be under `torch.inference_mode`."""
-        self._enabled = True
+        self._enabled = not self._restored
         try:
             yield
         finally:
             self._enabled = False
 
+    def restore(self) -> None:
+        """Give the layers their weights back, and replace none from now on."""
+        for layer, packed in self.replaced.items():
+            layer.weight.data = packed.to_dense()
+        self.replaced.clear()
+        self._restored = self.in_place
+
     def _forward(self, name: str, layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        if not self._enabled:
+        packed = self.replaced.get(layer)
+        if packed is None and self._enabled and _is_faster(layer.weight, x):
+            packed = self._replace(layer) if self.in_place else self._get_packed(name, layer.weight)
+        if packed is None:
             return functional.linear(x, layer.weight, layer.bias)
-        return prepacked_linear(x, self._get_packed(name, layer.weight), layer.bias)
+        return prepacked_linear(x, packed, layer.bias)
+
+    def _replace(self, layer: torch.nn.Linear) -> torch.Tensor:
+        weight = layer.weight.data
+        self.replaced[layer] = packed = prepack(weight)
+        layer.weight.data = weight.new_full((1,), torch.nan).expand(weight.shape)  # same shape, no memory
+        return packed
 
     def _get_packed(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         cache, key = self.packed.setdefault(name, {}), weight.data_ptr()
@@ -70,10 +99,17 @@ class Prepacked:
         return cache[key][1]
 
 
+def _is_faster(weight: torch.Tensor, x: torch.Tensor) -> bool:
+    return weight.dtype != torch.float32 or (weight.numel() >= MIN_WEIGHTS and x.numel() // x.shape[-1] in PACKED_ROWS)
+
+
 def prepack_model(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> Prepacked | None:
-    """Prepack a model; None if it is too large or the device lacks support."""
+    """Prepack a model, in place if it is large; None if the device lacks support."""
     supported = all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
-    size = sum(p.nbytes for p in model.parameters())
-    if device.type != "cpu" or dtype != torch.bfloat16 or not supported or size > MAX_BYTES:
+    if device.type != "cpu" or not supported:
         return None
-    return Prepacked(model) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else None
+    if dtype == torch.bfloat16:
+        supported = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    else:
+        supported = dtype == torch.float32 and torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    return Prepacked(model, in_place=sum(p.nbytes for p in model.parameters()) > MAX_BYTES) if supported else None

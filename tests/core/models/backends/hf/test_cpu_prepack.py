@@ -1,4 +1,4 @@
-"""Prepacked weights of a bfloat16 model on a CPU: same results, also after adapters change."""
+"""Prepacked weights of a model on a CPU: same results, also after adapters change."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ CPU = torch.device("cpu")
 supported = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no products in bfloat16"
 )
+has_avx = pytest.mark.skipif(
+    not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="this CPU has no AVX"
+)
+DTYPES = [pytest.param("bfloat16", marks=supported), pytest.param("float32", marks=has_avx)]
+
+
+@pytest.fixture(autouse=True)
+def _small_layers_are_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_prepack, "MIN_WEIGHTS", 1)
 
 
 def backend(tiny: Path, dtype: str = "bfloat16") -> HFBackend:
@@ -35,11 +44,11 @@ def save_adapters(tiny: Path, *folders: Path) -> None:
         made.save_adapter(folder)
 
 
-@supported
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_dialogues_are_the_same_with_and_without_prepacking_also_after_the_adapter_changes(
-    tiny: Path, tmp_path: Path
+    dtype: str, tiny: Path, tmp_path: Path
 ) -> None:
-    packed, plain = backend(tiny), backend(tiny)
+    packed, plain = backend(tiny, dtype), backend(tiny, dtype)
     assert packed._prepacked is not None
     plain._prepacked = None
     folders = [tmp_path / str(seed) for seed in (1, 2, 3)]
@@ -73,8 +82,57 @@ def test_outside_the_block_a_layer_uses_its_own_weight_and_can_be_trained() -> N
     assert list(made.packed) == ["0"] and torch.allclose(found, model(x), atol=0.02)
 
 
-def test_float32_and_large_models_are_not_prepacked(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert backend(tiny, "float32")._prepacked is None
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_weights_of_a_large_model_are_packed_in_place_until_its_first_adapter(
+    dtype: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = backend(tiny, dtype)
+    plain._prepacked = None
     monkeypatch.setattr(cpu_prepack, "MAX_BYTES", 1000)
-    assert prepack_model(torch.nn.Linear(32, 32).bfloat16(), CPU, torch.bfloat16) is None
-    assert prepack_model(torch.nn.Linear(2, 2).bfloat16(), torch.device("meta"), torch.bfloat16) is None
+    packed = backend(tiny, dtype)
+    made, held = packed._prepacked, dict(plain.model.named_parameters())
+    assert made is not None and made.in_place
+    asked = [GenerationRequest(tuple(range(40, 60 + i)), i, f"d{i}") for i in range(4)]
+
+    def agree(adapter: str | None) -> None:
+        mine, its = (each.generate(asked, SamplingParams(6), adapter) for each in (packed, plain))
+        assert [g.token_ids for g in mine] == [g.token_ids for g in its]
+        scored = [list(range(40, 52)), list(range(60, 69))]
+        for a, b in zip(packed.score(scored, adapter), plain.score(scored, adapter), strict=True):
+            assert a == pytest.approx(b, abs=0.02 if dtype == "bfloat16" else 1e-4)
+
+    agree(None)
+    assert made.replaced and all(layer.weight.isnan().all() for layer in made.replaced)
+    assert all(p.shape == held[name].shape for name, p in packed.model.named_parameters())
+    save_adapters(tiny, tmp_path / "a")
+    for each in (packed, plain):
+        each.load_adapter("policy", tmp_path / "a")
+    assert not made.replaced and all(torch.equal(p, held[name]) for name, p in packed.model.named_parameters())
+    agree("policy")
+    agree(None)
+    assert not made.replaced and not made.packed
+
+
+@has_avx
+def test_float32_products_use_packed_weights_for_the_rows_of_decode_steps_in_wide_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu_prepack, "MIN_WEIGHTS", 32 * 16)
+    model = torch.nn.ModuleDict({"wide": torch.nn.Linear(32, 16), "narrow": torch.nn.Linear(32, 15)})
+    made = prepack_model(model, CPU, torch.float32)
+    assert made is not None
+    for rows, used in ((1, []), (3, []), (129, []), (4, ["wide"]), (128, ["wide"])):
+        made.packed.clear()
+        with torch.inference_mode(), made.enabled():
+            for layer in model.values():
+                x = torch.randn(rows, 32)
+                assert torch.allclose(layer(x), x @ layer.weight.T + layer.bias, atol=1e-5)
+        assert list(made.packed) == used, rows
+
+
+def test_a_model_is_not_prepacked_without_support(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = torch.nn.Linear(2, 2)
+    assert prepack_model(layer, torch.device("meta"), torch.bfloat16) is None
+    assert prepack_model(layer, CPU, torch.float16) is None
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert prepack_model(layer, CPU, torch.float32) is None
