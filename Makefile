@@ -97,6 +97,7 @@ bench: setup ## Speed and memory against the plain ways, as ratios.
 	$(BIN)/python -m tests.benchmarks.adapters
 	$(BIN)/python -m tests.benchmarks.compiled
 	$(BIN)/python -m tests.benchmarks.schedules --turns 2 --max-new-tokens 24
+	$(BIN)/python -m tests.benchmarks.prepacked
 	$(BIN)/python -m tests.benchmarks.sandbox
 	$(BIN)/python -m tests.benchmarks.study
 

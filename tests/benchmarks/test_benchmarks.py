@@ -149,6 +149,13 @@ def test_the_benchmark_of_compiling_says_when_it_has_paid(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_generation_with_and_without_prepacked_weights_gives_the_same_tokens(tmp_path: Path) -> None:
+    text, found = run_benchmark(f"tests.benchmarks.prepacked {TINY} --prompts 5", tmp_path / "out.json")
+    assert found["equal"] and found["info"]["dtype"] == "float32" and found["ratio"]["median"] > 0
+    assert "times as fast in torch.float32; tokens are equal" in text
+
+
+@pytest.mark.slow
 def test_a_study_and_its_runs_apart_have_equal_events_and_adapters(tmp_path: Path) -> None:
     text, found = run_benchmark(f"tests.benchmarks.study {TINY} --part 0.05", tmp_path / "out.json")
     assert found["equal"] and "events and adapters are equal" in text and found["ratio"]["median"] > 0
