@@ -80,6 +80,11 @@ def total_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
+def model_memory(folder: Path, width: int) -> int:
+    """Return the bytes of a model's weights, with `width` bytes each."""
+    return width * sum(map(math.prod, weight_shapes(folder).values()))
+
+
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all tensors of a model folder by name, without loading them."""
     shapes: dict[str, tuple[int, ...]] = {}

@@ -73,7 +73,8 @@ class PreflightReport(FrozenModel):
     trained_weights: str = ""
     """`adapter of rank 16`, or `all weights`."""
     training_memory_gib: float | None = None
-    """Estimated memory of weights, gradients, optimizer and reference (`learner.memory`), without activations."""
+    """Estimated memory of weights, gradients, optimizer and reference (`learner.memory`), and of the other models that
+    teacher and judges have loaded; without activations."""
     total_memory_gib: float | None = None
     """Memory of the GPU, or of this machine."""
     retained_states: int = 0
@@ -131,7 +132,7 @@ class PreflightReport(FrozenModel):
             return []
         lines = [
             f"  training {self.trained_weights}: ≈ {needed:.1f} GiB for weights, gradients, "
-            f"optimizer and reference, of {total:.1f} GiB"
+            f"optimizer, reference and other models, of {total:.1f} GiB"
         ]
         if needed > total:
             lines.append("  ! more than there is: train an adapter, shard the weights, or choose a smaller model")
@@ -351,13 +352,16 @@ def _learning_problem(report: PreflightReport, config: RunConfig, n: int) -> tup
 
 def _training_memory(engine: RolloutEngine, config: RunConfig, stage: StageConfig, method: Method) -> JsonObject:
     """Return the report's fields on memory and disk space of training; empty if the backend has no weights."""
-    from rl2f_core.learning.learner.memory import retained_disk, total_memory, training_memory
+    from rl2f_core.learning.learner.memory import model_memory, retained_disk, total_memory, training_memory
 
     backend, lora = engine.backend, config.lora_of(stage)
     if backend.folder is None:
         return {}
     on_cpu = backend.device.type == "cpu"
     memory = training_memory(backend.folder, lora, backend.dtype.itemsize, method.loss_options(), on_cpu=on_cpu)
+    for other in engine.teacher.models.others if engine.teacher.models is not None else ():
+        if other.folder is not None and other.device == backend.device:
+            memory += model_memory(other.folder, other.dtype.itemsize)
     return {
         "trained_weights": "all weights" if lora.full_finetuning else f"an adapter of rank {lora.rank}",
         "training_memory_gib": memory / 2**30,

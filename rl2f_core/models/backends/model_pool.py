@@ -46,6 +46,11 @@ class ModelPool:
             self._backends[model] = registry.get("backend", self._config.type)(self._config, model)
         return self._backends[model]
 
+    @property
+    def others(self) -> list[Backend]:
+        """Loaded backends but the student's."""
+        return [backend for model, backend in self._backends.items() if model != self._student]
+
     def adapter(self, folder: str | None, model: ModelConfig | None = None) -> str | None:
         """Load an adapter once and return its name in the backend; None is the base.
 

@@ -69,9 +69,9 @@ class Prepacked:
 
     def restore(self) -> None:
         """Give the layers their weights back, and replace none from now on."""
-        for layer, packed in self.replaced.items():
+        while self.replaced:  # one after the other, so that no second model is in memory
+            layer, packed = self.replaced.popitem()
             layer.weight.data = packed.to_dense()
-        self.replaced.clear()
         self._restored = self.in_place
 
     def _forward(self, name: str, layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:

@@ -14,12 +14,14 @@ import pytest
 from rl2f_core import registry
 from rl2f_core.common.stats.intervals import wilson, wilson_clustered
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
+from rl2f_core.config.model import ModelConfig
 from rl2f_core.config.run import SEED_STRIDE, RunConfig
 from rl2f_core.dialogue.rollout.build import build_engine
 from rl2f_core.environments.puzzles.numbers.arithmetic import Arithmetic
 from rl2f_core.errors import PreflightError
 from rl2f_core.learning.training.preflight import PreflightReport, preflight, verdict_on
 from rl2f_core.models.backends.fake import FakeBackend, Script
+from rl2f_core.models.backends.hf.backend import HFBackend
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, JsonlSink, LogEvent, StatusEvent, read_events
 from rl2f_core.run.execute import execute
@@ -318,6 +320,19 @@ def test_an_override_lets_it_pass_and_is_recorded(tmp_path: Path) -> None:
     assert logs[0].level == "warning" and "0 of 4" in logs[0].text
     held = load_config(run_dir.config_path)
     assert isinstance(held, RunConfig) and held.preflight.ignore_failure and "ignore_failure: true" in dump_yaml(held)
+
+
+def test_the_memory_of_training_contains_the_model_of_the_teacher(tiny: Path) -> None:
+    student = ModelConfig(name=str(tiny), device="cpu", dtype="float32")
+    needed = {}
+    for name, model in {"own": None, "other": student.model_copy(update={"dtype": "bfloat16"})}.items():
+        teacher = {"type": "llm", "llm": {"type": "local", "model": model}, "max_new_tokens": 2}
+        config = make(model=student, teacher=teacher, preflight={"num_tasks": 1, "samples_per_task": 2})
+        engine = build_engine(config, HFBackend(HFBackend.Config(), student))
+        method = registry.get("method", "rl2f")(config.stages[0].method)
+        needed[name] = preflight(engine, config, config.stages[0], method)[0].training_memory_gib
+    weights = sum(p.numel() for p in HFBackend(HFBackend.Config(), student).model.parameters())
+    assert (needed["other"] - needed["own"]) * 2**30 == pytest.approx(2 * weights)
 
 
 def test_before_a_warm_up_a_failure_is_said_and_not_final(tmp_path: Path) -> None:

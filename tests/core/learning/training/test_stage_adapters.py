@@ -228,7 +228,7 @@ def test_preflight_warns_if_training_needs_more_memory_than_there_is() -> None:
         )
         for total in (80.0, 141.0)
     ]
-    assert "training all weights: ≈ 137.0 GiB for weights, gradients, optimizer and reference, of 80.0 GiB" in (
+    assert "≈ 137.0 GiB for weights, gradients, optimizer, reference and other models, of 80.0 GiB" in (
         found[0].to_text()
     )
     assert ["more than there is" in each.to_text() for each in found] == [True, False]
