@@ -1,8 +1,8 @@
 """Measure a model as the teacher alone: hints on wrong attempts of the simulated student, by task and prompt style.
 
 For each task and style: the fractions of true and of leaking hints, bits, tokens and seconds for each hint. Hints whose
-statements cannot be read count in neither fraction of truth. Each finished part is written to `--out` at once, with its
-hints, so an interrupted measurement continues.
+statements cannot be read count in neither fraction of truth. The hints of each batch are written to `--out` at once, so
+an interrupted measurement continues.
 
     python -m tests.benchmarks.teacher --model qwen2.5-coder-1.5b --out teacher.json
 """
@@ -54,9 +54,8 @@ def requests(environment: Environment, count: int) -> Iterator[FeedbackRequest]:
             yield FeedbackRequest(task, tuple(turns), seed=index)
 
 
-def measure(environment: Environment, teacher: Teacher, asked: Sequence[FeedbackRequest]) -> list[JsonObject]:
-    """Return one row for each hint: texts, statements, findings of all detectors, tokens and seconds of its batch."""
-    rows: list[JsonObject] = []
+def measure(environment: Environment, teacher: Teacher, asked: Sequence[FeedbackRequest]) -> Iterator[list[JsonObject]]:
+    """Yield batches of rows, one for each hint: texts, statements, findings of all detectors, tokens and seconds."""
     cascades = {name: make_detectors(parse_detectors(name), environment) for name in DETECTORS}
     for begin in range(0, len(asked), BATCH):
         batch, start = asked[begin : begin + BATCH], time.perf_counter()
@@ -65,6 +64,7 @@ def measure(environment: Environment, teacher: Teacher, asked: Sequence[Feedback
         attempts = [tuple(turn.attempt for turn in request.turns) for request in batch]
         queries = [LeakQuery(r.task, m.text, a) for r, m, a in zip(batch, messages, attempts, strict=True)]
         found = {name: run_cascade(cascade, queries) for name, cascade in cascades.items()}
+        rows: list[JsonObject] = []
         for i, (request, message) in enumerate(zip(batch, messages, strict=True)):
             hint = Hint(text=message.text, teacher="llm")
             *before, last = request.turns
@@ -76,7 +76,7 @@ def measure(environment: Environment, teacher: Teacher, asked: Sequence[Feedback
                 "error": message.error, "true": turn.hint_true, "bits": turn.hint_bits,
                 **{name: reports[i].leaked for name, reports in found.items()}, "tokens": tokens, "seconds": seconds,
             })  # fmt: skip
-    return rows
+        yield rows
 
 
 def summary(rows: Sequence[JsonObject]) -> JsonObject:
@@ -92,7 +92,7 @@ def summary(rows: Sequence[JsonObject]) -> JsonObject:
 
 
 def main(argv: Sequence[str] | None = None) -> JsonObject:
-    """Measure all tasks and styles that `--out` does not contain, and print a line for each."""
+    """Measure what `--out` lacks of all tasks and styles, and print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.teacher", description=__doc__)
     parser.add_argument("--model", default="qwen2.5-coder-1.5b")
     parser.add_argument("--hints", type=int, default=200, help="hints of each task and style")
@@ -104,10 +104,11 @@ def main(argv: Sequence[str] | None = None) -> JsonObject:
         kind = registry.get("environment", name)
         environment = kind(kind.Config(**settings))
         for style in STYLES:
-            if (part := f"{name}, {style}") not in done:
-                llm = registry.get("teacher", "llm")
-                teacher = llm(llm.Config(style=style), environment, models)
-                rows = measure(environment, teacher, list(requests(environment, args.hints)))
+            part, llm = f"{name}, {style}", registry.get("teacher", "llm")
+            rows = done.get(part, {}).get("rows", [])
+            teacher = llm(llm.Config(style=style), environment, models)
+            for batch in measure(environment, teacher, list(requests(environment, args.hints))[len(rows) :]):
+                rows = [*rows, *batch]
                 done[part] = {**summary(rows), "rows": rows}
                 write_atomically(args.out, json.dumps(done, indent=1))
             print(part, {key: value for key, value in done[part].items() if key != "rows"}, flush=True)

@@ -226,9 +226,13 @@ def test_the_measurement_of_a_teacher_writes_each_hint_and_goes_on_where_it_ende
     assert len(rows) == 2 and {len(row["attempts"]) for row in rows} <= {1, 2, 3}
     del found["arithmetic, facts"]
     found["secret_code, facts"]["hints"] = 99
+    kept = found["arithmetic, socratic"]["rows"]
+    found["arithmetic, socratic"]["rows"] = [{**kept[0], "hint": "kept"}]
     out.write_text(json.dumps(found))
     again = teacher.main(["--model", "tiny-random", "--hints", "2", "--out", str(out)])
     assert again["secret_code, facts"]["hints"] == 99 and again["arithmetic, facts"]["hints"] == 2
+    continued = again["arithmetic, socratic"]["rows"]
+    assert [row["hint"] for row in continued] == ["kept", kept[1]["hint"]] and continued[1]["task"] == kept[1]["task"]
 
 
 def test_the_summary_of_a_teacher_counts_truth_over_the_hints_that_can_be_read() -> None:
