@@ -50,7 +50,7 @@ def _parts(text: str) -> Parts:
     parts = [_PART.fullmatch(part) for part in _listed(text)] if "=" in text else []
     if len(parts) < 2 or not all(part and _is_value(part[2]) for part in parts):
         return []
-    found = [(part[1] or "", part[2]) for part in parts if part]
+    found = [(_plain(part[1] or ""), part[2]) for part in parts if part]
     names = {name for name, _ in found}
     if not found[0][0] or ("" in names and len(names) > 2):
         return []
@@ -60,6 +60,11 @@ def _parts(text: str) -> Parts:
 def _listed(text: str) -> list[str]:
     """Return the parts of a list."""
     return [part.strip() for part in re.split(LIST_SEPARATOR, flat(text))]
+
+
+def _plain(name: str) -> str:
+    """Return a variable without the braces of its subscript."""
+    return re.sub(r"[{}\s]", "", name)
 
 
 def _is_value(text: str) -> bool:
@@ -74,7 +79,7 @@ def _are_several(parts: Parts) -> bool:
 def _order(parts: Parts, problem: str) -> list[str]:
     """Return the variables in the order of a tuple in the problem; empty without one."""
     names = {name for name, _ in parts}
-    tuples = ([name.strip() for name in match[1].split(",")] for match in _TUPLE.finditer(problem))
+    tuples = ([_plain(name) for name in match[1].split(",")] for match in _TUPLE.finditer(problem))
     return next((found for found in tuples if set(found) == names and len(found) == len(names)), [])
 
 
