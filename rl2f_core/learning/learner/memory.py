@@ -14,6 +14,7 @@ from rl2f_core import registry
 from rl2f_core.config.model import LoraConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.learning.methods.loss_spec import LossConfig
+from rl2f_core.models.backends.hf.cpu_prepack import MAX_BYTES, MAX_CACHED
 
 TRAINED_BYTES = 16
 """Bytes per trained weight: float32 weight, gradient and the two moments of AdamW."""
@@ -33,7 +34,8 @@ def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossCon
 
     A KL reference, or a moving average, adds 4·P; the base as the reference of an adapter needs no copy, which this
     ignores. On a CPU, the copy of the training state that a thread writes lies in the same memory: 12·P more, and
-    4·P with a reference. A model with quantized or unusual layers needs other amounts.
+    4·P with a reference; the packed weights of base and adapter need up to 2·w·N (`hf.cpu_prepack`). A model with
+    quantized or unusual layers needs other amounts.
 
     Args:
         folder: Folder of the base model.
@@ -46,6 +48,8 @@ def training_memory(folder: Path, lora: LoraConfig, width: int, options: LossCon
     weights, trained = sum(map(math.prod, shapes.values())), trained_weights(shapes, lora)
     reference = 4 * trained if options.uses_ema or options.uses_ref_model else 0
     copies = (STATE_BYTES * trained + reference) if on_cpu else 0
+    if on_cpu and width * weights <= MAX_BYTES:
+        copies += MAX_CACHED * width * weights
     return 2 * width * weights + TRAINED_BYTES * trained + reference + copies
 
 

@@ -202,14 +202,18 @@ def test_full_checkpoint_of_another_model_is_refused(tiny: Path, tmp_path: Path)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------
-def test_memory_estimate_counts_weights_gradients_moments_and_reference(tiny: Path) -> None:
+def test_memory_estimate_counts_weights_gradients_moments_and_reference(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full = learner(tiny, full_finetuning=True)
     n = sum(p.numel() for p in full.parameters.values())
     plain, kl = LossConfig(), LossConfig(kl_coef=0.1)
     # the sampler has two copies (base and current); float32 weights, gradients and two moments: 16 bytes a weight
     assert training_memory(tiny, LoraConfig(full_finetuning=True), 2, plain) == n * (2 + 2 + 16)
     assert training_memory(tiny, LoraConfig(full_finetuning=True), 2, kl) == n * (2 + 2 + 16 + 4)
-    # on a CPU, the copy of the training state that a thread writes: weights, moments and reference
+    # on a CPU, the copy of the training state that a thread writes: weights, moments and reference; two packed copies
+    assert training_memory(tiny, LoraConfig(full_finetuning=True), 2, kl, on_cpu=True) == n * (24 + 12 + 4 + 2 * 2)
+    monkeypatch.setattr("rl2f_core.learning.learner.memory.MAX_BYTES", 1000)  # packed in place
     assert training_memory(tiny, LoraConfig(full_finetuning=True), 2, kl, on_cpu=True) == n * (24 + 12 + 4)
     lora = LoraConfig(rank=4, alpha=8)
     a = sum(p.numel() for p in learner(tiny, rank=4, alpha=8).parameters.values())
