@@ -152,7 +152,7 @@ def untested(export: ModelExport, report: EvaluationReport | None) -> list[str]:
     else:
         reflects = config.rollout.reflector is not None
         possible = [name for name in CONDITIONS if reflects or not name.startswith("reflection_")]
-        if missing := [name for name in possible if name not in report.conditions]:
+        if missing := [name for name in possible if name not in (*report.conditions, config.teacher.type)]:
             lines.append(f"Conditions without results: {', '.join(missing)}.")
         lines.append(
             f"The results hold for {report.name}, temperature {config.evaluation_temperature:g} and at most "

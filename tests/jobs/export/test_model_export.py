@@ -30,6 +30,7 @@ from jobs.export.model.gguf_file import QUANTIZATIONS, write_gguf
 from jobs.export.model.hub import push
 from jobs.export.model.ollama import CHATML, modelfile
 from jobs.export.private_paths import machine_paths
+from rl2f_core import registry
 from rl2f_core.common.file_io import sha256
 from rl2f_core.common.paths import EXAMPLE_RUNS, ROOT
 from rl2f_core.errors import AdapterError, ConfigError, ModelError, RunError
@@ -278,6 +279,8 @@ def test_the_card_shows_the_checkpoint_and_its_base_under_all_controls_with_inte
 def test_the_card_states_what_was_not_tested() -> None:
     limits = card_of(EXAMPLE_RUNS / "quickstart").split("## What was not tested")[1].split("##")[0]
     assert "Conditions without results: no_oracle, leaking." in limits
+    other = card_of(EXAMPLE_RUNS / "quickstart", teacher=registry.get("teacher", "contentless").Config())
+    assert "Conditions without results: no_oracle, scripted, leaking." in other
     assert "gguf-q8_0 was not evaluated" in limits and "(seed 0)" in limits and "256 tokens" in limits
     assert "shipped in bfloat16" in limits  # of the example
     assert "was not evaluated" not in card_of(EXAMPLE_RUNS / "quickstart", format="peft")
