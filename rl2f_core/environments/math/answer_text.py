@@ -136,6 +136,8 @@ def normal(text: str) -> str | None:
     answer = clean(text)
     if not answer or len(answer) > MAX_ANSWER or not any(char.isalnum() for char in answer):
         return None
+    if "," not in answer:  # with decimal commas, the values of a list are not known
+        answer = answer.replace(";", ",")
     if _DANGER.search(answer) or _BOX.search(answer) or ("<" in answer and ">" in answer):
         return None
     assigned = _ASSIGNED.match(answer)
