@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from rl2f_core.models.backends.hf.batched_lora import BatchedLora
+    from rl2f_core.models.backends.hf.cpu_prepack import Prepacked
     from rl2f_core.models.backends.hf.decoder import RunningSequence
     from rl2f_core.models.backends.hf.lora import FullWeights, LoraWeights
     from rl2f_core.models.backends.hf.static_decoder import StaticDecoder
@@ -96,7 +97,7 @@ class HFBackend(Backend):
         static = self._static_decoder(banned)
         self._is_mixed = False
         """Whether several adapters were active since the last reset, with static shapes."""
-        self._prepacked = None
+        self._prepacked: Prepacked | None = None
         if static is None or self.dtype == torch.bfloat16:  # static shapes in float32 keep their tensors
             self._prepacked = prepack_model(self.model, self.device, self.dtype)
         self._keeps_tensors = static is not None and self._prepacked is None
@@ -154,8 +155,9 @@ class HFBackend(Backend):
         return True
 
     def _add_adapter(self, name: str, weights: LoraWeights | FullWeights) -> None:
-        if self._prepacked is not None:
+        if self._prepacked is not None and self._prepacked.in_place:  # adapters are merged into plain weights
             self._prepacked.restore()
+            self._prepacked = None
         self.drop_adapter(name)
         self.adapters[name] = weights
 
@@ -230,7 +232,7 @@ class HFBackend(Backend):
 
                 self._batched_lora = self._batched_lora or BatchedLora(
                     self._merger.modules,
-                    prepacked=self._prepacked is not None and self._prepacked.packs_adapters,
+                    prepacked=self._prepacked is not None and self.dtype.itemsize < 4,
                     stack_all=self.unmerged or self._decoder.static is not None,
                     fixed=self._keeps_tensors,
                 )

@@ -49,9 +49,7 @@ class Prepacked:
         self.replaced: dict[torch.nn.Linear, torch.Tensor] = {}
         """Packed weights that replace those of their layers."""
         self.in_place = in_place
-        self.packs_adapters = not in_place and next(model.parameters()).dtype == torch.bfloat16
-        """Whether base and B matrices of several adapters are packed as one weight (`BatchedLora`)."""
-        self._enabled = self._restored = False
+        self._enabled = False
         embedded = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Linear) and not (in_place and id(module.weight) in embedded):
@@ -61,18 +59,17 @@ class Prepacked:
     @contextmanager
     def enabled(self) -> Iterator[None]:
         """Use packed weights in the block, which must be under `torch.inference_mode`."""
-        self._enabled = not self._restored
+        self._enabled = True
         try:
             yield
         finally:
             self._enabled = False
 
     def restore(self) -> None:
-        """Give the layers their weights back, and replace none from now on."""
+        """Give the layers their weights back."""
         while self.replaced:  # one after the other, so that no second model is in memory
             layer, packed = self.replaced.popitem()
             layer.weight.data = packed.to_dense()
-        self._restored = self.in_place
 
     def _forward(self, name: str, layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         packed = self.replaced.get(layer)
