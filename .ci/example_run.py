@@ -8,6 +8,7 @@ weights, training state, figures, and the tokens of evaluation dialogues. No pat
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
@@ -248,13 +249,15 @@ def _json(value: object) -> bytes:
 
 
 def main(arguments: list[str]) -> int:
-    """Run `python .ci/example_run.py RUN OUT [CHECKPOINT]`: write the example and print its note."""
-    if len(arguments) not in (2, 3):
-        print("Usage: python .ci/example_run.py RUN OUT [CHECKPOINT]", file=sys.stderr)
-        return 2
-    run, out, checkpoint = (*arguments, None)[:3]
+    """Run `python .ci/example_run.py RUN OUT [CHECKPOINT] [--max-bytes N]`: write the example and print its note."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("run")
+    parser.add_argument("out")
+    parser.add_argument("checkpoint", nargs="?", help="checkpoint whose adapter is included")
+    parser.add_argument("--max-bytes", type=int, default=MAX_BYTES, help="of all files but the adapter")
+    args = parser.parse_args(arguments)
     try:
-        print(json.dumps(create_example(str(run), str(out), checkpoint=checkpoint), indent=2))
+        print(json.dumps(create_example(args.run, args.out, args.max_bytes, checkpoint=args.checkpoint), indent=2))
     except RL2FError as error:
         print(error, file=sys.stderr)
         return 2
