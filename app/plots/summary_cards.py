@@ -30,7 +30,7 @@ TEACHER = (
     ("leak_rate", "leaking"),
     ("hint_bits", "bits"),
     ("teacher/completion_tokens", "tokens"),
-    ("teacher/seconds", "seconds"),
+    ("time/waiting", "seconds"),
     ("teacher/cost", "US dollars"),
 )
 
@@ -84,7 +84,7 @@ def teacher(rows: Sequence[MetricRow]) -> JsonObject | None:
         hints = sum(values["teacher/hints"] for values in known)
         if not hints:
             continue
-        is_sum = metric.startswith("teacher/")
+        is_sum = metric.startswith(("teacher/", "time/"))
         amount = sum(values[metric] * (1 if is_sum else values["teacher/hints"]) for values in known)
         pairs.append({"name": name, "metric": metric, "text": number(amount / hints), "title": "mean over hints"})
     return {"pairs": pairs, "source": f"training, {total:,.0f} hints"} if pairs else None

@@ -19,7 +19,8 @@ TEACHER = MetricInfo(
     "Teacher quality",
     "",
     help="Hints of the model teacher: true and leaking fractions; bits, tokens, seconds and price for each hint.",
-    formula="true: of the hints with a statement that can be read; leaking: of the hints that a detector checked",
+    formula="true: of the hints with a statement that can be read; leaking: of the hints that a detector checked; "
+    "seconds: in which the step waited for teacher and verifier / hints, as concurrent hints overlap",
 )
 
 

@@ -316,12 +316,13 @@ def test_configurations_differ_by_flat_keys_and_stages_go_by_name() -> None:
 
 
 def test_the_quality_of_a_model_teacher_is_a_mean_over_its_hints() -> None:
-    """30 hints of .5 and 10 of .9 true: (15 + 9) / 40 = .60; 400 + 200 tokens in 40 hints: 15; no price is known."""
+    """30 hints of .5 and 10 of .9 true: (15 + 9) / 40 = .60; 400 + 200 tokens in 40 hints: 15; 50 + 30 s: 2."""
     tokens = "teacher/completion_tokens"
-    steps = [{"teacher/hints": 30.0, "true_hint_rate": 0.5, tokens: 400.0},
-             {"teacher/hints": 10.0, "true_hint_rate": 0.9, tokens: 200.0}, {"reward": 1.0}]  # fmt: skip
+    steps = [{"teacher/hints": 30.0, "true_hint_rate": 0.5, tokens: 400.0, "time/waiting": 50.0},
+             {"teacher/hints": 10.0, "true_hint_rate": 0.9, tokens: 200.0, "time/waiting": 30.0},
+             {"reward": 1.0}]  # fmt: skip
     rows = [Metric(run_id=1, number=i, stage="rl2f", step=i, time=0.0, values=v) for i, v in enumerate(steps, 1)]
     shown = cards(rows, None)["teacher"]
     assert shown["source"] == "training, 40 hints"
-    assert [(pair["name"], pair["text"]) for pair in shown["pairs"]] == [("true", ".60"), ("tokens", "15.00")]
+    assert [(pair["name"], pair["text"]) for pair in shown["pairs"]] == [("true", ".60"), ("tokens", "15.00"), ("seconds", "2.00")]
     assert cards(rows[2:], None)["teacher"] is None
