@@ -287,6 +287,8 @@ def find(hypothesis: Hypothesis, comparison: Comparison) -> str:
     p_value = difference.holm_p
     if difference.low is None or difference.high is None:
         return "no result yet" if difference.value is None else "no interval"
+    if len(comparison.values) == 1:
+        return "not tested: one seed"
     if comparison.is_crossed and difference.n < MIN_PROBLEMS:
         return TOO_FEW
     within = difference.above(-smallest) and difference.below(smallest)

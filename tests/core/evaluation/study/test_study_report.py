@@ -160,12 +160,13 @@ def test_a_finding_needs_the_corrected_p_value_and_the_expected_direction(
     fields = {"name": "x", "quantity": "solved", "compare": ["a", "b"], "direction": direction, "smallest_effect": 0.1}
     hypothesis = Hypothesis.model_validate(fields)
 
-    def found(n: int, is_crossed: bool) -> str:
+    def found(n: int, is_crossed: bool, seeds: int = 5) -> str:
         difference = Interval(value=(low + high) / 2, low=low, high=high, n=n, holm_p=holm)
-        return find(hypothesis, Comparison(values=(0.2,), difference=difference, is_crossed=is_crossed))
+        return find(hypothesis, Comparison(values=(0.2,) * seeds, difference=difference, is_crossed=is_crossed))
 
     assert found(20, True) == found(5, False) == finding  # 5 seeds of a metric without values by problem
     assert found(9, True) == "too few to tell"
+    assert found(20, True, seeds=1) == "not tested: one seed"
 
 
 def test_a_third_arm_is_compared_with_the_mean_of_two_others(parts: dict[str, Any], tmp_path: Path) -> None:
