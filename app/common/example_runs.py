@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from app.common.context import Context
@@ -12,10 +13,12 @@ from jobs.db.engine import Database
 from jobs.db.models import LeakLabel
 from jobs.db.queries import runs
 from jobs.ingest.ingester import reindex
+from jobs.labels.sampling import SamplingFrame
 from rl2f_core.common.paths import EXAMPLE_RUNS
 
 LABELS = "labels.json"
-"""File in an example with labels of its hints: rows of `LeakLabel` without the number of the run."""
+"""File in an example with labels of its hints: rows of `LeakLabel` without the number of the run, which is 0 in sampling
+frames."""
 
 
 def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = False) -> list[int]:
@@ -54,5 +57,9 @@ def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = Fa
 
 def _add_labels(db: Database, run_id: int, file: Path) -> None:
     rows = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    for row in rows:
+        row["run_id"] = run_id
+        if row.get("sampling_frame"):
+            row["sampling_frame"] = replace(SamplingFrame.parse(row["sampling_frame"]), run=run_id).text()
     with db.write() as session:
-        session.add_all(LeakLabel.model_validate({**row, "run_id": run_id}) for row in rows)
+        session.add_all(map(LeakLabel.model_validate, rows))

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlmodel
 from json_endpoints import JsonEndpoints
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -37,7 +38,7 @@ from app.web.responses import PageResponses
 from app.web.server import as_json, http_status
 from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints, run_choices
 from jobs.db.engine import Database
-from jobs.db.models import Run
+from jobs.db.models import LeakLabel, Run
 from jobs.db.queries import dialogues, runs, tokens
 from jobs.db.queries.dialogues import DialogueFilter
 from jobs.labels import label_queries
@@ -179,13 +180,16 @@ def test_an_example_brings_the_labels_of_its_hints(context: Context, short_examp
     folder = next(path for path in source.iterdir() if path.is_dir())
     shown = [e for e in read_events(folder / "events.jsonl") if isinstance(e, DialogueEvent)]
     event, turn = next((e.id, turn.index) for e in shown for turn in e.dialogue.turns if turn.hint is not None)
-    label = {"event_id": event, "turn": turn, "annotator": "a model", "label": "no_leak", "note": "", "time": 5.0}
+    label = {"event_id": event, "turn": turn, "annotator": "a model", "label": "no_leak", "note": "", "time": 5.0,
+             "sampling_frame": "run/0/"}  # fmt: skip
     (folder / "labels.json").write_text(json.dumps([label]))
     for again in (False, True):
         add_examples(context, source, again)
         number = runs.find(context.db, folder=folder.name).id
         (found,) = label_queries.of_hint(context.db, number, event, turn)
         assert (found.annotator, found.label, found.blind, found.time) == ("a model", "no_leak", True, 5.0)
+        with context.db.read() as session:
+            assert session.exec(sqlmodel.select(LeakLabel.sampling_frame)).all() == [f"run/{number}/"]
         context.queue.delete(number)
         shutil.rmtree(context.workspace.trash)
 
