@@ -17,8 +17,7 @@ from jobs.labels.sampling import SamplingFrame
 from rl2f_core.common.paths import EXAMPLE_RUNS
 
 LABELS = "labels.json"
-"""File in an example with labels of its hints: rows of `LeakLabel` without the number of the run, which is 0 in sampling
-frames."""
+"""File in an example with labels of its hints: rows of `LeakLabel` without `run_id`, which is 0 in sampling frames."""
 
 
 def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = False) -> list[int]:

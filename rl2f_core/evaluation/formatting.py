@@ -58,8 +58,8 @@ def digits_beside(threshold: float, *values: float | None) -> int:
 
 
 def p_text(p_value: float | None) -> str:
-    """Format a p-value; one that differs from .05 is not shown as .05."""
-    return number(p_value, digits=digits_beside(1 - LEVEL, p_value))
+    """Format a p-value; one that differs from .05 is not shown as .05, nor one above 0 as 0."""
+    return nonzero_number(p_value, digits_beside(1 - LEVEL, p_value))
 
 
 def interval_beside(interval: Interval, threshold: float, signed: bool = False) -> tuple[str, str]:

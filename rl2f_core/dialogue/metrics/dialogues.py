@@ -346,7 +346,7 @@ def _information_metrics(dialogues: Sequence[Dialogue], turns: int) -> dict[str,
     """Compute the metrics of the information in hints (`rollout.hint_information`), over hints with a known meaning.
 
     - hint_bits, bits_left: means over hints, overall and for the hint after attempt t (`…/t`, t < T).
-    - determined_rate: fraction of hints that leave the answer as the only candidate.
+    - determined_rate: fraction of hints that newly leave the answer as the only candidate.
     - true_hint_rate: fraction of the hints with a statement that state nothing false.
     - efficiency: Σ bits_used / Σ hint_bits, over hints with bits and a next attempt.  1 if every attempt agrees with
       the hint before it.

@@ -88,9 +88,12 @@ def changes(versions: Sequence[Version]) -> Iterator[str]:
         texts += [f"hypothesis {name!r} added" for name in b if name not in a]
         for name in (name for name in a if name in b and a[name] != b[name]):
             fields = [key for key in {**a[name], **b[name]} if a[name].get(key) != b[name].get(key)]
-            moved = ", ".join(f"{key} {a[name].get(key)} → {b[name].get(key)}" for key in fields)
+            moved = ", ".join(f"{key} {a[name].get(key, 'default')} → {b[name].get(key, 'default')}" for key in fields)
             texts.append(f"hypothesis {name!r} changed ({moved})")
         others = [key for key in {**before, **after} if key != "hypotheses" and before.get(key) != after.get(key)]
+        if "seeds" in others:
+            others.remove("seeds")
+            texts.append(f"seeds {before.get('seeds')} → {after.get('seeds')}")
         texts += [f"{', '.join(others)} changed"] if others else []
         yield f"{when(new)}: {'; '.join(texts) or 'only comments or layout changed'}."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -60,9 +61,11 @@ TRAINING_METRICS = ("reward", "clean_reward", "clean_hint_solve_rate", "leak_rat
 CLEAN_REWARD_TEXT = (
     "The clean reward is the reward of dialogues in which no leak was read. The more hints leak, the more of these "
     "dialogues were solved at the first attempt, before any hint, so it cannot be compared between rates of leaks; the "
-    "clean hint solve rate can, as it counts attempts after a clean hint."
+    "clean hint solve rate can, as it counts attempts after a clean hint. Hints that a guard replaced count as clean."
 )
 """How to read the training rewards of arms with planted leaks."""
+_NOT_TESTED = Interval(value=None, n=0, p_value=1.0)
+"""Takes the place of a hypothesis without a test in Holm's correction."""
 _STAGES = TypeAdapter(dict[str, dict[str, list[object]]])
 Link = Callable[[str, str, str], str]
 """Returns the address of the dialogues of a part, checkpoint and condition, or the empty string."""
@@ -113,6 +116,8 @@ class StudyReport(FrozenModel):
     """What a study has shown so far."""
 
     name: str
+    about: str = ""
+    """The comment at the start of the file."""
     registered: tuple[str, str]
     """Time of the first version of the file with the number of finished parts, and its hash."""
     changes: tuple[str, ...]
@@ -125,7 +130,7 @@ class StudyReport(FrozenModel):
 
     def tables(self) -> list[Table]:
         """Return the hypotheses, and the arms under all conditions; `[text](address)` is a link to dialogues."""
-        header = ["hypothesis", "finding", "difference", "p (Holm)", "smallest effect", "detectable effect",
+        header = ["hypothesis", "finding", "difference", "levels", "p (Holm)", "smallest effect", "detectable effect",
                   "sampled tokens", "quantity", "compared, with dialogues by seed"]  # fmt: skip
         tested = []
         for result in self.hypotheses:
@@ -135,7 +140,10 @@ class StudyReport(FrozenModel):
                      for side, seeds in zip(h.compare, result.dialogues, strict=True)]  # fmt: skip
             difference, smallest = interval_beside(c.difference, h.smallest_effect, signed=True)
             detectable = "none" if c.detectable == math.inf else nonzero_number(c.detectable)
-            tested.append([h.name, result.finding, difference, p_text(c.difference.holm_p), smallest, detectable,
+            means = [number(self._level(h, compared)) for compared in h.compare]
+            levels = "–" if "–" in means else h.difference(means)
+            p_value = p_text(c.difference.holm_p)
+            tested.append([h.name, result.finding, difference, levels, p_value, smallest, detectable,
                            c.tokens_text(), f"{quantity_text(h.quantity)}{under}", h.difference(sides)])  # fmt: skip
         rows = [
             [a.arm, a.row.checkpoint, a.row.condition, quantity_text(a.row.quantity),
@@ -149,20 +157,32 @@ class StudyReport(FrozenModel):
             [arm.arm, *(interval_text(arm.means[name]) if name in arm.means else "–" for name in metrics)]
             for arm in self.training
         ]
-        training = ("Training by arm, last steps", ["arm", *map(quantity_text, metrics)], trained)
+        training = (f"Training by arm, last {NEWEST_STEPS} steps", ["arm", *map(quantity_text, metrics)], trained)
         return [("Hypotheses", header, tested), ("Arms under all conditions", columns, rows), training]
 
+    def _level(self, hypothesis: Hypothesis, compared: str) -> float | None:
+        """Return the mean of a quantity over the seeds of an arm; None if the other tables lack it."""
+        training = hypothesis.quantity.removeprefix(TRAINING)
+        name = ALIASES.get(hypothesis.quantity, hypothesis.quantity)
+        means = [arm.means[training] for arm in self.training if arm.arm == compared and training in arm.means]
+        if training == hypothesis.quantity:
+            means = [a.row.mean for a in self.arms if a.arm == compared and a.row.condition == hypothesis.condition
+                     and a.row.quantity.partition("/")[0] == name]  # fmt: skip
+        return means[0].value if means else None
+
     def sentences(self) -> list[str]:
-        """Return how the study was registered and changed, what is missing, and how to read the numbers."""
+        """Return what the study tests, how it was registered and changed, and how to read the numbers."""
         time, digest = self.registered
         return [
+            *([self.about] if self.about else []),
             f"Registered {time}; SHA-256 of the file: {digest}.",
             *(f"The file changed: {text}" for text in self.changes),
             *([f"Parts without a result: {', '.join(self.missing)}."] if self.missing else []),
             "Square brackets contain 95 % intervals, which treat seeds and problems as crossed; those of training "
-            "quantities are over seeds alone. All hypotheses are one family in Holm's correction. From the observed "
-            "variances of seeds and problems, the detectable effect is found with a probability of 80 %; smaller ones "
-            "could not be detected with these seeds and problems.",
+            "quantities are over seeds alone, those of one seed over problems alone. A hypothesis is tested when all "
+            "seeds have finished. All hypotheses are one family in Holm's correction; equality (`same`) is tested by "
+            "its interval alone. From the observed variances of seeds and problems, the detectable effect is found "
+            "with a probability of 80 %, and smaller ones less often.",
             *([CLEAN_REWARD_TEXT] if any("planted_rate" in arm.means for arm in self.training) else []),
         ]
 
@@ -219,22 +239,44 @@ def build_study_report(
     arms = finished_arms(study, parts)
     hypotheses = study.settings.hypotheses
     comparisons = [_compare(study, hypothesis, arms) for hypothesis in hypotheses]
-    corrected = correct_family([comparison.difference for comparison in comparisons])
+    planned = len(study.settings.seeds)
+    is_tested = [planned > 1 and _seeds(comparison) == planned for comparison in comparisons]
+    corrected = correct_family([
+        comparison.difference if tested and comparison.difference.p_value is not None else _NOT_TESTED
+        for comparison, tested in zip(comparisons, is_tested, strict=True)
+    ])  # fmt: skip
     tested = []
     for hypothesis, comparison, difference in zip(hypotheses, comparisons, corrected, strict=True):
-        updated = comparison.model_copy(update={"difference": difference})
-        finding = find(hypothesis, updated)
+        p_value = None if difference.value is None else difference.holm_p
+        difference = comparison.difference.model_copy(update={"holm_p": p_value})
+        detectable = comparison.detectable if _seeds(comparison) > 1 else None
+        updated = comparison.model_copy(update={"difference": difference, "detectable": detectable})
+        finding = find(hypothesis, updated, planned, _spread(study, hypothesis, arms))
         condition = "" if hypothesis.quantity.startswith(TRAINING) else hypothesis.condition
         sides = [(arm, arms[arm], checkpoint) for arm, checkpoint in map(study.side, hypothesis.compare)]
         dialogues = tuple(_addresses(*side, condition, link) for side in sides)
         result = HypothesisResult(hypothesis=hypothesis, comparison=updated, finding=finding, dialogues=dialogues)
         tested.append(result)
+    lines = itertools.takewhile(lambda line: line.startswith("#"), versions[-1].text.splitlines())
     return StudyReport(
-        name=study.name, registered=(when(versions[0]), versions[0].sha256), changes=tuple(changes(versions)),
+        name=study.name, about=" ".join(" ".join(line.strip("# ") for line in lines).split()),
+        registered=(when(versions[0]), versions[0].sha256), changes=tuple(changes(versions)),
         missing=tuple(name for name, part in parts.items() if part is None), hypotheses=tuple(tested),
         arms=tuple(result for arm in arms if arms[arm] for result in _arm_results(study, arm, arms[arm], link)),
         training=tuple(_arm_training(study, arm, arms[arm].values()) for arm in arms if arms[arm]),
     )  # fmt: skip
+
+
+def _seeds(comparison: Comparison) -> int:
+    return sum(value is not None for value in comparison.values)
+
+
+def _spread(study: Study, hypothesis: Hypothesis, arms: Mapping[str, Mapping[str, FinishedPart]]) -> Interval | None:
+    """Return the third of three arms minus the second; None with two arms."""
+    if len(hypothesis.compare) == 2:
+        return None
+    sides = (hypothesis.compare[2], hypothesis.compare[1])
+    return _compare(study, hypothesis.model_copy(update={"compare": sides}), arms).difference
 
 
 def stored_study_report(folder: Path, folders: Mapping[str, Path]) -> tuple[StudyReport, Chart]:
@@ -269,6 +311,8 @@ def _compare(study: Study, hypothesis: Hypothesis, arms: Mapping[str, Mapping[st
     means = [[_newest(arms[arm][seed], checkpoint, name) for arm, checkpoint in sides] for seed in seeds]
     values = [weighted_sum(of_seed, weights) for of_seed in means]
     difference, detectable = difference_over_seeds([value for value in values if value is not None], tests)
+    if detectable is not None and detectable > 1 and name.endswith("_rate"):
+        detectable = math.inf
     budget = tuple(mean_tokens(r.values(), checkpoint) for r, checkpoint in zip(reports, checkpoints, strict=True))
     return Comparison(values=tuple(values), difference=difference, detectable=detectable, tokens=budget)
 
@@ -281,29 +325,40 @@ def _newest(part: FinishedPart, checkpoint: str, metric: str) -> float | None:
     return fmean(values) if values else None
 
 
-def find(hypothesis: Hypothesis, comparison: Comparison) -> str:
-    """Return whether a difference confirms a hypothesis after Holm's correction, contradicts it, or neither."""
-    difference, smallest = comparison.difference, hypothesis.smallest_effect
-    p_value = difference.holm_p
+def find(hypothesis: Hypothesis, comparison: Comparison, planned: int, spread: Interval | None = None) -> str:
+    """Return whether a difference confirms a hypothesis after Holm's correction, contradicts it, or neither.
+
+    Args:
+        planned: Seeds of the study; fewer seeds are no test.
+        spread: Third arm minus second arm; without a difference of these, the first is not nearer to one of them.
+    """
+    difference, smallest, direction = comparison.difference, hypothesis.smallest_effect, hypothesis.direction
+    p_value, seeds = difference.holm_p, _seeds(comparison)
+    if difference.value is None:
+        return "no result yet"
+    if seeds < planned or seeds == 1:
+        return "not tested: one seed" if planned == 1 else f"not tested: {seeds} of {planned} seeds"
     if difference.low is None or difference.high is None:
-        return "no result yet" if difference.value is None else "no interval"
-    if len(comparison.values) == 1:
-        return "not tested: one seed"
+        return "no interval"
     if comparison.is_crossed and difference.n < MIN_PROBLEMS:
         return TOO_FEW
+    if spread is not None and direction != "same":
+        word = {"higher": "above", "lower": "below", "different": "different from"}[direction]
+        is_there = {"above": spread.above(0), "below": spread.below(0)}.get(word, spread.excludes_zero)
+        if not is_there:
+            return f"not tested: {hypothesis.compare[2]} is not {word} {hypothesis.compare[1]}"
     within = difference.above(-smallest) and difference.below(smallest)
-    large = min(abs(difference.low), abs(difference.high)) >= smallest
-    if hypothesis.direction == "same" and within:
+    size = "; smaller than the smallest effect" if within else ""
+    if min(abs(difference.low), abs(difference.high)) >= smallest:
+        size = ", at least the smallest effect"
+    if direction == "same" and within:
         return "confirmed"
     if difference.excludes_zero and (p_value is None or p_value <= 1 - LEVEL):
         higher = difference.above(0)
-        expected = hypothesis.direction in ("different", "higher" if higher else "lower")
-        if hypothesis.direction == "same" and not large:
+        if direction == "same" and not size:
             return "not shown"
-        return ("confirmed" if expected else "the opposite") + (", at least the smallest effect" if large else "")
-    if within:
-        return "not shown; smaller than the smallest effect"
-    return "not shown"
+        return ("confirmed" if direction in ("different", "higher" if higher else "lower") else "the opposite") + size
+    return "not shown" + (size if within else "")
 
 
 def _arm_results(study: Study, arm: str, parts: Mapping[str, FinishedPart], link: Link) -> list[ArmResult]:
@@ -323,7 +378,7 @@ def _arm_training(study: Study, arm: str, parts: Collection[FinishedPart]) -> Ar
     for name in TRAINING_METRICS:
         values = [value for part in parts if (value := _newest(part, checkpoint, name)) is not None]
         if values:
-            means[name] = t_interval(values)
+            means[name] = t_interval(values, None if name.endswith("reward") else (0, 1))
     return ArmTraining(arm=arm, means=means)
 
 

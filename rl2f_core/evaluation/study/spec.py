@@ -46,7 +46,8 @@ class Hypothesis(BaseConfig):
     """`solved` (within all turns), `hint_effect`, any metric of an evaluation, or `training/METRIC`."""
     compare: tuple[str, ...] = Field(min_length=2, max_length=3)
     """Two arms, each `ARM` (its last evaluated checkpoint) or `ARM:CHECKPOINT`; the second is subtracted. Of three, the
-    mean of the second and the third is subtracted: is the first nearer to the third than to the second?"""
+    mean of the second and the third is subtracted: is the first nearer to the third than to the second? This is not
+    tested unless the third minus the second has the expected direction."""
     condition: Condition = "hints"
     """Condition of the evaluation."""
     direction: Literal["higher", "lower", "different", "same"] = "higher"
@@ -234,11 +235,13 @@ def _check(study: Study, hypothesis: Hypothesis) -> None:
             nearest = nearest_names(hypothesis.quantity, quantities)
             raise ConfigError(f"{where} has an unknown quantity.", value=hypothesis.quantity, fix=f"Nearest: {nearest}")
     arms = [study.arms[study.side(compared)[0]] for compared in hypothesis.compare]
-    first = arms[0]
-    if any((arm.environment, arm.evaluation, arm.rollout) != (first.environment, first.evaluation, first.rollout)
-           for arm in arms):  # fmt: skip
-        raise ConfigError(f"{where} compares arms with other tasks, evaluation or rollout.", value=hypothesis.compare,
-                          fix="Give all arms the same environment, evaluation and rollout.")  # fmt: skip
+    kept = ("environment", "evaluation", "rollout", "teacher")
+    if other := [name for name in kept if any(getattr(arm, name) != getattr(arms[0], name) for arm in arms)]:
+        raise ConfigError(
+            f"{where} compares arms that are tested differently, as they have another {' and '.join(other)}.",
+            value=hypothesis.compare,
+            fix="Give all arms the same; stages.N.teacher is the teacher of a stage.",
+        )
 
 
 def _first_stages(config: RunConfig) -> str:

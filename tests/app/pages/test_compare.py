@@ -128,7 +128,7 @@ def test_the_report_of_a_study_links_to_dialogues_and_stops_while_parts_are_acti
     )  # fmt: skip
     shown = view.study_section(state, True)
     (_, hypothesis), (_, arm) = tables(shown)
-    assert hypothesis == ["[0](javascript:x)", "confirmed", "+.60 [.20, .90]", ".01", ".10", ".40",
+    assert hypothesis == ["[0](javascript:x)", "confirmed", "+.60 [.20, .90]", "–", ".01", ".10", ".40",
                           "NOT equal (-17 %): 100 and 120", "solved", "a 0 − b"]  # fmt: skip
     assert arm[-1] == ".80" and str(shown).count(f"'href': '{link}'") == 2
     assert "Stop all" in texts(shown) and "Resume" not in texts(shown)

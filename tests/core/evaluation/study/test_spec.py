@@ -101,7 +101,8 @@ def test_a_wrong_hypothesis_is_refused(changes: dict[str, Any], message: str) ->
         ({"name": "a" * 86}, "name: String should match pattern"),  # `-contentless-seed-0` follows
         ({"hypotheses": [FIRST, FIRST]}, "The names of hypotheses of the study repeat"),
         ({"matrix": {"arm": {"rl2f": {"lora.rnk": 4}}}}, "lora.rnk: unknown key"),
-        ({"matrix": {"arm": {"rl2f": {}, "contentless": {"environment.length": 3}}}}, "arms with other tasks"),
+        ({"matrix": {"arm": {"rl2f": {}, "contentless": {"environment.length": 3}}}}, "another environment"),
+        ({"matrix": {"arm": {"rl2f": {}, "contentless": {"teacher": "contentless"}}}}, "another teacher"),
         ({"matrix": {"arm": {"rl2f": {"kind": "eval", "adapters": {"base": None}}}}}, "unknown key|training run"),
     ],
 )

@@ -97,8 +97,8 @@ def test_numbers_that_a_finding_distinguishes_are_shown_as_different(parts: dict
     difference = Interval(value=0.03, low=-0.02, high=smallest - 0.004, n=20, holm_p=0.0503)
     changed = first.model_copy(update={"comparison": first.comparison.model_copy(update={"difference": difference})})
     (_, _, (row,)), *_ = report.model_copy(update={"hypotheses": (changed,)}).tables()
-    assert find(first.hypothesis, changed.comparison) == "not shown; smaller than the smallest effect"
-    assert row[2:5] == ["+.030 [−.020, .096]", ".0503", ".100"]
+    assert find(first.hypothesis, changed.comparison, planned=3) == "not shown; smaller than the smallest effect"
+    assert row[2:6] == ["+.030 [−.020, .096]", ".60 − .00", ".0503", ".100"]
 
 
 def test_parts_without_a_result_are_named_and_left_out(parts: dict[str, Any], tmp_path: Path) -> None:
@@ -111,6 +111,22 @@ def test_parts_without_a_result_are_named_and_left_out(parts: dict[str, Any], tm
     assert {arm.arm for arm in report.arms} == {"rl2f"}
     report = build_study_report(planned, read_versions(tmp_path), dict.fromkeys(parts), no_link)
     assert report.arms == () and len(report.hypotheses) == 3
+
+
+def test_a_hypothesis_is_tested_when_all_seeds_have_finished(parts: dict[str, Any], tmp_path: Path) -> None:
+    """Its interval is shown before. In Holm's correction, hypotheses without a test count as not significant."""
+    planned = study()
+    versions = register(planned, tmp_path, 0)
+    whole = build_study_report(planned, versions, parts, no_link).hypotheses[0]
+    report = build_study_report(planned, versions, parts | {"rl2f-seed-2": None}, no_link)
+    assert {result.finding for result in report.hypotheses} == {"not tested: 2 of 3 seeds"}
+    first = report.hypotheses[0].comparison.difference
+    assert first.value == pytest.approx(0.6) and first.low is not None and first.holm_p is None
+    lonely = study(hypotheses=[*TINY["hypotheses"][:1], {**TINY["hypotheses"][2], "quantity": "training/leak_rate"}])
+    (tested, absent) = build_study_report(lonely, versions, parts, no_link).hypotheses
+    assert absent.finding == "no result yet"
+    assert tested.comparison.difference.p_value == whole.comparison.difference.p_value
+    assert tested.comparison.difference.holm_p == pytest.approx(2 * (tested.comparison.difference.p_value or 0))
 
 
 def test_each_number_links_to_its_dialogues(parts: dict[str, Any], tmp_path: Path) -> None:
@@ -149,6 +165,8 @@ def test_curves_are_means_of_the_seeds_in_bands_of_all(parts: dict[str, Any]) ->
         (-0.1, 0.09, 0.5, "higher", "not shown"),
         (-0.09, 0.09, 0.5, "same", "confirmed"),
         (0.02, 0.09, 0.03, "same", "confirmed"),
+        (0.02, 0.09, 0.03, "higher", "confirmed; smaller than the smallest effect"),
+        (0.02, 0.09, 0.03, "lower", "the opposite; smaller than the smallest effect"),
         (0.02, 0.3, 0.03, "same", "not shown"),
         (0.15, 0.3, 0.03, "same", "the opposite, at least the smallest effect"),
         (0.15, 0.3, 0.06, "same", "not shown"),
@@ -160,13 +178,15 @@ def test_a_finding_needs_the_corrected_p_value_and_the_expected_direction(
     fields = {"name": "x", "quantity": "solved", "compare": ["a", "b"], "direction": direction, "smallest_effect": 0.1}
     hypothesis = Hypothesis.model_validate(fields)
 
-    def found(n: int, is_crossed: bool, seeds: int = 5) -> str:
+    def found(n: int, is_crossed: bool, seeds: int = 5, planned: int = 5) -> str:
         difference = Interval(value=(low + high) / 2, low=low, high=high, n=n, holm_p=holm)
-        return find(hypothesis, Comparison(values=(0.2,) * seeds, difference=difference, is_crossed=is_crossed))
+        values = (*[0.2] * seeds, None)  # one seed has no value
+        return find(hypothesis, Comparison(values=values, difference=difference, is_crossed=is_crossed), planned)
 
     assert found(20, True) == found(5, False) == finding  # 5 seeds of a metric without values by problem
     assert found(9, True) == "too few to tell"
-    assert found(20, True, seeds=1) == "not tested: one seed"
+    assert found(20, True, seeds=1, planned=1) == "not tested: one seed"
+    assert found(20, True, seeds=4) == "not tested: 4 of 5 seeds"
 
 
 def test_a_third_arm_is_compared_with_the_mean_of_two_others(parts: dict[str, Any], tmp_path: Path) -> None:
@@ -174,25 +194,34 @@ def test_a_third_arm_is_compared_with_the_mean_of_two_others(parts: dict[str, An
     arms = {"rl2f": {}, "contentless": {"stages.1.teacher": "contentless"}, "low": {"stages.1.learning_rate": 1e-4}}
     compare = {"compare": ["rl2f", "low", "contentless"], "smallest_effect": 0.1}
     hypotheses = [{**compare, "name": "Nearer", "quantity": "solved", "direction": "higher"},
-                  {**compare, "name": "Reward", "quantity": "training/reward"}]  # fmt: skip
+                  {**compare, "name": "Reward", "quantity": "training/reward"},
+                  {**compare, "name": "To rl2f", "quantity": "solved", "compare": ["low", "contentless", "rl2f"]},
+                  {**compare, "name": "Below", "quantity": "solved", "direction": "lower"}]  # fmt: skip
     planned = study(matrix={"arm": arms}, hypotheses=hypotheses)
     parts |= {f"low-seed-{seed}": part(tmp_path / "c", seed, 8, [2.0] * 3) for seed in range(3)}
     report = build_study_report(planned, register(planned, tmp_path, 0), parts, no_link)
-    first, second = report.hypotheses
+    first, second, third, fourth = report.hypotheses
     assert first.comparison.difference.value == pytest.approx(0.4) and len(first.dialogues) == 3
+    assert first.finding == "not tested: contentless is not above low"
+    assert third.comparison.difference.value == pytest.approx(0.1) and third.finding == "not shown"
+    assert fourth.finding == "not shown"  # contentless is below low, so it is tested
     assert second.comparison.values == pytest.approx((0, 1, 2))
-    assert "| rl2f − (low + contentless) / 2 |" in report.to_markdown()
+    text = report.to_markdown()
+    assert "| rl2f − (low + contentless) / 2 |" in text and "| .60 − (.40 + .00) / 2 |" in text
 
 
 def test_the_last_steps_of_training_are_a_table_by_arm(parts: dict[str, Any], tmp_path: Path) -> None:
-    """Rewards 1, 2 and 3: mean 2, t interval over three seeds [−.48, 4.48]. The twin has no copy rate."""
+    """Rewards 1, 2 and 3: mean 2, t interval over three seeds [−.48, 4.48]. The twin has no copy rate.
+
+    Rates .1, .5 and .9: .5 ± .99, of which a rate can only be 0 to 1.
+    """
     for seed in range(3):
-        parts[f"rl2f-seed-{seed}"].training["rl2f"][-1]["copied_answer_rate"] = 0.5
+        parts[f"rl2f-seed-{seed}"].training["rl2f"][-1]["copied_answer_rate"] = 0.1 + 0.4 * seed
     planned = study()
     report = build_study_report(planned, register(planned, tmp_path, 0), parts, no_link)
     *_, (title, header, rows) = report.tables()
-    assert title == "Training by arm, last steps" and header == ["arm", "reward", "copied answer rate"]
-    assert rows[0][1] == "2.00 [−.48, 4.48]" and rows[0][2].startswith(".50") and rows[1][2] == "–"
+    assert title == "Training by arm, last 10 steps" and header == ["arm", "reward", "copied answer rate"]
+    assert rows[0][1] == "2.00 [−.48, 4.48]" and rows[0][2] == ".50 [.00, 1.00]" and rows[1][2] == "–"
 
 
 def test_a_report_with_planted_leaks_says_which_rewards_cannot_be_compared(
@@ -220,8 +249,9 @@ def test_changes_of_the_file_are_told_with_the_number_of_finished_parts(tmp_path
     assert (
         "after 1 finished part: hypothesis 'The reward in training differs' removed; hypothesis 'New' added" in texts[0]
     )
-    assert f"hypothesis {first['name']!r} changed (smallest_effect 0.1 → 0.05, direction None → different)" in texts[0]
-    assert texts[0].endswith("seeds changed.")
+    changed_fields = "(smallest_effect 0.1 → 0.05, direction default → different)"
+    assert f"hypothesis {first['name']!r} changed {changed_fields}" in texts[0]
+    assert texts[0].endswith("seeds [0, 1, 2] → [0, 1].")
     assert texts[1].endswith("after 6 finished parts: only comments or layout changed.")
 
 
