@@ -332,12 +332,12 @@ class Renderer:
             files = [path.with_name("environment.json") for path in paths]
             known = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
             columns = (
-                [(e["commit"] or "")[:7] for e in known],
-                [e["hardware"] and "{cpu}, {cores} cores".format(**e["hardware"]) for e in known],
+                dict.fromkeys((e["commit"] or "")[:7] for e in known),
+                dict.fromkeys(e["hardware"] and "{cpu}, {cores} cores".format(**e["hardware"]) for e in known),
                 [minutes(e["wall_seconds"]) for e in known],
                 [minutes(e["cpu_seconds"]) for e in known],
             )
-            cells = [", ".join(dict.fromkeys(filter(None, column))) or "not recorded" for column in columns]
+            cells = [", ".join(filter(None, column)) or "not recorded" for column in columns]
             config = (files[0].with_name("config.yaml")).relative_to(self.root).as_posix()
             command = known[0]["command"] if known else f"rl2f train {config}"
             command = f"`{command}`" if known or (self.root / config).is_file() else "not recorded"

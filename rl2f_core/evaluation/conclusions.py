@@ -55,11 +55,21 @@ def _compared(report: EvaluationReport, hinted: list[str], effect: Interval) -> 
         f"The same checkpoint with contentless feedback on the same {effect.n} problems: {without} solved, and "
         f"{with_hints} with hints."
     )
-    change = report.difference(checkpoint, hinted[0], "hint_effect")
+    earlier = next((name for name in reversed(hinted[:-1]) if not _is_unparsable(report, name)), "")
+    if hinted[:-1] and not earlier:
+        return f"{text} Most attempts of earlier checkpoints are unparsable, so hints could not help them."
+    change = report.difference(checkpoint, earlier, "hint_effect")
     if change is None:
         return text
     verdict = verdict_text(change, "training raised it", "training lowered it")
-    return f"{text} Its hint effect minus that of {hinted[0]} is {interval_text(change, signed=True)}: {verdict}."
+    return f"{text} Its hint effect minus that of {earlier} is {interval_text(change, signed=True)}: {verdict}."
+
+
+def _is_unparsable(report: EvaluationReport, checkpoint: str) -> bool:
+    """Whether so many attempts are unparsable that hints cannot have an effect, as with most base models."""
+    row = report.metrics(checkpoint, "hints")
+    failures = row.values.get("parse_failure_rate") if row else None
+    return failures is not None and (failures.value or 0) > MAX_PARSE_FAILURE_RATE
 
 
 def _believed(report: EvaluationReport, checkpoint: str, effect: Interval) -> str:

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.calibration`: simulated coverage and errors of all 95 % intervals, power of studies.
+"""`python -m tests.benchmarks.calibration`: simulated coverage and errors of 95 % intervals, power of studies.
 
 A population has problem types of different difficulty, on which the arms (conditions, checkpoints) have different
 effects, and training seeds that shift the logits of all problems and of each arm. Types and seeds have finitely many

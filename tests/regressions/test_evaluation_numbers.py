@@ -83,7 +83,7 @@ def test_a_study_compares_the_rates_that_reports_contain() -> None:
     assert found.is_crossed and found.values == pytest.approx((30 / 50 - 44 / 62,) * 2)
     assert found.difference.value == pytest.approx(30 / 50 - 44 / 62) and found.difference.n == 40
     hypothesis = Hypothesis(name="x", quantity="plasticity", compare=("a", "b"), smallest_effect=0.01)
-    assert find(hypothesis, found) == "not shown"
+    assert find(hypothesis, found, planned=2) == "not shown"
 
 
 def test_differences_by_seed_are_paired_as_their_mean_is() -> None:

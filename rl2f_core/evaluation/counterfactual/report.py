@@ -16,6 +16,8 @@ from rl2f_core.types import FrozenModel, Hint
 
 MAX_SHOWN = 8
 """Number of highest and of lowest hint values in the Markdown text."""
+SELECTED = "They are chosen by their estimates, so the true values are closer to the mean."
+"""Caution about the extremes of many estimates."""
 
 
 class HintResult(FrozenModel):
@@ -81,7 +83,7 @@ class CounterfactualReport(FrozenModel):
         lines += markdown_rows(header, [_row(r) for r in self.results])
         lines += ["", *(f"- {sentence}" for sentence in self.findings())]
         if self.kind == "hint_value":
-            lines += ["", "## Highest and lowest hint values", "", *self._extremes()]
+            lines += ["", "## Highest and lowest hint values", "", SELECTED, "", *self._extremes()]
         return "\n".join(lines) + "\n"
 
     def findings(self) -> list[str]:

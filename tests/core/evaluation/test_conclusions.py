@@ -19,10 +19,14 @@ def test_the_first_answer_says_yes_no_or_not_shown():
 
 
 def test_the_second_answer_names_the_comparison_and_the_change_by_training():
-    """rl2f@24 solves 7 of 8 with hints and 1 of 8 without; base nothing."""
+    """rl2f@24 solves 7 of 8 with hints and 1 of 8 without, warmup@9 nothing; base cannot be parsed."""
     compared = answers(built())[COMPARED]
     assert compared.startswith("The same checkpoint with contentless feedback on the same 8 problems: .12 [")
-    assert "and .88 [" in compared and "Its hint effect minus that of base is +.75 [" in compared
+    assert "and .88 [" in compared and compared.endswith("unparsable, so hints could not help them.")
+    nothing = tasks(*[0] * 8)
+    middle = {"warmup@9": {"hints": nothing, "contentless": nothing}}
+    compared = answers(built({"base": PLAYED["base"], **middle, "rl2f@24": PLAYED["rl2f@24"]}))[COMPARED]
+    assert "Its hint effect minus that of warmup@9 is +.75 [" in compared
 
 
 def test_the_third_answer_lists_doubts_and_otherwise_what_the_answer_holds_for():
