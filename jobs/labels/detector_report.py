@@ -260,7 +260,7 @@ class _Part:
 
 def _parts(population: Population, checked: Sequence[LabeledHint], group_by: str) -> list[_Part]:
     """Split the hints into rows, the largest first; checkpoints and runs in their order."""
-    if group_by == "detector":  # each detector is measured on all hints
+    if group_by == "detector":  # each detector: the leaks that it is the first to find, of all hints
         flags: Counter[str] = Counter()
         for (_, verdict), n in population.items():
             if verdict.detector is not None:

@@ -1,8 +1,8 @@
 """Fit the weights of detector `mentions` to people's labels, and compare them with the default weights.
 
 A fit adapts the default weights to the labels (`rl2f_core.leaks.mentions.model.fit` with a prior), so that twenty
-labels suffice, and takes about a second. It uses the labels on tasks of the dev set only; the test set measures
-detectors.
+labels move them a little, and takes about a second. It uses the labels on tasks of the dev set only; the test set
+measures detectors.
 """
 
 from __future__ import annotations

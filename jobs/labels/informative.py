@@ -2,7 +2,7 @@
 
 A hint is listed if detectors disagree about it or `mentions` gave it a probability. Hints with a disagreement come
 first. Within both parts, the distance of the leak probability to the threshold decides, nearest first (uncertainty
-sampling, Lewis and Gale 1994). The order depends on the findings, so these labels never count in estimates.
+sampling, Lewis and Gale 1994). The order depends on the findings, so these labels are no random sample.
 """
 
 from __future__ import annotations

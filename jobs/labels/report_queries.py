@@ -72,9 +72,9 @@ def read_all(
         with db.read() as session:
             get_in_session(session, scope.run)
     hints = labeled_hints(db, scope, scored)
-    frames = {label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None}
-    frame_sources = {SamplingFrame.parse(frame).source for frame in frames}
-    frame_source = scored.name if scored.name in frame_sources else RUN
+    frames = [label.sampling_frame for hint in hints for label in hint.labels if label.sampling_frame is not None]
+    drawn = Counter(SamplingFrame.parse(frame).source for frame in frames)
+    frame_source = scored.name if drawn[scored.name] > drawn[RUN] else RUN
     sizes = population(db, scope, scored, frame_source)
     bits, leaks = hint_counts.information(db, scope, scored), planted_hints.count_planted(db, scope, scored)
     return {name: detector_report.build_report(hints, sizes, frame_source, name, bits, leaks) for name in group_by}

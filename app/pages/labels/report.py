@@ -227,7 +227,7 @@ def _breakdown(report: DetectorReport, group_by: GroupBy) -> Element:
         tag, title = f"button.rl-button.rl-small.rl-quiet.bd-{name}", f"{name} grouping"
         buttons.append(el(tag, arrow, title=title, aria_label=title, data_action="step_group", data_step=step))
     between = help_tip("κ between annotators", "Agreement beyond chance over all pairs of annotators.", "Cohen's κ")
-    alone = help_tip("recall", "Fraction of all leaks that this detector alone finds.")
+    alone = help_tip("recall", "Fraction of all leaks that this detector is the first to find.")
     heads: list[Node] = [
         group_by,
         "precision",

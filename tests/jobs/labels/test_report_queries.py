@@ -287,6 +287,18 @@ def test_a_draw_can_be_made_by_a_later_sources_flags(db: Database, workspace: Wo
     assert total(db).n_flagged == 0, "it was not drawn by what was found at run time"
 
 
+def test_one_label_of_another_draw_leaves_the_other_labels_counted(db: Database, truth: Truth) -> None:
+    later = runs.add(db, runs.of_config(*config_of("later"))).id or 0
+    rescore(db, truth, later, set(list(truth.leaks)[:40]))
+    scope = Scope(source=str(later))
+    label_draw(db, truth, QueueFilter(selection="stratified", size=60))
+    before = total(db, scope)
+    other = QueueFilter(selection="stratified", size=2, source=str(later))
+    label_draw(db, truth, other, who="ben")
+    after = total(db, scope)
+    assert after.n_flagged + after.n_unflagged >= before.n_flagged + before.n_unflagged - 1 > 10
+
+
 def config_of(name: str) -> tuple[object, str, str]:
     from replay_data import config
 
