@@ -117,6 +117,7 @@ def _small_files(source: RunDir, model: str) -> dict[str, bytes]:
     config = parse_config(data)
     if not isinstance(config, RunConfig):
         raise DataError("Only a training run can be an example.", value=data.get("kind"))
+    config = config.model_copy(update={"start_from": None})  # the example contains the stages of that run
     files = {"config.yaml": dump_yaml(config).encode()}
     files["meta.json"] = _json(source.meta())
     for name in COPIED:
