@@ -98,7 +98,7 @@ def _facts(details: RunDetails, active: bool) -> Iterable[Node]:
     yield el("span", f"seed {run.seed}")
     if details.teacher_costs:
         title = "model teacher, training and evaluation together"
-        yield el("span.rl-num", f"teacher: {details.teacher_costs}", title=title)
+        yield el("span", f"teacher: {details.teacher_costs}", title=title)
     if run.parent:
         yield el("span", el("a", f"from run {run.parent}", href=page_url("run", run=run.parent)))
 
