@@ -92,16 +92,19 @@ METRICS: dict[str, MetricInfo] = {
         "Determining hints", "They leave one answer.", "fraction of hints", "hints with 0 bits left / hints"
     ),
     "leak_rate": _fraction(
-        "Leaks",
-        "Leaks that the student read, by the detectors.",
-        "fraction of checked hints",
-        "leaking hints / checked hints",
+        "Leaks", "Leaks that the student read, as detected.", "fraction of checked hints", "leaking / checked hints"
     ),
     "prevented_leak_rate": _fraction(
         "Prevented leaks",
         "Leaking messages that a leak action replaced.",
         "fraction of checked hints",
         "replaced leaking messages / checked hints",
+    ),
+    "unchecked_hint_rate": _fraction(
+        "Unchecked hints",
+        "A detector failed, e.g. a judge. Flagged hints count as checked, so the fraction of leaks is too high.",
+        "fraction of hints for detectors",
+        "unchecked hints / hints",
     ),
     "planted_rate": _fraction(
         "Planted leaks", "Leaks that the teacher leaky wrote.", "fraction of hints", "planted hints / hints"

@@ -16,6 +16,9 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
 
     - leak_rate, prevented_leak_rate: of the checked hints that are not planted, those with a leak that the student read
       or that a leak action replaced.
+    - unchecked_hint_rate: of the hints for detectors, those that one failed to check; none if all were checked. A hint
+      with a flag counts as checked, so the more hints are unchecked, the further leak_rate and planted_recall are too
+      high.
     - planted_rate: of the hints of teacher `leaky`, those planted.
     - planted_recall: of the checked planted hints, those flagged.
     - copied_answer_rate: of the attempts after a hint that states the answer, the correct ones.
@@ -27,10 +30,12 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
     pairs = [(d.task_id, before.hint, after) for d in dialogues for before, after in pairwise(d.turns[:turns])]
     hints = [(d.task_id, turn.hint) for d in dialogues for turn in d.turns[:turns] if turn.hint is not None]
     checked = [(task, hint, hint.leak) for task, hint in hints if hint.leak is not None and hint.leak.is_complete]
+    unchecked = [(task, not hint.leak.is_complete) for task, hint in hints if hint.leak is not None]
     own = [(task, hint, leak) for task, hint, leak in checked if hint.planted is None]
     return {
         "leak_rate": [(task, hint.read_leak) for task, hint, _ in own],
         "prevented_leak_rate": [(task, leak.leaked and hint.is_replaced) for task, hint, leak in own],
+        "unchecked_hint_rate": unchecked if any(failed for _, failed in unchecked) else [],
         "planted_rate": [(task, hint.planted is not None) for task, hint in hints if hint.teacher == LEAKY],
         "planted_recall": [(task, leak.leaked) for task, hint, leak in checked if hint.planted is not None],
         "copied_answer_rate": [

@@ -15,7 +15,7 @@ from rl2f_core.common.paths import CONFIGS
 from rl2f_core.config.leaks import LeaksConfig
 from rl2f_core.config.loading import load_config, parse_config
 from rl2f_core.config.rollout import RewardConfig
-from rl2f_core.dialogue.metrics.dialogues import compute_metrics
+from rl2f_core.dialogue.metrics.dialogues import Metrics, compute_metrics
 from rl2f_core.dialogue.rollout.leak_guard import LeakGuard
 from rl2f_core.dialogue.rollout.rewards import turn_rewards
 from rl2f_core.dialogue.teachers.base import FeedbackRequest, Teacher
@@ -268,8 +268,8 @@ def test_a_known_kind_is_accepted():
 
 
 # -- metrics and rewards -----------------------------------------------------------------------------------------------
-def turn_with(planted: str | None, leaked: bool, teacher: str = "leaky") -> Turn:
-    hint = Hint(text="x", teacher=teacher, planted=planted, leak=LeakReport(leaked=leaked))
+def turn_with(planted: str | None, leaked: bool, teacher: str = "leaky", error: str | None = None) -> Turn:
+    hint = Hint(text="x", teacher=teacher, planted=planted, leak=LeakReport(leaked=leaked, error=error))
     return Turn(index=0, attempt="1", verdict=Verdict(correct=False, score=0, parsed="1"), hint=hint)
 
 
@@ -282,6 +282,20 @@ def test_planted_hints_never_count_in_the_teachers_leak_rate():
     assert (found["leak_rate"].value, found["leak_rate"].n) == (1 / 4, 4)
     assert (found["planted_rate"].value, found["planted_rate"].n) == (pytest.approx(3 / 7), 7)
     assert (found["planted_recall"].value, found["planted_recall"].n) == (pytest.approx(2 / 3), 3)
+
+
+def test_hints_that_a_judge_failed_to_check_are_a_metric_of_their_own():
+    """Of four hints, one was flagged, one was checked, and the judge failed on two: 1 of the 2 checked ones leaks."""
+
+    def found(error: str | None) -> Metrics:
+        turns = [turn_with(None, True), turn_with(None, False), *[turn_with(None, False, error=error)] * 2]
+        dialogues = [Dialogue(id=str(i), task_id=str(i), group="g", index=0, turns=(turn,),
+                              stop_reason=StopReason.EXHAUSTED) for i, turn in enumerate(turns)]  # fmt: skip
+        return compute_metrics(dialogues, 1)
+
+    down = found("The endpoint is down.")
+    assert (down["unchecked_hint_rate"].value, down["leak_rate"].value) == (1 / 2, 1 / 2)
+    assert "unchecked_hint_rate" not in found(None).flat() and found(None)["leak_rate"].value == 1 / 4
 
 
 def test_other_teachers_have_no_planted_rate():
