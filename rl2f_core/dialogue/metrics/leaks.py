@@ -25,7 +25,7 @@ def leak_observations(dialogues: Sequence[Dialogue], turns: int) -> dict[str, li
     - clean_hint_solve_rate: of the second attempts after an incorrect one and a hint without a leak, the correct ones.
       Later hints do not count: dialogues that get there are a selection.
     - exported_copy_rate: of the completions of an export that knows no planted leak (correct attempts before a flagged
-      leak), those after a hint that states the answer.
+      leak), those after a hint that states the answer. Without teacher `leaky` there are none.
     """
     pairs = [(d.task_id, before.hint, after) for d in dialogues for before, after in pairwise(d.turns[:turns])]
     hints = [(d.task_id, turn.hint) for d in dialogues for turn in d.turns[:turns] if turn.hint is not None]

@@ -61,7 +61,8 @@ TRAINING_METRICS = ("reward", "clean_reward", "clean_hint_solve_rate", "leak_rat
 CLEAN_REWARD_TEXT = (
     "The clean reward is the reward of dialogues in which no leak was read. The more hints leak, the more of these "
     "dialogues were solved at the first attempt, before any hint, so it cannot be compared between rates of leaks; the "
-    "clean hint solve rate can, as it counts attempts after a clean hint. Hints that a guard replaced count as clean."
+    "clean hint solve rate can if the arms solve the same tasks at the first attempt, as it counts attempts after a "
+    "clean hint. Hints that a guard replaced count as clean."
 )
 """How to read the training rewards of arms with planted leaks."""
 _NOT_TESTED = Interval(value=None, n=0, p_value=1.0)
