@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.dialogue.metrics.constant_baseline import describe_comparison, is_above_baseline
+from rl2f_core.dialogue.metrics.dialogues import Metrics
 from rl2f_core.evaluation.formatting import MIN_PROBLEMS, TOO_FEW, interval_text, number, verdict_text
 from rl2f_core.evaluation.report import (
     MAX_PARSE_FAILURE_RATE,
@@ -55,7 +56,7 @@ def _compared(report: EvaluationReport, hinted: list[str], effect: Interval) -> 
         f"The same checkpoint with contentless feedback on the same {effect.n} problems: {without} solved, and "
         f"{with_hints} with hints."
     )
-    earlier = next((name for name in reversed(hinted[:-1]) if not _is_unparsable(report, name)), "")
+    earlier = next((name for name in reversed(hinted[:-1]) if not _is_unparsable(report.metrics(name, "hints"))), "")
     if hinted[:-1] and not earlier:
         return f"{text} Most attempts of earlier checkpoints are unparsable, so hints could not help them."
     change = report.difference(checkpoint, earlier, "hint_effect")
@@ -65,9 +66,8 @@ def _compared(report: EvaluationReport, hinted: list[str], effect: Interval) -> 
     return f"{text} Its hint effect minus that of {earlier} is {interval_text(change, signed=True)}: {verdict}."
 
 
-def _is_unparsable(report: EvaluationReport, checkpoint: str) -> bool:
+def _is_unparsable(row: Metrics | None) -> bool:
     """Whether so many attempts are unparsable that hints cannot have an effect, as with most base models."""
-    row = report.metrics(checkpoint, "hints")
     failures = row.values.get("parse_failure_rate") if row else None
     return failures is not None and (failures.value or 0) > MAX_PARSE_FAILURE_RATE
 
@@ -80,7 +80,7 @@ def _believed(report: EvaluationReport, checkpoint: str, effect: Interval) -> st
     row = report.metrics(checkpoint, "hints")
     values = row.values if row else {}
     rates = {name: score.value or 0.0 for name, score in values.items()}
-    if rates.get("parse_failure_rate", 0) > MAX_PARSE_FAILURE_RATE:
+    if _is_unparsable(row):
         doubts.append(f"{number(rates['parse_failure_rate'])} of the attempts are unparsable")
     if rates.get("leak_rate"):
         doubts.append(f"{number(rates['leak_rate'])} of the hints leaked the answer to the student")

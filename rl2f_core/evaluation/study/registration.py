@@ -91,9 +91,8 @@ def changes(versions: Sequence[Version]) -> Iterator[str]:
             moved = ", ".join(f"{key} {a[name].get(key, 'default')} → {b[name].get(key, 'default')}" for key in fields)
             texts.append(f"hypothesis {name!r} changed ({moved})")
         others = [key for key in {**before, **after} if key != "hypotheses" and before.get(key) != after.get(key)]
-        if "seeds" in others:
-            others.remove("seeds")
-            texts.append(f"seeds {before.get('seeds')} → {after.get('seeds')}")
+        texts += [f"seeds {before.get(key)} → {after.get(key)}" for key in others if key == "seeds"]
+        others = [key for key in others if key != "seeds"]
         texts += [f"{', '.join(others)} changed"] if others else []
         yield f"{when(new)}: {'; '.join(texts) or 'only comments or layout changed'}."
 

@@ -163,10 +163,11 @@ class StudyReport(FrozenModel):
 
     def _level(self, hypothesis: Hypothesis, compared: str) -> float | None:
         """Return the mean of a quantity over the seeds of an arm; None if the other tables lack it."""
-        training = hypothesis.quantity.removeprefix(TRAINING)
         name = ALIASES.get(hypothesis.quantity, hypothesis.quantity)
-        means = [arm.means[training] for arm in self.training if arm.arm == compared and training in arm.means]
-        if training == hypothesis.quantity:
+        if name.startswith(TRAINING):
+            metric = name.removeprefix(TRAINING)
+            means = [arm.means[metric] for arm in self.training if arm.arm == compared and metric in arm.means]
+        else:
             means = [a.row.mean for a in self.arms if a.arm == compared and a.row.condition == hypothesis.condition
                      and a.row.quantity.partition("/")[0] == name]  # fmt: skip
         return means[0].value if means else None
@@ -241,10 +242,8 @@ def build_study_report(
     hypotheses = study.settings.hypotheses
     comparisons = [_compare(study, hypothesis, arms) for hypothesis in hypotheses]
     planned = len(study.settings.seeds)
-    is_tested = [planned > 1 and _seeds(comparison) == planned for comparison in comparisons]
     corrected = correct_family([
-        comparison.difference if tested and comparison.difference.p_value is not None else _NOT_TESTED
-        for comparison, tested in zip(comparisons, is_tested, strict=True)
+        _NOT_TESTED if _untested(c, planned) or c.difference.p_value is None else c.difference for c in comparisons
     ])  # fmt: skip
     tested = []
     for hypothesis, comparison, difference in zip(hypotheses, comparisons, corrected, strict=True):
@@ -270,6 +269,16 @@ def build_study_report(
 
 def _seeds(comparison: Comparison) -> int:
     return sum(value is not None for value in comparison.values)
+
+
+def _untested(comparison: Comparison, planned: int) -> str:
+    """Return why a difference is not tested over seeds yet; empty if it is."""
+    seeds = _seeds(comparison)
+    if comparison.difference.value is None:
+        return "no result yet"
+    if planned == 1:
+        return "not tested: one seed"
+    return f"not tested: {seeds} of {planned} seeds" if seeds < planned else ""
 
 
 def _spread(study: Study, hypothesis: Hypothesis, arms: Mapping[str, Mapping[str, FinishedPart]]) -> Interval | None:
@@ -334,19 +343,15 @@ def find(hypothesis: Hypothesis, comparison: Comparison, planned: int, spread: I
         spread: Third arm minus second arm; without a difference of these, the first is not nearer to one of them.
     """
     difference, smallest, direction = comparison.difference, hypothesis.smallest_effect, hypothesis.direction
-    p_value, seeds = difference.holm_p, _seeds(comparison)
-    if difference.value is None:
-        return "no result yet"
-    if seeds < planned or seeds == 1:
-        return "not tested: one seed" if planned == 1 else f"not tested: {seeds} of {planned} seeds"
+    if reason := _untested(comparison, planned):
+        return reason
     if difference.low is None or difference.high is None:
         return "no interval"
     if comparison.is_crossed and difference.n < MIN_PROBLEMS:
         return TOO_FEW
     if spread is not None and direction != "same":
         word = {"higher": "above", "lower": "below", "different": "different from"}[direction]
-        is_there = {"above": spread.above(0), "below": spread.below(0)}.get(word, spread.excludes_zero)
-        if not is_there:
+        if not {"higher": spread.above(0), "lower": spread.below(0)}.get(direction, spread.excludes_zero):
             return f"not tested: {hypothesis.compare[2]} is not {word} {hypothesis.compare[1]}"
     within = difference.above(-smallest) and difference.below(smallest)
     size = "; smaller than the smallest effect" if within else ""
@@ -354,7 +359,7 @@ def find(hypothesis: Hypothesis, comparison: Comparison, planned: int, spread: I
         size = ", at least the smallest effect"
     if direction == "same" and within:
         return "confirmed"
-    if difference.excludes_zero and (p_value is None or p_value <= 1 - LEVEL):
+    if difference.excludes_zero and (difference.holm_p is None or difference.holm_p <= 1 - LEVEL):
         higher = difference.above(0)
         if direction == "same" and not size:
             return "not shown"
