@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from app.common.context import Context
@@ -52,6 +53,13 @@ def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = Fa
             ids.append(run.id)
     settings.put(context.db, "examples.added", "yes")
     return ids
+
+
+@cache
+def example_annotators(source: Path = EXAMPLE_RUNS) -> frozenset[str]:
+    """Return the annotators whose labels come with the examples."""
+    files = source.glob(f"*/{LABELS}")
+    return frozenset(row["annotator"] for file in files for row in json.loads(file.read_text(encoding="utf-8")))
 
 
 def _add_labels(db: Database, run_id: int, file: Path) -> None:

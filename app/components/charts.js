@@ -196,7 +196,7 @@ function text(tag, className = "") {
   return made;
 }
 
-export default function mount({ element, props, trigger, watch, signal }) {
+export default function mount({ element, props, trigger, signal, values }) {
   const grid = text("div", "rl-charts");
   const cards = new Map();
   const hiddenBar = text("p", "rl-small rl-muted rl-row");
@@ -251,7 +251,7 @@ export default function mount({ element, props, trigger, watch, signal }) {
     return made;
   };
   const draw = () => {
-    const all = props.value ? JSON.parse(props.value) : [];
+    const all = values.get() ?? [];
     const { pinned, hidden, order } = kept();
     const position = ({ key }, i) => {
       if (pinned.includes(key)) return pinned.indexOf(key) - 1e6;
@@ -286,6 +286,6 @@ export default function mount({ element, props, trigger, watch, signal }) {
   };
   library(props.library).catch(() => {});
   signal.addEventListener("abort", () => cards.forEach(({ plot }) => plot.remove()));
-  watch("value", draw);
+  values.watch(draw);
   draw();
 }

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from itertools import count
+from time import time
 from typing import Any, ClassVar
 
 import gradio as gr
 
 from app.components.module import load_module
 
+_numbers = count(int(time() * 1000))
+"""Numbers of values, which increase after a restart of the server too."""
+
 
 class Component(gr.HTML):
-    """A `gr.HTML` that a module of this folder draws; its value is JSON text in the browser.
+    """A `gr.HTML` that a module of this folder draws; its value is a number and JSON text in the browser.
 
     Args:
         value: Initial value.
@@ -25,6 +30,6 @@ class Component(gr.HTML):
         script = load_module(self.MODULE)
         super().__init__(value, html_template="", js_on_load=script, apply_default_css=False, **options)
 
-    def postprocess(self, value: Any) -> str | None:
-        """Return a value as JSON text, which the browser compares with the last one as a whole."""
-        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    def postprocess(self, value: Any) -> str:
+        """Return a value as JSON text behind a number that increases: the browser ignores an older value."""
+        return f"{next(_numbers)} {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"

@@ -2,13 +2,12 @@
 const ROW = 18; // height of a line of a text with line numbers, in pixels
 const read = (input) => input.type === "checkbox" ? input.checked : input.value;
 
-export default async function mount({ element, props, trigger, watch }) {
+export default async function mount({ element, props, trigger, watch, values }) {
   const view = await import(location.origin + props.view);
   const form = () => element.querySelector("[data-serial]");
   const around = props.around ? element.closest(`.${props.around}`) : null;
   const pending = new Map(); // field → its last edit that no value contains
   let count = 0;
-  let serial = -1;
   let draft = null;
   let waiting = null; // timer of the next event
 
@@ -45,7 +44,6 @@ export default async function mount({ element, props, trigger, watch }) {
 
   const sync = () => {
     const { dataset } = form();
-    serial = Number(dataset.serial);
     if (draft !== dataset.draft) pending.clear();
     draft = dataset.draft;
     for (const [field, edit] of pending) if (edit.count <= Number(dataset.count)) pending.delete(field);
@@ -63,14 +61,14 @@ export default async function mount({ element, props, trigger, watch }) {
     around.style.visibility = hidden ? "hidden" : "";
   };
   const draw = (redraw) => {
-    if (Number(JSON.parse(props.value)[1]["data-serial"]) <= serial) return; // an older answer that arrived late
     redraw();
     sync();
     cover(false);
   };
-  view.default({ element, props, trigger, watch: (name, redraw) => watch(name, () => draw(redraw)) });
+  const drawn = { ...values, watch: (redraw) => values.watch(() => draw(redraw)) };
+  view.default({ element, props, trigger, watch, values: drawn });
   sync();
   const query = new URLSearchParams(location.search);
   const isOther = query.has("clone") || (query.has("preset") && draft !== `preset:${query.get("preset")}`);
-  if (serial === 0) cover(true, isOther);
+  if (form().dataset.serial === "0") cover(true, isOther);
 }

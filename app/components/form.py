@@ -14,7 +14,7 @@ class Form(View):
 
     The value is one element with these attributes:
 
-    - `data_serial` increases with each value; it is 0 in the page as it is built.
+    - `data_serial` is another number in each value, so that an equal one resets the inputs too; 0 in the built page.
     - `data_draft` names what the form edits.
     - `data_count` is the number of the last edit that the value contains.
     - `data_off` disables the form.

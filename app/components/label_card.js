@@ -2,14 +2,14 @@
    Each click on an action also reports the marked span, in code points, and the note. */
 const NAME = "label-span";
 
-export default async function mount({ element, props, trigger, watch, signal }) {
+export default async function mount({ element, props, trigger, watch, signal, values }) {
   const [view, { selected }] = await Promise.all([import(props.view), import(props.selection)]);
   const find = (selector) => element.querySelector(selector);
   const pieces = () => [...element.querySelectorAll("[data-select] [data-o]")];
   const characters = (piece) => (piece.dataset.one ? ["·"] : Array.from(piece.textContent));
   let version, annotator, span = null;
 
-  view.default({ element, props, watch, trigger: (name, data) => {
+  view.default({ element, props, watch, values, trigger: (name, data) => {
     const { hint } = find("[data-hint]")?.dataset ?? {}; // an event may start later, when another hint is shown
     const draft = { ...(span ?? { start: null, end: null }), note: find("[data-note]")?.value ?? "" };
     trigger(name, { ...data, ...draft, hint });
@@ -93,6 +93,6 @@ export default async function mount({ element, props, trigger, watch, signal }) 
   });
   document.addEventListener("mouseup", take, { signal });
   document.addEventListener("touchend", () => setTimeout(take), { signal });
-  watch("value", refresh);
+  values.watch(refresh);
   refresh();
 }

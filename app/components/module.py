@@ -27,11 +27,15 @@ def module_url(name: str) -> str:
 def load_module(name: str) -> str:
     """Return the `js_on_load` of a component: it calls the default export of a module.
 
+    `values` are what Python sets (`component.js`); `props.value` also has answers that arrived late.
+
     The address has an origin: Chromium may reuse the compiled function of another server's page. The `signal` is
     aborted when the page is left; the document stays, so listeners of the document and timers must end with it.
     """
     return (
         "const { signal } = (window.rlPage ??= new AbortController());"
-        f'import(location.origin + "{module_url(name)}").then((module) => signal.aborted || module.default('
-        "{ element, props, trigger, watch, signal, server: typeof server === 'undefined' ? null : server }));"
+        f"const urls = ['{module_url(name)}', '{module_url('component.js')}'];"
+        "Promise.all(urls.map((url) => import(location.origin + url))).then(([module, { default: values }]) =>"
+        " signal.aborted || module.default({ element, props, trigger, watch, signal, values: values(props, watch),"
+        " server: typeof server === 'undefined' ? null : server }));"
     )

@@ -147,13 +147,13 @@ function markCurrent(root, key) {
   }
 }
 
-export default function mount({ element, props, trigger, watch }) {
+export default function mount({ element, props, trigger, watch, values }) {
   const root = document.createElement("div");
   root.className = "rl-view";
   element.replaceChildren(root);
   const mark = () => { if (props.current !== undefined) markCurrent(root, props.current); };
   const draw = () => {
-    const value = props.value ? JSON.parse(props.value) : [];
+    const value = values.get() ?? [];
     children(root, isElement(value) ? [value] : value.filter((node) => node !== null));
     mark();
   };
@@ -180,7 +180,7 @@ export default function mount({ element, props, trigger, watch }) {
     if (!source) return;
     trigger("input", { ...source.dataset, value: source.type === "checkbox" ? source.checked : source.value });
   });
-  watch("value", draw);
+  values.watch(draw);
   watch("current", mark);
   draw();
 }

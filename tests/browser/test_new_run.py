@@ -187,6 +187,34 @@ def test_form_and_yaml_follow_each_other(open_form: Visit) -> None:
 
 
 @pytest.mark.slow
+def test_an_older_answer_that_arrives_late_does_not_replace_a_newer_one(open_form: Visit) -> None:
+    page = open_form()
+    held: list[tuple[Any, Any]] = []
+
+    def hold_the_first(route: Any) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    page.route("**/queue/join*", hold_the_first)
+    field(page, "stages.1.steps").fill("7")
+    page.wait_for_timeout(300)  # the edits are two events
+    field(page, "name").fill("newer")
+    wait_for_yaml(page, "name: newer")
+    command = page.locator(".nr-command")
+    expect(command).to_have_text("rl2f train newer.yaml")
+    [(route, answer)] = held
+    with page.expect_response("**/queue/join*"):
+        route.fulfill(response=answer)
+    page.wait_for_timeout(500)  # an answer in the wrong order would be drawn now
+    expect(command).to_have_text("rl2f train newer.yaml")
+    expect(page.get_by_role("button", name="Save YAML")).to_have_attribute("data-text", text_of(page))
+    stored = page.evaluate("JSON.parse(localStorage.getItem('rl2f.drafts'))['preset:quickstart'].yaml")
+    assert stored == text_of(page)
+
+
+@pytest.mark.slow
 def test_broken_yaml_says_the_line_and_keeps_the_text(open_form: Visit) -> None:
     page = open_form()
     good = text_of(page)

@@ -31,6 +31,10 @@ class Selection(Component):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"visible": "hidden", **options})
 
+    def postprocess(self, value: object) -> str:
+        """Return an empty text, which clears the selection."""
+        return ""
+
     def preprocess(self, payload: str | None) -> SelectedSpan | None:  # type: ignore[override]
         """Return the span."""
         try:

@@ -1,10 +1,9 @@
 /* Writes entries of a dictionary in localStorage. */
-export default function mount({ props, watch }) {
-  watch("value", () => {
-    if (!props.value) return;
+export default function mount({ props, values }) {
+  values.watch(() => {
     try {
       const all = JSON.parse(localStorage.getItem(props.name) ?? "{}") ?? {};
-      for (const [key, entry] of Object.entries(JSON.parse(props.value))) {
+      for (const [key, entry] of Object.entries(values.get() ?? {})) {
         delete all[key];
         if (entry !== null) all[key] = entry;
       }

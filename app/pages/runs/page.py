@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import gradio as gr
 
+from app.common.example_runs import example_annotators
 from app.common.quantities import plural
 from app.common.urls import page_url
 from app.components.browser.address import Replacement
@@ -231,7 +232,7 @@ class _Page:
         """Return the first steps, unless they are done or hidden."""
         if new["hidden"]:
             return None
-        labeled = bool(self.studio.labels.list_annotators())
+        labeled = not example_annotators().issuperset(self.studio.labels.list_annotators())
         started = any(run.origin != "example" for run in self.runs.list_runs(limit=5).rows)
         return None if labeled and started else view.welcome(new["read"], labeled, started, self.writable)
 
