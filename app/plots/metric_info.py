@@ -189,7 +189,7 @@ METRICS: dict[str, MetricInfo] = {
         "Loss", "mean per token", "number", "Weighted sum of the loss terms.", "Σ coefficient · loss term"
     ),
     "grad_norm": MetricInfo(
-        "Gradient norm", "before clipping", "number", "Length of the gradient of all trained weights.", "‖∇loss‖₂"
+        "Gradient norm", "before clipping", "number", "Length of the gradient of the policy.", "‖∇loss‖₂"
     ),
     "loss/ce": MetricInfo(
         "Cross-entropy loss",

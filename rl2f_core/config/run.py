@@ -6,6 +6,7 @@ Unknown keys are errors. The docstring of a field is its help text in forms. A c
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from typing import TYPE_CHECKING, Literal
@@ -133,7 +134,7 @@ class RunConfig(BaseRun):
     stages: tuple[StageConfig, ...] = Field(min_length=1)
     """Stages in order."""
     preflight: PreflightConfig = Field(default_factory=PreflightConfig)
-    """Check before the first on-policy stage."""
+    """Check before each on-policy stage."""
     start_from: str | None = Field(None, max_length=4096, json_schema_extra=RUN_REF)
     """Finished training run whose stages are the first ones of this run, with the same settings: they are copied, not
     trained. Its directory, or the name of a directory beside that of this run."""
@@ -206,6 +207,12 @@ class RunConfig(BaseRun):
                 f"known: {', '.join(stage.name for stage in before) or 'none'}",
                 *("rollout", "reflector", "stage"),
             )
+        for previous, stage in itertools.pairwise(self.stages):
+            if (stage.init_from or previous.name) == name and self.lora_of(stage).init_adapter is None:
+                raise FieldValueError(
+                    f"stage {stage.name!r} would start from the weights of the reflector {name!r}; set init_from: base",
+                    *self.loc_of(stage, "init_from"),
+                )
         return self
 
     @model_validator(mode="after")
@@ -267,17 +274,30 @@ class RunConfig(BaseRun):
         return self
 
     def _check_support(self, i: int, stage: StageConfig) -> None:
-        """Refuse a trainer that does not support the prompts, and controls of rollouts in a stage without rollouts."""
+        """Refuse a trainer that does not support the prompts, and settings that the method does not read."""
         if stage.trainer == "trl" and self.rollout.prompting == "enumerate":
             raise FieldValueError(
                 f"stage {stage.name!r}: TRL's loss does not normalize over the labels of a state; set trainer: native",
                 *("stages", i, "trainer"),
             )
+        start = getattr(stage.method, "start_step", 0)
+        if start >= stage.steps:
+            raise FieldValueError(
+                f"stage {stage.name!r}: start_step {start} is after the last of {stage.steps} steps, so the auxiliary "
+                "term would never have weight; lower start_step",
+                *self.loc_of(stage, "method", "start_step"),
+            )
         if registry.get("method", stage.method.type).on_policy:
             return
-        shuffled = stage.teacher is not None and stage.teacher.type == "shuffled"
-        for field, is_set in (("rewards", stage.rewards == "random"), ("teacher", shuffled)):
-            if is_set:
+        is_set = {
+            "rewards": stage.rewards == "random",
+            "teacher": stage.teacher is not None and stage.teacher.type == "shuffled",
+            "max_group_resamples": stage.max_group_resamples > 0,
+            "importance_sampling_clip_max": stage.importance_sampling_clip_max is not None,
+            "temperature": stage.temperature is not None and stage.updates_weights,
+        }
+        for field in is_set:
+            if is_set[field]:
                 raise FieldValueError(
                     f"stage {stage.name!r}: {stage.method.type} has no rollouts, which {field} changes; leave it out",
                     *("stages", i, field),
@@ -289,8 +309,9 @@ class RunConfig(BaseRun):
         if lora.full_finetuning and (stage.trainer == "trl" or self.backend.type == "vllm"):
             reason = "trainer trl" if stage.trainer == "trl" else "backend vllm"
             raise FieldValueError(f"stage {stage.name!r}: {reason} trains adapters alone, not all weights", *where)
-        if lora.init_adapter is not None and stage.lora is not None and stage.init_from is not None:
-            raise FieldValueError(f"stage {stage.name!r}: init_adapter conflicts with init_from; leave one out", *where)
+        if lora.init_adapter is not None and stage.init_from is not None:
+            text = f"stage {stage.name!r}: init_adapter conflicts with init_from; leave one out"
+            raise FieldValueError(text, *(where if stage.lora is not None else ("stages", i, "init_from")))
         if stage.init_from == "base" or lora.init_adapter is not None or i == 0:
             return
         source = next((s for s in self.stages[:i] if s.name == stage.init_from), self.stages[i - 1])

@@ -66,7 +66,7 @@ class StageConfig(BaseConfig):
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     """β₂ of AdamW: decay of the mean of the squared gradient."""
     max_grad_norm: float | None = Field(1.0, gt=0)
-    """Maximum global norm of the gradient; None does not clip it."""
+    """Maximum global norm of the gradient, of the value head separately; None does not clip it."""
     micro_batch_tokens: int | None = Field(None, ge=16)
     """Tokens of one forward and backward, padding included. None: 1024, on a GPU as many as a quarter of its memory
     holds, 4096 to 65536."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rl2f_core.config.rollout import RewardConfig
 from rl2f_core.environments.base import Environment
+from rl2f_core.errors import RunError
 from rl2f_core.types import Hint, RewardTerm, StopReason, Task, Turn, Verdict
 
 UNFINISHED = "unfinished"
@@ -50,11 +52,15 @@ def charge_unfinished(
     """Return a dialogue's turns with `Environment.unfinished_reward` at the last one, if the episode did not end.
 
     Only preset `environment` has the term, with its weight. A continued dialogue loses the term of its earlier end.
+    Raises `RunError` if it is not finite.
     """
     result = [turn.model_copy(update={"rewards": tuple(t for t in turn.rewards if t.name != UNFINISHED)})
               for turn in turns]  # fmt: skip
     weights = [term.weight for turn in result[-1:] for term in turn.rewards if term.name == "environment"]
     score = environment.unfinished_reward(task)
+    if not math.isfinite(score):
+        name = type(environment).__name__
+        raise RunError(f"{name}.unfinished_reward is not a finite number.", value=score, fix="Return a finite reward.")
     if score and weights and stop in (StopReason.EXHAUSTED, StopReason.CONTEXT_FULL):
         term = RewardTerm(name=UNFINISHED, score=score, weight=weights[0])
         result[-1] = result[-1].model_copy(update={"rewards": (*result[-1].rewards, term)})

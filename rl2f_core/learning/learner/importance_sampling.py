@@ -68,6 +68,7 @@ def truncated_ratio(logp: float, sampling_logp: float, clip_max: float | None) -
 def sampler_mismatch(scored: Iterable[tuple[TrainingSample, Sequence[float]]], clip_max: float) -> dict[str, float]:
     """Return metrics of the difference between learner and sampler, over the rl term of corrected samples.
 
+    Replayed samples, which earlier weights generated, are left out.
     These are `sampling/kl` (KL(μ ‖ π_old) in nats, by ρ − 1 − log ρ) and the ratio's mean and truncated fraction;
     without a token the result is empty.
 
@@ -79,7 +80,7 @@ def sampler_mismatch(scored: Iterable[tuple[TrainingSample, Sequence[float]]], c
     for sample, logps in scored:
         for position, logp in zip(sample.weighted_positions, logps, strict=True):
             weight = sample.rl_weights[position]
-            if not weight or sample.off_context:
+            if not weight or sample.off_context or sample.policy_loss == "importance_sampling":
                 continue
             difference = logp - sample.logprobs[position]
             total += weight

@@ -59,6 +59,17 @@ def refuse_random_rewards(stage: ResolvedStage, run: RunConfig, reason: str, fix
         )
 
 
+def refuse_unused(stage: ResolvedStage, run: RunConfig, reason: str, *names: str) -> None:
+    """Raise `FieldValueError` for a field of the stage's method that has a value although nothing reads it."""
+    fields = type(stage.method).model_fields
+    for name in names:
+        if getattr(stage.method, name) != fields[name].default:
+            raise FieldValueError(
+                f"stage {stage.name!r}: {name} has no effect {reason}; leave it out",
+                *run.loc_of(stage, "method", name),
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class DemonstrationSettings:
     """How the environment's simulated student acts; see `SFT.Config`."""

@@ -50,8 +50,8 @@ class Distill(Method["Distill.Config"]):
         keep: Keep = Field("one", json_schema_extra=BASIC_FIELD)
         """Which correct answers of a task to keep: the first, all distinct ones, or the one with the fewest tokens."""
         dedup_by: Unique = "task"
-        """task: sample each problem once, up to renaming. text: only an identical problem with an identical answer is
-        a duplicate."""
+        """task: sample no problem again, up to renaming, of which an answer is kept. text: only an identical problem
+        with an identical answer is a duplicate."""
         max_turns: int = Field(1, ge=1, le=64)
         """With source student: attempts of a dialogue with the stage's teacher. Above 1, the dataset has dialogues
         whose last attempt is correct and without a leak before it; `sft` learns their attempts."""
@@ -95,11 +95,9 @@ class Distill(Method["Distill.Config"]):
                     f"{prefix}: distill supports no curriculum; use a mixture of the levels as environment",
                     *run.loc_of(stage, "curriculum"),
                 )
-            if stage.minibatches != 1 or stage.max_group_resamples:
+            if stage.minibatches != 1:
                 raise FieldValueError(
-                    f"{prefix}: distill updates no weights and resamples no groups; leave out minibatches and "
-                    "max_group_resamples",
-                    *run.loc_of(stage, "minibatches" if stage.minibatches != 1 else "max_group_resamples"),
+                    f"{prefix}: distill updates no weights; leave out minibatches", *run.loc_of(stage, "minibatches")
                 )
 
     def max_turns(self, turns: int) -> int:

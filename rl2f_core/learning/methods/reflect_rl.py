@@ -179,6 +179,16 @@ class ReflectRL(PolicyGradient["ReflectRL.Config"]):
         replay_per_step: int = Field(0, ge=0, json_schema_extra=BASIC_FIELD)
         """Episodes of earlier steps at the same level of the curriculum that each step trains on again."""
 
+        def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
+            """Also refuse more replayed episodes than are kept."""
+            super().check_stage(stage, run)
+            if self.replay_per_step > self.replay_size:
+                raise FieldValueError(
+                    f"stage {stage.name!r}: replay_per_step {self.replay_per_step} is more than the {self.replay_size} "
+                    "episodes that are kept; raise replay_size",
+                    *run.loc_of(stage, "method", "replay_size"),
+                )
+
     def __init__(self, config: ReflectRL.Config) -> None:
         super().__init__(config)
         self._successes: list[JsonObject] = []

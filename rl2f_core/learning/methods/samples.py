@@ -121,8 +121,8 @@ def token_reward_sample(
         rollout: A dialogue of the trained policy with one sequence. A turn's reward is at its last token.
         gamma: Discount from a token to the next.
         turn_gamma: Additional discount from the last token of a turn to the first of the next.
-        baselines: One per turn, subtracted from its return: b_k − turn_gamma · b_{k+1} from its reward, so that the
-            tokens discount a baseline as they discount the rewards.
+        baselines: One per turn, subtracted from its return: b_k − turn_gamma · b_{k+1} from its reward, which needs
+            gamma 1 unless all are 0.
         kl: Whether the student's tokens also have kl weight 1.
     """
     sequence = rollout.sequences[0]

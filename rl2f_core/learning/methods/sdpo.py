@@ -20,7 +20,7 @@ from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
 from rl2f_core.learning.methods.advantages import subtract_baseline
-from rl2f_core.learning.methods.base import Method, refuse_random_rewards
+from rl2f_core.learning.methods.base import Method, refuse_random_rewards, refuse_unused
 from rl2f_core.learning.methods.loss_spec import KLConfig, LossConfig
 from rl2f_core.learning.methods.samples import first_attempt_sample, turn_mask
 from rl2f_core.registry import register
@@ -66,7 +66,8 @@ class SDPO(Method["SDPO.Config"]):
         distillation_is_clip: float | None = Field(2.0, gt=0)
         """Weight each token by π / π_old, at most this; None weights all equally."""
         loss_reduction: Literal["attempt", "token"] = "attempt"
-        """attempt: mean over attempts of each attempt's token mean; token: mean over all tokens."""
+        """Reduction of the distillation; the policy gradient is a mean over tokens. attempt: mean over attempts of each
+        attempt's token mean; token: mean over all tokens."""
         teacher_model_kind: Literal["ema", "live", "base"] = "ema"
         """Weights of the reference: the policy's moving average since the start of the stage, the policy's, or the
         stage's `ref_model`."""
@@ -105,6 +106,14 @@ class SDPO(Method["SDPO.Config"]):
                 )
             if not self.rl_coef:
                 refuse_random_rewards(stage, run, "nothing reads rewards with rl_coef 0", "leave rewards out")
+            if self.distillation_mode not in ("full_logits", "topk_logits"):
+                reason = f"with distillation_mode {self.distillation_mode}"
+                refuse_unused(stage, run, reason, "distillation_alpha")
+            if self.distillation_mode != "topk_logits":
+                reason = f"with distillation_mode {self.distillation_mode}"
+                refuse_unused(stage, run, reason, "distillation_topk", "distillation_add_tail")
+            if self.teacher_model_kind != "ema":
+                refuse_unused(stage, run, f"with teacher_model_kind {self.teacher_model_kind}", "teacher_update_rate")
             if stage.max_group_resamples:
                 raise FieldValueError(
                     f"{name}: max_group_resamples {stage.max_group_resamples} replaces groups of equal returns, "

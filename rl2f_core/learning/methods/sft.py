@@ -99,6 +99,13 @@ class SFT(Method["SFT.Config"]):
                     f"{stage.group_size}",
                     *run.loc_of(stage, "group_size"),
                 )
+            for field in ("curriculum", "teacher", "tasks_from"):
+                if getattr(stage, field) is not None:
+                    raise FieldValueError(
+                        f"stage {stage.name!r}: the dialogues of a dataset have their tasks and hints; leave {field} "
+                        "out",
+                        *run.loc_of(stage, field),
+                    )
 
     def __init__(self, config: SFT.Config) -> None:
         super().__init__(config)

@@ -7,8 +7,8 @@ tokens of a step, whitened. There is no value head and by default no group basel
 learning signal too.
 
 `ppo` (arXiv 1707.06347, 1506.02438): GAE over the tokens of a dialogue. The value head takes the policy's last hidden
-state before each token. It starts at zero, so the first advantages are plain returns. The stage sets `minibatches` and
-`num_iterations`.
+state before each token. It starts at zero, so with λ = 1 the first advantages are plain returns. The stage sets
+`minibatches` and `num_iterations`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
 from rl2f_core.errors import FieldValueError
 from rl2f_core.learning.methods.advantages import returns_to_go
-from rl2f_core.learning.methods.base import Method, refuse_random_rewards
+from rl2f_core.learning.methods.base import Method, refuse_random_rewards, refuse_unused
 from rl2f_core.learning.methods.loss_spec import AdvantageConfig, KLEstimator, LossConfig, ValueConfig, clip_range
 from rl2f_core.learning.methods.samples import token_reward_sample
 from rl2f_core.registry import register
@@ -64,6 +64,8 @@ class TokenRewardConfig(BaseConfig):
                 f"returns, but {stage.method.type} learns from them as well; set it to 0",
                 *run.loc_of(stage, "max_group_resamples"),
             )
+        if self.kl_in == "loss":
+            refuse_unused(stage, run, "with kl_in loss, whose term is k3", "kl_estimator")
         if self.gamma < 1:
             refuse_random_rewards(stage, run, FEWER_TOKENS, "set method.gamma to 1")
 
@@ -137,8 +139,23 @@ class ReinforcePP(TokenReward["ReinforcePP.Config"]):
         (REINFORCE++-baseline)."""
 
         def check_stage(self, stage: ResolvedStage, run: RunConfig) -> None:
-            """Also refuse a group baseline of a single dialogue."""
+            """Also refuse baselines without other dialogues, and a group baseline with discounted tokens.
+
+            Dialogues that reach a turn after different numbers of tokens have no common baseline of discounted returns.
+            """
             super().check_stage(stage, run)
+            if self.baseline == "group" and self.gamma < 1:
+                raise FieldValueError(
+                    f"stage {stage.name!r}: baseline group compares turns, and gamma {self.gamma:g} discounts tokens; "
+                    "set gamma to 1 (turn_gamma discounts turns), or baseline to batch",
+                    *run.loc_of(stage, "method", "gamma"),
+                )
+            if self.baseline == "batch" and self.whiten_advantages and stage.tasks_per_step * stage.group_size < 2:
+                raise FieldValueError(
+                    f"stage {stage.name!r}: a step of one dialogue has no other one to compare with; raise group_size "
+                    "or tasks_per_step",
+                    *run.loc_of(stage, "group_size"),
+                )
             if self.baseline == "group" and stage.group_size < 2:
                 raise FieldValueError(
                     f"stage {stage.name!r}: baseline group with group_size {stage.group_size} has no other dialogue "

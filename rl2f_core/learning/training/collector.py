@@ -60,18 +60,8 @@ class Collector:
         """Roll out the step's tasks; resample groups without learning signal up to `max_group_resamples`."""
 
         def roll_out(engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-            options: Any = {
-                "adapter": self.adapter,
-                "policy": self.policy,
-                "max_turns": method.max_turns(engine.config.max_turns),
-                "temperature": now.temperature,
-                "on_progress": self.on_progress,
-            }
-            other = None if method.second_teacher is None else with_teacher(engine, method.second_teacher)
-            run_other = None if other is None else functools.partial(other.run, **options)
-            if isinstance(engine.teacher, ShuffledTeacher):
-                requests = with_recorded_hints(engine, engine.teacher, requests, recorded, options)
-            rollouts = run_trees(functools.partial(engine.run, **options), requests, method.branches, run_other)
+            rollouts = run_policy(engine, requests, method, recorded, adapter=self.adapter, policy=self.policy,
+                                  temperature=now.temperature, on_progress=self.on_progress)  # fmt: skip
             return exchange_rewards(rollouts, method.turn_discount) if now.rewards == "random" else rollouts
 
         recorded: list[tuple[Task, Dialogue]] = []
@@ -134,6 +124,30 @@ class Collector:
         if self.curriculum is not None:
             return self.curriculum.task(step, resample_round, slot, index)
         return self.engine, self.engine.environment.task("train", index)
+
+
+def run_policy(
+    engine: RolloutEngine,
+    requests: Sequence[RolloutRequest],
+    method: Method,
+    recorded: list[tuple[Task, Dialogue]],
+    **options: Any,
+) -> list[Rollout]:
+    """Roll out the requests of whole groups with the turns, trees and second teacher of a method.
+
+    Args:
+        engine: The engine.
+        requests: The requests; each group has a multiple of `method.branches`.
+        method: The method.
+        recorded: Dialogues whose hints a `shuffled` teacher takes; those of this call are added.
+        options: Further arguments of `RolloutEngine.run`.
+    """
+    options["max_turns"] = method.max_turns(engine.config.max_turns)
+    other = None if method.second_teacher is None else with_teacher(engine, method.second_teacher)
+    run_other = None if other is None else functools.partial(other.run, **options)
+    if isinstance(engine.teacher, ShuffledTeacher):
+        requests = with_recorded_hints(engine, engine.teacher, requests, recorded, options)
+    return run_trees(functools.partial(engine.run, **options), requests, method.branches, run_other)
 
 
 def with_recorded_hints(

@@ -248,6 +248,9 @@ class DistillStage:
     def run(self, start: int, commit: Callable[[int], object]) -> bool:
         """Run the remaining steps, each ended by `commit`; False if `context.stop` ended the stage early."""
         context, stage = self.context, self.stage
+        if start == stage.steps:  # the process died after the last commit; the dataset is published
+            current_group().run_on_main(self.writer.clear)
+            return True
         for part in self.writer.steps(start):
             self._add(part["rows"], DistillStats.model_validate(part["counts"]))
         for step in range(start, stage.steps):

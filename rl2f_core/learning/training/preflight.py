@@ -6,6 +6,7 @@ step, distinguishes "0 of n parsable" from "0 of n right", names the likely caus
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from rl2f_core.dialogue.metrics.dialogues import fraction
 from rl2f_core.dialogue.rollout.engine import RolloutEngine
 from rl2f_core.errors import shorten
 from rl2f_core.learning.methods.base import Method, StepContext
-from rl2f_core.learning.training.collector import group_requests
+from rl2f_core.learning.training.collector import group_requests, run_policy
 from rl2f_core.learning.training.step_metrics import outcomes_of
 from rl2f_core.types import ConstantBaseline, FinishReason, FrozenModel, Group, JsonObject, StopReason, TrainingSample
 
@@ -179,7 +180,8 @@ def preflight(
 ) -> tuple[PreflightReport, list[Group]]:
     """Roll out `config.preflight` tasks × samples; return the report and the dialogues.
 
-    Temperature and group size are those of the stage's first step. The tasks follow those of the stage's steps.
+    Temperature and group size are those of the stage's first step. The tasks follow those of the stage's steps. The
+    samples per task are rounded up to whole trees.
 
     Args:
         engine: Engine of the first level if the stage has a curriculum.
@@ -190,7 +192,7 @@ def preflight(
     check = config.preflight
     first_task = config.first_task(stage) + stage.num_tasks
     tasks = [engine.environment.task("train", first_task + i) for i in range(check.num_tasks)]
-    size = check.samples_per_task
+    size = math.ceil(check.samples_per_task / method.branches) * method.branches
     requests = [
         request
         for i, task in enumerate(tasks)
@@ -202,8 +204,8 @@ def preflight(
     turns = method.max_turns(config.rollout.max_turns)
     start = time.perf_counter()
     temperature = stage.resolve(0, config.rollout.temperature).temperature
-    rollouts = engine.run(requests, adapter=adapter, policy=policy, max_turns=turns, temperature=temperature,
-                           on_progress=on_progress)  # fmt: skip
+    rollouts = run_policy(engine, requests, method, [], adapter=adapter, policy=policy, temperature=temperature,
+                          on_progress=on_progress)  # fmt: skip
     seconds = time.perf_counter() - start
     groups = [Group(task, tuple(rollouts[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
     samples = [s for g in groups for s in method.samples(g)] if method.on_policy else []
@@ -262,14 +264,14 @@ def _report(
     context = min(config.rollout.max_seq_len, engine.backend.max_model_len)
     report = PreflightReport(
         stage=stage.name,
-        tasks=config.preflight.num_tasks,
-        samples=config.preflight.samples_per_task,
+        tasks=len(groups),
+        samples=len(groups[0].rollouts),
         turns=turns,
         parsable=fraction((p, bool(d.turns) and d.turns[0].verdict.parsed is not None) for p, d in played).interval(),
         solved_first=fraction((p, bool(d.turns) and d.turns[0].verdict.correct) for p, d in played).interval(),
         solved=fraction((p, d.solved) for p, d in played).interval(),
         outcomes=outcomes_of(groups, method),
-        histogram=[solved_counts[k] for k in range(config.preflight.samples_per_task + 1)],
+        histogram=[solved_counts[k] for k in range(len(groups[0].rollouts) + 1)],
         expected_mixed_groups=rate * stage.tasks_per_step,
         group_size=size,
         signal_rate=rate,

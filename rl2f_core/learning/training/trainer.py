@@ -45,8 +45,7 @@ class Trainer:
         self.position = self.journal.resume_state or {"stage": 0, "step": 0}
         self.checkpoints = Checkpoints(self.run_dir, self.journal, self.backend)
         self.retainer = StateRetainer(config, self.journal)
-        stage = config.stages[min(self.position["stage"], len(config.stages) - 1)]
-        self.learner = build_learner(config, stage, self.backend)
+        self.learner = build_learner(config, self._stage_of_state(), self.backend)
         if self.journal.state_dir is not None:
             self.learner.load(self.journal.state_dir)
 
@@ -75,6 +74,12 @@ class Trainer:
         method, curriculum = self._set_up_stage(stage, step)
         self.learner.compile(stage)
         self._steps(index, method, curriculum).run_step(step)
+
+    def _stage_of_state(self) -> StageConfig:
+        """Return the stage whose weights the resume state has: the one before, if a stage has only been reached."""
+        position, stages = self.position, self.config.stages
+        has_begun = position["step"] or position.get("begun") or position.get("refused")
+        return stages[position["stage"] if has_begun else max(0, position["stage"] - 1)]
 
     def _set_up_stage(self, stage: StageConfig, start: int) -> tuple[Method, CurriculumTracker | None]:
         """Set engine and learner of a stage that starts at a 0-based step; return its method and curriculum."""

@@ -133,6 +133,11 @@ def test_all_errors_are_reported_together() -> None:
         ({"evaluation": {"checkpoints": ["../x@4"]}}, "which no stage saves"),
         ({"evaluation": {"checkpoints": ["rl@04"]}}, "which no stage saves"),
         ({"evaluation": {"checkpoints": ["rl"]}}, "which no stage saves"),
+        ({"stages": [stage("a", "sft", max_group_resamples=5)]}, "no rollouts, which max_group_resamples changes"),
+        ({"stages": [stage("a", "sft", importance_sampling_clip_max=2)]}, "importance_sampling_clip_max changes"),
+        ({"stages": [stage("a", "sft", temperature=0.5)]}, "no rollouts, which temperature changes"),
+        ({"lora": {"init_adapter": "a"}, "stages": [stage("a", init_from="base")]}, "init_adapter conflicts with init"),
+        ({"stages": [stage("a", {"type": "rl2f_self", "start_step": 4})]}, "start_step 4 is after the last of 4 steps"),
     ],
 )  # fmt: skip
 def test_conflicting_fields_are_rejected(change: dict[str, Any], what: str) -> None:

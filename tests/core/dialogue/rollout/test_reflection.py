@@ -155,6 +155,12 @@ def test_a_reflector_needs_enumerated_actions_and_an_earlier_stage() -> None:
         config(rollout={**rollout, "prompting": "append"}, stages=[{"name": "a", "method": "rl2f", "steps": 1}])
     with pytest.raises(ConfigError, match="'rl' is not a stage that trains before all on-policy stages"):
         config(rollout={**rollout, "reflector": {"stage": "rl"}})
+    reflector = {"name": "a", "method": "reflect_sft", "steps": 1, "group_size": 1}
+    policy = {"name": "b", "method": "reflect_rl", "steps": 1}
+    for start in ({}, {"init_from": "a"}):
+        with pytest.raises(ConfigError, match="'b' would start from the weights of the reflector 'a'"):
+            config(rollout={**rollout, "reflector": {"stage": "a"}}, stages=[reflector, policy | start])
+    config(rollout={**rollout, "reflector": {"stage": "a"}}, stages=[reflector, {**policy, "init_from": "base"}])
     with pytest.raises(ConfigError, match="leave one out"):
         config(rollout={**rollout, "reflector": {"stage": "a", "checkpoint": "b"}})
     with pytest.raises(ConfigError, match="come from the dialogues under hints"):

@@ -8,11 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from rl2f_core.config.rollout import RewardConfig
-from rl2f_core.dialogue.rollout.rewards import turn_rewards
+from rl2f_core.dialogue.rollout.rewards import charge_unfinished, turn_rewards
 from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
-from rl2f_core.types import Hint, LeakReport, RewardTerm, Verdict
+from rl2f_core.errors import RunError
+from rl2f_core.types import Hint, LeakReport, RewardTerm, StopReason, Verdict
 
 RIGHT = Verdict(correct=True, score=1, parsed="A B", well_formed=True, distance=0)
 WRONG = Verdict(correct=False, score=0.5, parsed="A A", well_formed=True, distance=0.5)
@@ -160,6 +161,13 @@ def test_turns_without_a_leaking_hint_have_no_penalty(before: Hint | None):
 def test_a_turn_after_a_replaced_leak_has_no_penalty_because_the_student_did_not_read_it(text: str):
     replaced = Hint(text=text, feedback="The code is A B.", teacher="llm", leak=LeakReport(leaked=True))
     assert "leak_penalty" not in terms(RewardConfig(leak_penalty=0.25), RIGHT, WRONG, replaced)
+
+
+def test_an_unfinished_reward_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch):
+    environment = SecretCode(SecretCode.Config())
+    monkeypatch.setattr(SecretCode, "unfinished_reward", lambda self, task: float("nan"))
+    with pytest.raises(RunError, match=r"SecretCode\.unfinished_reward is not a finite number"):
+        charge_unfinished(environment, environment.task("train", 0), (), StopReason.EXHAUSTED)
 
 
 def test_without_a_weight_there_is_no_leak_penalty():

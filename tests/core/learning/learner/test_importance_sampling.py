@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from math import exp, log
 from pathlib import Path
 
@@ -96,8 +97,9 @@ def test_foreign_rows_are_not_corrected_and_the_mask_still_holds() -> None:
 def test_what_the_correction_found_is_measured_before_it_is_applied() -> None:
     corrected = row([log(0.2), log(0.4), log(0.2), 0.0], [1.0] * 4), [log(0.3), log(0.1), log(0.5)]
     off_context = row([-1.0, -1.0], [1.0] * 2, foreign=True), [-9.0]
+    replayed = dataclasses.replace(row([-2.0, -2.0], [1.0] * 2), policy_loss="importance_sampling"), [-1.0]
     ratios = [1.5, 0.25, 2.5]
-    assert sampler_mismatch([corrected, off_context], 2.0) == pytest.approx({
+    assert sampler_mismatch([corrected, off_context, replayed], 2.0) == pytest.approx({
         "sampling/kl": sum(r - 1 - log(r) for r in ratios) / 3,
         "sampling/importance_sampling_ratio/mean": (1.5 + 0.25 + 2.0) / 3,
         "sampling/importance_sampling_ratio/truncated_frac": 1 / 3,

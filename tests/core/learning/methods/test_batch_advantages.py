@@ -334,6 +334,9 @@ def test_ppos_other_options_reach_the_critic():
         ({"type": "reinforce_pp"}, {"max_group_resamples": 2}, "learns from them as well"),
         ({"type": "ppo"}, {"max_group_resamples": 1}, "learns from them as well"),
         ({"type": "reinforce_pp", "baseline": "group"}, {"group_size": 1}, "no other dialogue"),
+        ({"type": "reinforce_pp", "baseline": "group", "gamma": 0.9}, {}, "set gamma to 1"),
+        ({"type": "reinforce_pp"}, {"group_size": 1, "tasks_per_step": 1}, "a step of one dialogue"),
+        ({"type": "reinforce_pp", "kl_in": "loss", "kl_estimator": "k2"}, {}, "kl_estimator has no effect"),
     ],
 )
 def test_stages_that_cannot_be_meant_are_refused(method: dict[str, Any], stage: dict[str, Any], said: str):

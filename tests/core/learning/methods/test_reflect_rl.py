@@ -179,6 +179,12 @@ def test_the_importance_weight_of_a_replay_is_truncated_by_the_stage() -> None:
     assert list(corrected.advantages) == [0, 1.0] and corrected.logprobs[1] == pytest.approx(log(0.75))
 
 
+def test_more_replayed_episodes_than_are_kept_are_refused() -> None:
+    method = {"type": "reflect_rl", "replay_size": 3, "replay_per_step": 4}
+    with pytest.raises(ConfigError, match="more than the 3 episodes"):
+        parse_config(data(stages=[{"name": "rl", "method": method, "steps": 1}]))
+
+
 # -- runs ----------------------------------------------------------------------------------------------------------
 def run_config(tiny: Path, **changes: Any) -> Any:
     shared = {"steps": 2, "tasks_per_step": 1, "learning_rate": 1e-3, "commit_steps": 1}

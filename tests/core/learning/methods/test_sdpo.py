@@ -182,6 +182,9 @@ def test_dialogues_are_as_long_as_the_reference_needs_them():
         ({}, {}, 1, "no hint to learn from"),
         ({"rl_coef": 1.0}, {"group_size": 1}, 2, "no other dialogue to compare with"),
         ({}, {"max_group_resamples": 1}, 2, "feedback as well"),
+        ({"distillation_alpha": 0.5}, {}, 2, "distillation_alpha has no effect with distillation_mode sampled_token"),
+        ({"distillation_mode": "full_logits", "distillation_topk": 5}, {}, 2, "distillation_topk has no effect"),
+        ({"teacher_model_kind": "live", "teacher_update_rate": 0.1}, {}, 2, "teacher_update_rate has no effect"),
     ],
 )
 def test_stages_that_cannot_be_meant_are_refused(changes: Any, stage: Any, turns: int, said: str):

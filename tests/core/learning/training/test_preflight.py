@@ -240,6 +240,19 @@ def test_single_turn_methods_are_played_with_one_turn() -> None:
 
 
 # -- estimates -----------------------------------------------------------------------------------------------------
+def test_the_dialogues_of_a_tree_share_their_first_attempt_as_in_training() -> None:
+    """3 samples are rounded up to 2 trees of 2. Each first attempt occurs twice, so a group has at most 2 of them."""
+    method = {"type": "rltf_grpo", "branches": 2}
+    settings = {"max_turns": 2, "max_new_tokens": 60, "prompting": "reprompt"}
+    config = make(method, rollout=settings, preflight={"num_tasks": TASKS, "samples_per_task": 3})
+    report, groups = look(sometimes, config)
+    assert report.samples == 4 and len(report.histogram) == 5
+    for group in groups:
+        firsts = [rollout.dialogue.turns[0].attempt for rollout in group.rollouts]
+        assert firsts[0] == firsts[1] and firsts[2] == firsts[3]
+    assert any(len({rollout.dialogue.turns[0].attempt for rollout in group.rollouts}) == 2 for group in groups)
+
+
 def test_the_estimate_scales_from_what_was_played_to_a_step_and_to_the_stage() -> None:
     seen: list[int] = []
 

@@ -46,6 +46,16 @@ def test_a_run_from_the_end_of_its_first_stages_equals_the_whole_run(speaker: Pa
 
 
 @pytest.mark.slow
+def test_the_next_stage_may_have_an_adapter_of_another_shape(speaker: Path, warm: RunDir) -> None:
+    data = config_of(speaker, steps=(2, 2)).model_dump(mode="json")
+    data["stages"][1] |= {"init_from": "base", "lora": {"rank": 2, "alpha": 4}}
+    whole = RunDir.create(warm.path.parent / "whole-other-rank", parse_config(data))
+    short = RunDir.create(warm.path.parent / "short-other-rank", parse_config({**data, "start_from": "warm"}))
+    assert [go(run_dir) for run_dir in (whole, short)] == ["succeeded"] * 2
+    assert_same_run(short.path, whole.path, "rl@2")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", [0.0, 0.5], ids=["equal rewards", "other rewards"])
 def test_evaluations_of_the_first_stages_are_adopted_if_rewards_are_equal(
     speaker: Path, tmp_path: Path, penalty: float
