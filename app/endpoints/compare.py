@@ -194,7 +194,7 @@ class CompareEndpoints(RunDataEndpoints):
         """Return one chart per metric with a line per run, as `app.plots.run_charts.Chart`.
 
         Args:
-            runs: Runs in the order of their colors.
+            runs: Runs in the order of their colors; those that do not exist are skipped (`compare_runs` lists them).
             names: Metrics; those of other runs are skipped.
             x: Quantity on the x axis.
             smoothing: Weight of the moving average; 0 disables it.

@@ -260,15 +260,10 @@ class ExportEndpoints(Endpoints):
         tally: Counter[Exclusion | None] = sum((source.tally(chosen) for source in sources), Counter())
         if not tally.total():
             check_dialogue_filters(self._context.db, map(chosen.dialogue_filter, runs))
-        labeled, every = (chosen.model_copy(update={name: True}) for name in ("labeled_only", "include_controls"))
-        controls = sum(source.count(every) for source in sources) - tally[None]
-        excluded: list[tuple[str, int, str]] = [(k, tally[k], v) for k, v in EXCLUSIONS.items()]
-        excluded.append(("include_controls", controls, "of controls"))
-        return ExportCount(
-            dialogues=tally[None],
-            labeled=sum(source.count(labeled) for source in sources),
-            excluded=[ExcludedDialogues(field=k, dialogues=n, what=what) for k, n, what in excluded if n],
-        )
+        labeled = chosen.model_copy(update={"labeled_only": True})
+        excluded = [ExcludedDialogues(field=k, dialogues=tally[k], what=v) for k, v in EXCLUSIONS.items() if tally[k]]
+        count = sum(source.count(labeled) for source in sources)
+        return ExportCount(dialogues=tally[None], labeled=count, excluded=excluded)
 
     @endpoint("run")
     def start_export(self, runs: RunsOrOldIds, settings: NamedExport | None = None) -> QueuedRun:

@@ -34,6 +34,15 @@ def check_private(name: str, data: bytes, private: re.Pattern[bytes]) -> None:
         raise DataError("A path of this machine would remain.", value=f"{name}: {match[0].decode(errors='replace')}")
 
 
+def without_folders(node: object) -> object:
+    """Return the data of a configuration with the last component of each absolute path."""
+    if isinstance(node, dict):
+        return {key: without_folders(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [without_folders(value) for value in node]
+    return Path(node).name if isinstance(node, str) and Path(node).is_absolute() else node
+
+
 def write_folder(target: Path, files: dict[str, bytes]) -> None:
     """Write the files of a new folder, all or none."""
     with new_folder(target) as scratch:

@@ -44,6 +44,9 @@ FORMATS: tuple[RolloutFormat, ...] = (TRL(), Verl(), VerifiersTraces(), Verifier
 """In the order of detection."""
 MAX_LISTED_ERRORS = 20
 BATCH = 500
+SEVERAL_ANSWERS = "with several gold answers, of which only the first is known to detectors"
+COUNTED = ("without a verdict", "without a known reward", SEVERAL_ANSWERS)
+"""Counts of rollouts in the summary."""
 """Number of dialogues that are written at once."""
 
 
@@ -261,6 +264,7 @@ class _Import:
         dialogue = event.dialogue
         self.counts["rollouts"] += 1
         self.counts["without a verdict"] += dialogue.solved is None
+        self.counts[SEVERAL_ANSWERS] += rollout.other_answers > 0
         self.counts["without a known reward"] += dialogue.reward is None and bool(rollout.rewards)
         if event.phase == "evaluation":
             self._evaluated[dialogue.policy].append(dialogue)
@@ -268,7 +272,7 @@ class _Import:
             self._rewards[event.step].append(dialogue.reward)
 
     def _summary(self) -> str:
-        counts = [f"{n} {name}" for name in ("without a verdict", "without a known reward") if (n := self.counts[name])]
+        counts = [f"{n} {name}" for name in COUNTED if (n := self.counts[name])]
         counts += [f"{len(self.bad)} rows skipped"] if self.bad else []
         return ", ".join([f"{self.counts['rollouts']} rollouts of {self.path.name}", *counts])
 

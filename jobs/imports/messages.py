@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobs.imports.records import (
     ImportedRollout,
     RolloutFormat,
-    as_answer,
+    answers,
     as_correct,
     as_messages,
     as_number,
@@ -36,7 +36,7 @@ class Messages(RolloutFormat):
                 completion=completion,
                 rewards={"reward": as_number(row["reward"], "reward")} if "reward" in row else {},
                 correct=as_correct(row.get("correct"), "correct"),
-                answer=as_answer(row.get("answer")),
+                **answers(row.get("answer")),
                 step=as_step(row.get("step"), "step"),
                 split=as_split(row.get("split")),
                 model=str(row.get("policy") or ""),

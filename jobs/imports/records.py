@@ -46,6 +46,8 @@ class ImportedRollout:
     """The final answer; None takes the last attempt."""
     answer: str | None = None
     """Gold answer."""
+    other_answers: int = 0
+    """Number of further gold answers of the file."""
     advantage: float | None = None
     phase: Phase | None = None
     """None if the row does not state it: the path may, see `RolloutFormat.default_phase`."""
@@ -240,6 +242,13 @@ def as_answer(value: object) -> str | None:
     if value is None or value == "":
         return None
     return _valid(_as_text(value))
+
+
+def answers(*values: object) -> JsonObject:
+    """Return the fields `answer` and `other_answers` of a rollout from the first value with an answer."""
+    value = next((value for value in values if as_answer(value) is not None), None)
+    other = len({as_answer(item) for item in value} - {None}) - 1 if isinstance(value, list) else 0
+    return {"answer": as_answer(value), "other_answers": max(0, other)}
 
 
 def split_prompt(messages: Sequence[Message], first: int | None = None) -> tuple[list[Message], list[Message]]:

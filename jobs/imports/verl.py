@@ -10,7 +10,7 @@ from jobs.imports.records import (
     ImportedRollout,
     RolloutFormat,
     RowError,
-    as_answer,
+    answers,
     as_correct,
     as_messages,
     as_number,
@@ -50,7 +50,7 @@ class Verl(RolloutFormat):
                 rewards={"score": as_number(row.get("score"), "score")},
                 correct=as_correct(row.get("acc"), "acc"),
                 parsed=parsed if isinstance(parsed, str) else None,
-                answer=as_answer(row.get("gts")),
+                **answers(row.get("gts")),
                 phase="evaluation" if "reward" in row else None,
                 step=as_step(row.get("step"), "step"),
             )

@@ -30,6 +30,9 @@ Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
 OWN_CONDITIONS = ("", "hints", "kept")
 """Settings of a dialogue (`DialogueEvent.setting`) whose hints are the teacher's own; all others are controls."""
 
+CONTROL_TEACHERS = ("contentless", "neutral_text", "misleading", "shuffled")
+"""Teachers whose hints are empty, or false for the problem."""
+
 
 class _Event(FrozenModel):
     id: str

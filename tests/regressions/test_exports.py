@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -162,7 +163,7 @@ def test_an_imported_export_keeps_its_splits_and_policies(db: Database, workspac
     exported(tmp_path, events, formats=["messages"], filter=dict.fromkeys(OPTIONS, True))
     run = import_file(db, workspace, tmp_path / "out" / "messages.jsonl")
     source = WorkspaceSource(db, workspace, run)
-    assert source.tally(ExportSettings().filter) == {None: 1, "include_test": 1, "include_demonstrations": 1}
+    assert +source.tally(ExportSettings().filter) == {None: 1, "include_test": 1, "include_demonstrations": 1}
     rows = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "split": split}
             for split in ("train_sft", "val", "dev", "")]  # fmt: skip
     (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -445,6 +446,17 @@ def test_a_dialogue_newer_than_the_rescoring_keeps_the_finding_of_the_run(worksp
     JsonlSink(target / "events.jsonl").emit(later)
     _, labels = kto(FolderSource(target), tmp_path / "out")
     assert labels["A later leak."] is False and labels["The number is 8."] is False
+
+
+def test_a_rescoring_of_a_deleted_run_is_not_used_for_its_successor_in_the_same_folder(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    """The dialogues have the same ids and positions."""
+    rescore(run_folder(workspace.folder("target"), pair(1)), workspace.folder("again"))
+    shutil.rmtree(workspace.folder("target"))
+    later = [each.model_copy(update={"time": time.time()}) for each in pair(1, hint="A clean hint.")]
+    _, labels = kto(FolderSource(run_folder(workspace.folder("target"), later)), tmp_path / "out")
+    assert labels["A clean hint."] is True
 
 
 def test_a_rescoring_of_another_run_with_the_same_name_is_not_used(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ from sqlmodel import Session, col
 
 from jobs.db import search as full_text
 from jobs.db.columns import table_of
-from jobs.db.dialogue_models import HAS_VERDICT, DialogueRow, HintValue, RecordRow, RescoredHint, TaskRow
+from jobs.db.dialogue_models import HAS_VERDICT, DialogueRow, HintValue, RecordRow, RescoredHint, TaskRow, TurnRow
 from jobs.db.engine import Database
 from jobs.db.errors import NotFoundError, unknown_dialogue, unknown_turn
 from jobs.db.models import LeakLabel, Note
 from jobs.db.paging import LIMIT, Key, Page, after_key, cursor_after, page_of
 from jobs.db.queries import hint_values
 from jobs.db.queries.runs import get_in_session
-from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Number, Phase, Text
+from rl2f_core.run.events import CONTROL_TEACHERS, OWN_CONDITIONS, DialogueEvent, Number, Phase, Text
 from rl2f_core.types import DEMONSTRATION, Dialogue, FrozenModel, Hint, JsonObject, LeakReport, Split, Task, Turn
 
 T = TypeVar("T")
@@ -68,6 +68,8 @@ class DialogueFilter(FrozenModel):
     """Only this condition of an evaluation, arm of a fork or outcome of a distillation."""
     without_controls: bool = False
     """Exclude control conditions."""
+    without_control_hints: bool = False
+    """Exclude dialogues with a hint of a control teacher."""
     demonstrations: bool = False
     """Include demonstrations, which no model sampled. A chosen stage or group includes its demonstrations."""
     solved: str = Field("", pattern=r"^(never|any|unknown|[1-9][0-9]{0,3})?$")
@@ -260,6 +262,11 @@ def _where(filter: DialogueFilter) -> list[ColumnElement[bool]]:
         where.append(_dialogue.task_id.in_(select(col(TaskRow.id)).where(col(TaskRow.split) == filter.split)))
     if filter.without_controls:
         where.append(_dialogue.condition.is_(None) | _dialogue.condition.in_(OWN_CONDITIONS))
+    if filter.without_control_hints:
+        of_control = select(col(TurnRow.id)).where(
+            col(TurnRow.dialogue_id) == _dialogue.id, col(TurnRow.teacher).in_(CONTROL_TEACHERS)
+        )
+        where.append(~of_control.exists())
     if not (filter.demonstrations or filter.stage or filter.group):
         where.append(_dialogue.policy != DEMONSTRATION)
     if filter.solved == "never":

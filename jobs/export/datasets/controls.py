@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from jobs.export.datasets.export_records import ExportRecord
-from rl2f_core.run.events import OWN_CONDITIONS
+from rl2f_core.run.events import CONTROL_TEACHERS, OWN_CONDITIONS, DialogueEvent
 from rl2f_core.types import Hint
 
 FALSE_TEACHERS = ("misleading", "shuffled")
 """Controls whose hints are false for the problem, or true only for another one."""
-CONTROL_TEACHERS = ("contentless", "neutral_text", *FALSE_TEACHERS)
 
 
 def is_false(hint: Hint) -> bool:
@@ -16,7 +14,8 @@ def is_false(hint: Hint) -> bool:
     return hint.teacher in FALSE_TEACHERS or hint.source_task is not None
 
 
-def is_control(record: ExportRecord) -> bool:
+def is_control(event: DialogueEvent) -> bool:
     """Return whether a dialogue is of a control: by its condition, or because a control wrote a hint."""
-    by_teacher = any(turn.hint is not None and turn.hint.teacher in CONTROL_TEACHERS for turn in record.turns)
-    return by_teacher or (record.event.setting or "") not in OWN_CONDITIONS
+    hints = [turn.hint for turn in event.dialogue.turns if turn.hint is not None]
+    by_teacher = any(hint.teacher in CONTROL_TEACHERS for hint in hints)
+    return by_teacher or (event.setting or "") not in OWN_CONDITIONS

@@ -16,7 +16,7 @@ from jobs.export.datasets.export_records import SYSTEM_ROLES, ExportRecord, labe
 from jobs.export.datasets.formats import FORMATS, Decisions, Format, dataset_type
 from jobs.export.datasets.label_choice import Decision
 from rl2f_core.dialogue.rollout.enumeration import written_label
-from rl2f_core.types import JsonObject, Message, Turn
+from rl2f_core.types import Hint, JsonObject, Message, Turn
 
 TEACHER = (
     "You are a teacher. A student is trying to solve a problem. Read the attempt and answer with a short hint that "
@@ -258,10 +258,10 @@ FORMATS["preference"] = Format(
     "messages",
     "Messages",
     "Whole conversations, incorrect attempts included, with verdicts, rewards, leaks and labels. To analyze.",
-    "One row per conversation as the student read and wrote it, with everything known of each turn. It has "
-    "incorrect attempts too. For TRL's `SFTTrainer`, which trains on all messages, hints too, unless "
-    "`assistant_only_loss` is set; that option needs a chat template with generation markers. No column is "
-    "called `labels`: the trainer would take it for token labels.",
+    "One row per conversation as the student read and wrote it, with verdict, rewards, hint, findings and labels of "
+    "each turn; the run's `events.jsonl` has all its fields. It has incorrect attempts too. For TRL's `SFTTrainer`, "
+    "which trains on all messages, hints too, unless `assistant_only_loss` is set; that option needs a chat template "
+    "with generation markers. No column is called `labels`: the trainer would take it for token labels.",
     {
         "messages": ("list message", "system, problem, attempts and hints"),
         **_ORIGIN,
@@ -398,10 +398,16 @@ def prompt_completion(record: ExportRecord, decisions: Decisions, privileged: bo
                     "stage": event.stage,
                 }
             prompt += [answer, *_read_after(turn)]
-            decision = decisions[turn.index]
-            if decision is not None and decision.leaks and turn.hint is not None and not turn.hint.is_replaced:
+            if turn.hint is not None and not turn.hint.is_replaced and _may_leak(turn.hint, decisions[turn.index]):
                 return
             read.append(turn)
+
+
+def _may_leak(hint: Hint, decision: Decision | None) -> bool:
+    """Return whether a hint leaks by its label, or without a label by what else is known of it."""
+    if decision is not None and decision.leaks is not None:
+        return decision.leaks
+    return hint.planted is not None or (hint.leak is not None and hint.leak.leaked)
 
 
 def _read_after(turn: Turn) -> list[Message]:

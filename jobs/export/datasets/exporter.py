@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 
 from jobs.export.datasets.card import card
-from jobs.export.datasets.controls import CONTROL_TEACHERS, is_control
 from jobs.export.datasets.dataset_types import FORMATS, Decisions, FormatName
 from jobs.export.datasets.export_records import ExportRecord, written
 from jobs.export.datasets.formats import STUDENT_TYPES
@@ -32,7 +31,7 @@ from rl2f_core.common.text.integers import whole_number
 from rl2f_core.errors import DataError, DiskFullError
 from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import provenance
-from rl2f_core.run.events import OWN_CONDITIONS
+from rl2f_core.run.events import CONTROL_TEACHERS, OWN_CONDITIONS
 from rl2f_core.types import SPLITS, JsonObject
 
 SCHEMA_VERSION = 4
@@ -61,8 +60,6 @@ class LabelCounts:
     """(label source, or the reason for no label; leak, no_leak or empty) → hints."""
     origins: Counter[tuple[str, str, bool, str]] = field(default_factory=Counter)
     """(teacher, condition, planted; leak, no_leak or empty) → hints."""
-    controls: int = 0
-    """Excluded dialogues in which a control teacher wrote a hint."""
     policies: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(split, policy) → dialogues."""
     determining: int = 0
@@ -243,9 +240,6 @@ class _Export:
             if not record.turns:
                 counts.empty += 1
                 continue
-            if is_control(record) and not settings.filter.include_controls:
-                counts.controls += 1
-                continue
             decisions: Decisions = [
                 None
                 if written(turn) is None
@@ -260,7 +254,7 @@ class _Export:
                 self.finder.add(record, decisions)
         for format, new in rows.items():
             self.writers[format].write(new)
-        done = counts.dialogues + counts.empty + counts.controls
+        done = counts.dialogues + counts.empty
         self.progress.update("export", done, total, f"{counts.decided} labeled hints")
 
     def _write_pairs(self, finder: PairFinder, writer: FormatWriter) -> None:
@@ -326,12 +320,13 @@ def refuse_excluded(sources: Sequence[Source], filter: ExportFilter) -> list[Cou
     """Return the tally of each source; raise `DataError` if one has only excluded dialogues."""
     tallies = [source.tally(filter) for source in sources]
     for source, tally in zip(sources, tallies, strict=True):
-        if tally and not tally[None]:
+        if tally.total() and not tally[None]:
             fields = [name for name in EXCLUSIONS if tally[name]]
             counts = ", ".join(f"{tally[name]} {EXCLUSIONS[name]}" for name in fields)
             options = " ".join(f"--{name.replace('_', '-')}" for name in fields)
             raise DataError(
-                f"Run {source.about()['name']} has no dialogues of a trained policy on training tasks, only {counts}.",
+                f"Run {source.about()['name']} has no dialogues of a trained policy on training tasks with a teacher's "
+                f"own hints, only {counts}.",
                 value=source.name,
                 fix=f"Leave this run out, or set {' and '.join(f'filter.{name}' for name in fields)} "
                 f"(`rl2f export {options}`).",
@@ -348,10 +343,6 @@ def _no_dialogues(sources: Sequence[Source], filter: ExportFilter) -> DataError:
             value=[source.about()["name"] for source in sources],
             fix="Wait until the first step has ended, or choose another run.",
         )
-    if not filter.include_controls:
-        every = sum(source.tally(filter.model_copy(update={"include_controls": True})).total() for source in sources)
-        if every:
-            return _only_controls(every)
     return DataError(
         "No dialogue passes the filter.",
         value=conditions,
@@ -359,17 +350,8 @@ def _no_dialogues(sources: Sequence[Source], filter: ExportFilter) -> DataError:
     )
 
 
-def _only_controls(dialogues: int) -> DataError:
-    return DataError(
-        f"All {dialogues} dialogues are of controls, whose hints are empty, false or of another problem.",
-        fix="Set filter.include_controls (`rl2f export --include-controls`) to export them.",
-    )
-
-
 def _no_rows(settings: ExportSettings, counts: LabelCounts) -> DataError:
     formats = list(settings.formats)
-    if counts.controls and not counts.dialogues:
-        return _only_controls(counts.controls)
     if set(formats) <= set(STUDENT_TYPES) and counts.without_prompts == counts.dialogues:
         return DataError(_why_empty("messages", counts, settings), value=formats,
                          fix="Load the plug-in of the environment, or restore the template.")  # fmt: skip

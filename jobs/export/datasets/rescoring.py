@@ -24,6 +24,8 @@ class Rescoring:
     detectors: tuple[str, ...]
     started: float
     """Dialogues before this time were checked."""
+    ended: float
+    """Later dialogues are others, even with the id of a checked one."""
     reports: Mapping[tuple[str, int], LeakReport]
     """Event id and turn → report; a checked hint without a report has no leak if its task has an answer."""
 
@@ -35,7 +37,7 @@ class Rescoring:
 
     def _rescored(self, record: ExportRecord, turn: Turn) -> Turn:
         hint = turn.hint
-        if hint is None or hint.is_fallback:
+        if hint is None or hint.is_fallback or record.event.time > self.ended:
             return turn
         report = self.reports.get((record.event.id, turn.index))
         if report is None and record.answer and record.event.time < self.started:
@@ -65,7 +67,7 @@ def newest_rescoring(run_dir: RunDir, parents: Iterable[Path]) -> Rescoring | No
 
 
 def _read(folder: RunDir) -> tuple[float, Rescoring]:
-    """Return the time and the findings of a rescoring run."""
+    """Return end and findings of a rescoring run."""
     detectors: tuple[str, ...] = ()
     started, ended = 0.0, 0.0
     reports: dict[tuple[str, int], LeakReport] = {}
@@ -76,4 +78,4 @@ def _read(folder: RunDir) -> tuple[float, Rescoring]:
             reports[event.dialogue, event.turn] = event.report
         elif isinstance(event, LeakRescoreEvent):
             detectors, ended = tuple(map(describe_detector, event.detectors)), event.time
-    return ended, Rescoring(folder.path.name, detectors, started, reports)
+    return ended, Rescoring(folder.path.name, detectors, started, ended, reports)

@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from jobs.export.datasets.controls import is_control
 from jobs.export.datasets.dataset_types import FormatName
 from jobs.export.datasets.formats import FileType
 from jobs.export.datasets.pairs import Match
 from rl2f_core.config.fields import BaseConfig
 from rl2f_core.errors import FieldValueError
-from rl2f_core.run.events import OWN_CONDITIONS, DialogueEvent, Number, Text
+from rl2f_core.run.events import DialogueEvent, Number, Text
 from rl2f_core.types import is_sampled
 
 if TYPE_CHECKING:
     from jobs.db.queries.dialogues import DialogueFilter
 
 
-Exclusion = Literal["include_test", "include_demonstrations", "include_base"]
+Exclusion = Literal["include_test", "include_demonstrations", "include_base", "include_controls"]
 EXCLUSIONS: dict[Exclusion, str] = {
     "include_test": "of validation or test tasks",
     "include_demonstrations": "written by the environment or a person",
     "include_base": "of the untrained base",
+    "include_controls": "of controls",
 }
 """Field of `ExportFilter` → the dialogues that it includes."""
 
@@ -80,18 +82,19 @@ class ExportFilter(BaseConfig):
             and (self.step_to is None or event.step <= self.step_to)
             and (not self.checkpoint or event.checkpoint == self.checkpoint)
             and (not self.condition or event.setting == self.condition)
-            and (self.include_controls or event.setting in (None, *OWN_CONDITIONS))
+            and (self.include_controls or not is_control(event))
         )
 
     def dialogue_filter(self, run: int) -> DialogueFilter:
         """Return the database filter of a run's dialogues, apart from `exclusion`."""
         from jobs.db.queries.dialogues import DialogueFilter
 
-        fields = self.model_dump(exclude={"labeled_only", "include_controls", *EXCLUSIONS})
+        fields = self.model_dump(exclude={"labeled_only", *EXCLUSIONS})
         return DialogueFilter(
             run=run,
             labeled=self.labeled_only or None,
             without_controls=not self.include_controls,
+            without_control_hints=not self.include_controls,
             demonstrations=True,
             **fields,
         )

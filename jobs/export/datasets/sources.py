@@ -15,6 +15,7 @@ import yaml
 from jobs.export.datasets.export_records import ExportRecord, TaskRenderer, from_event
 from jobs.export.datasets.rescoring import Rescoring, newest_rescoring
 from jobs.export.datasets.settings import Exclusion, ExportFilter
+from jobs.export.private_paths import without_folders
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.leaks import describe_detector
 from rl2f_core.config.loading import parse_config
@@ -78,6 +79,14 @@ class Source(ABC):
 
     def tally(self, filter: ExportFilter) -> Counter[Exclusion | None]:
         """Count the dialogues of a filter by the field that would include them; None for those that are included."""
+        counts = self._tally(filter)
+        if not filter.include_controls:
+            every = self._tally(filter.model_copy(update={"include_controls": True}))
+            counts["include_controls"] = every[None] - counts[None]
+        return counts
+
+    def _tally(self, filter: ExportFilter) -> Counter[Exclusion | None]:
+        """Count the dialogues of a filter without regard to controls."""
         counts: Counter[Exclusion | None] = Counter()
         for (split, policy), number in self.count_policies(filter).items():
             counts[filter.exclusion(split, policy, self.untrained)] += number
@@ -101,8 +110,8 @@ class Source(ABC):
             "kind": getattr(self.config, "kind", None),
             "seed": getattr(self.config, "seed", None),
             "model": Path(model.name).name if model else None,
-            "environment": None if environment is None else environment.model_dump(mode="json"),
-            "teacher": getattr(teacher, "type", None),
+            "environment": None if environment is None else without_folders(environment.model_dump(mode="json")),
+            "teacher": None if self.is_imported else getattr(teacher, "type", None),
             "detectors": detectors if rescoring is None else list(rescoring.detectors),
             "rescoring": None if rescoring is None else rescoring.name,
             "git": meta.get("git"),

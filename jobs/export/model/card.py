@@ -13,6 +13,7 @@ from jinja2 import Environment, StrictUndefined
 
 from jobs.export.datasets.card import plain
 from jobs.export.model.formats import quantization
+from jobs.export.private_paths import without_folders
 from rl2f_core.config.evaluation import Condition
 from rl2f_core.config.loading import dump_yaml, parse_config
 from rl2f_core.config.run import RunConfig
@@ -112,15 +113,7 @@ def _header(export: ModelExport) -> str:
 
 def portable(config: RunConfig) -> RunConfig:
     """Return the configuration with the last component of each absolute path."""
-
-    def without_path(node: object) -> object:
-        if isinstance(node, dict):
-            return {key: without_path(value) for key, value in node.items()}
-        if isinstance(node, list):
-            return [without_path(value) for value in node]
-        return Path(node).name if isinstance(node, str) and Path(node).is_absolute() else node
-
-    made = parse_config(without_path(config.model_dump(mode="json")))
+    made = parse_config(without_folders(config.model_dump(mode="json")))
     assert isinstance(made, RunConfig)
     return made
 

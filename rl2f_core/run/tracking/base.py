@@ -151,7 +151,9 @@ class Tracker(Observer):
     def _messages(self, event: DialogueEvent) -> Messages:
         if self._environment is None:
             self._environment = registry.get("environment", self.config.environment.type)(self.config.environment)
-        return as_messages(self._environment.prompt(event.task.public), event.dialogue)
+        system = self._environment.system_prompt()
+        first = [{"role": "system", "content": system}] if system else []
+        return first + as_messages(self._environment.prompt(event.task.public), event.dialogue)
 
     def _log_report(self) -> None:
         from rl2f_core.evaluation.report import tables

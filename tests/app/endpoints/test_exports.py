@@ -130,6 +130,19 @@ def test_controls_that_the_filter_excludes_are_counted(exports: ExportEndpoints,
     assert exports.count_export([run], {"include_controls": True}) == {"dialogues": 16, "labeled": 0, "excluded": []}
 
 
+def test_dialogues_with_a_hint_of_a_control_teacher_are_counted_as_the_export_counts_them(
+    exports: ExportEndpoints, context: Context
+) -> None:
+    events = leaky_events()
+    turns = [turn.model_copy(update={"hint": turn.hint and turn.hint.model_copy(update={"teacher": "contentless"})})
+             for turn in events[0].dialogue.turns]  # fmt: skip
+    events[0] = events[0].model_copy(update={"dialogue": events[0].dialogue.model_copy(update={"turns": tuple(turns)})})
+    write_run(context.workspace.folder("control"), events)
+    (run,) = reindex(context.db, context.workspace)
+    found = exports.count_export([run])
+    assert found["dialogues"] == len(events) - 1 and found["excluded"][0]["dialogues"] == 1
+
+
 @pytest.mark.parametrize(
     ("run_ids", "filter", "error"),
     [

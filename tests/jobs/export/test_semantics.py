@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import pytest
 from export_builders import ENVIRONMENT, answer, event, rows_of, turn, write_run, wrong
 
 from jobs.export.datasets.dataset_types import FORMATS
-from jobs.export.datasets.exporter import export
+from jobs.export.datasets.exporter import export, summary
 from jobs.export.datasets.settings import ExportSettings
 from jobs.export.datasets.sources import FolderSource
-from rl2f_core.common.paths import EXAMPLE_RUNS
+from rl2f_core.common.paths import EXAMPLE_RUNS, ROOT
 from rl2f_core.errors import DataError
 from rl2f_core.run.events import DialogueEvent
 from rl2f_core.types import Hint, LeakReport, Task, Turn
@@ -85,6 +86,14 @@ def test_no_type_has_a_row_of_a_control_by_default(tmp_path: Path) -> None:
         assert control not in text
 
 
+def test_excluded_controls_are_counted_by_teacher_and_by_condition(tmp_path: Path) -> None:
+    """Under other conditions: 2 shuffled, misleading, contentless, no_oracle, resample, fork; and the teacher's."""
+    manifest, _ = exported(tmp_path, every_control())
+    assert manifest["runs"][0]["excluded"]["include_controls"] == 8 and manifest["dialogues"] == 3
+    assert "Excluded: 8 dialogues of controls (--include-controls)." in summary(manifest)
+    assert "- 8 dialogues of controls are excluded" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_included_controls_are_named_by_condition_and_teacher_in_every_type(tmp_path: Path) -> None:
     _, rows = exported(tmp_path, every_control(), filter={"include_controls": True})
     conditions = {"", "hints", "shuffled", "misleading", "contentless", "no_oracle", "edited"}
@@ -125,7 +134,7 @@ def test_a_false_hint_is_never_chosen_nor_labeled_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize("condition", ["shuffled", "contentless"])
 def test_an_export_of_controls_alone_says_how_to_include_them(tmp_path: Path, condition: str) -> None:
     events = [each for each in every_control() if each.condition == condition]
-    with pytest.raises(DataError, match=r"dialogues are of controls.*--include-controls"):
+    with pytest.raises(DataError, match=r"only \d of controls.*--include-controls"):
         exported(tmp_path, events)
     _, rows = exported(tmp_path / "again", events, filter={"include_controls": True})
     assert rows["messages"]
@@ -133,7 +142,7 @@ def test_an_export_of_controls_alone_says_how_to_include_them(tmp_path: Path, co
 
 def test_a_run_whose_teacher_is_a_control_says_how_to_include_it(tmp_path: Path) -> None:
     events = [dialogue("d", [said("Away.", teacher="misleading")])]
-    with pytest.raises(DataError, match=r"All 1 dialogues are of controls"):
+    with pytest.raises(DataError, match=r"only 1 of controls"):
         exported(tmp_path, events)
 
 
@@ -183,6 +192,33 @@ def test_a_right_attempt_after_a_leak_that_was_read_is_no_answer_to_learn(tmp_pa
     assert {row["dialogue"].rpartition(":")[2] for row in rows["prompt_completion"]} == {"clean", "replaced"}
 
 
+def test_without_a_label_a_known_leak_ends_the_answers_to_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only labels of people count, and nobody labeled these hints."""
+    monkeypatch.setattr(FolderSource, "has_human_labels", True)
+    events = [
+        dialogue("clean", [said("Look.")]),
+        dialogue("flagged", [said("It leaks.", True)]),
+        dialogue("planted", [said("Swap.", teacher="leaky", planted="exchange_of_places")]),
+    ]
+    manifest, rows = exported(tmp_path, events, formats=["prompt_completion"], labels="human")
+    assert {row["dialogue"].rpartition(":")[2] for row in rows["prompt_completion"]} == {"clean"}
+    assert manifest["labels"]["planted"] == {}
+    assert "needs no detector" not in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_manifest_has_no_folder_of_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "alice" / "questions.csv"
+    file.parent.mkdir()
+    shutil.copy(ROOT / "data" / "own_questions" / "sample.csv", file)
+    environment = {"type": "dataset", "path": str(file)}
+    source = FolderSource(write_run(tmp_path / "run", planted_events(), environment=environment))
+    manifest = export([source], ExportSettings(files=["jsonl"]), tmp_path / "out")
+    assert manifest is not None and manifest["runs"][0]["environment"]["path"] == "questions.csv"
+    assert "alice" not in (tmp_path / "out" / "manifest.json").read_text()
+
+
 # -- card --------------------------------------------------------------------------------------------------------------
 def test_the_card_counts_hints_by_teacher_and_condition(tmp_path: Path) -> None:
     events = [*every_control(), *planted_events()]
@@ -205,7 +241,7 @@ def test_the_card_warns_if_no_leak_comes_from_the_teacher_itself(tmp_path: Path)
     manifest, _ = exported(tmp_path, planted_events())
     card = (tmp_path / "out" / "README.md").read_text()
     assert manifest["own_leaks"] == 0 and "All leaks here are planted or of controls." in card
-    assert "no leak comes from the teacher itself" in card and "Controls are excluded" in card
+    assert "no leak comes from the teacher itself" in card and "dialogues of controls are excluded" in card
     clean = [dialogue("own", [said("Look again.")])]
     exported(tmp_path / "b", clean)
     assert "No hint is labeled as a leak." in (tmp_path / "b" / "out" / "README.md").read_text()

@@ -180,7 +180,7 @@ def test_failed_and_cut_off_traces_say_so(db: Database, workspace: Workspace, tm
 
 def test_a_log_of_inspect_is_read_without_its_package(db: Database, workspace: Workspace):
     run, events = imported(db, workspace, INSPECT)
-    assert run.detail == "4 rollouts of inspect.eval"
+    assert run.detail.startswith("4 rollouts of inspect.eval, 2 with several gold answers, of which only the first")
     sums = [event for event in events if event.task.privileged["answer"] == "7"]
     assert [attempts(event) for event in sums] == [[("6", "Not right: think of seven."), ("So it is 7", None)]] * 2
     assert all(event.dialogue.solved and event.checkpoint == "mockllm/model" for event in events)

@@ -64,9 +64,9 @@ def test_one_dialogue_of_each_of_the_first_groups_is_mirrored_as_messages(tmp_pa
         (3, "train", "secret_code/train/101"),
     ]
     _, _, _, messages, facts = found[0]
-    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
-    assert messages[2]["content"] == "Try the other letter."
-    assert "code" in messages[0]["content"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages[3]["content"] == "Try the other letter."
+    assert "<answer>" in messages[0]["content"] and "code" in messages[1]["content"]
     assert facts["solved"] is True and facts["turns"] == 2 and facts["leak"] is False
 
 
