@@ -84,7 +84,8 @@ class DialogueConverter:
         public: JsonObject = {"messages": [dict(message) for message in rollout.prompt]}
         privileged = {} if rollout.answer is None else {"answer": rollout.answer}
         level = rollout.level or self.source
-        key = hashlib.sha256(json.dumps([public, privileged, level], sort_keys=True).encode()).hexdigest()[:12]
+        parts = [public, privileged, level, *filter(None, [rollout.task_key])]
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
         split: Split = rollout.split or ("test" if rollout.phase == "evaluation" else "train")
         return Task(
             id=f"{ENVIRONMENT}/{split}/{key}",

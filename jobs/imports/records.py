@@ -58,6 +58,8 @@ class ImportedRollout:
     model: str = ""
     level: str = ""
     """Name of the task set."""
+    task_key: str = ""
+    """Distinguishes problems with equal prompt and answer."""
     truncated: bool = False
     """The last attempt is cut off."""
     error: str | None = None

@@ -26,7 +26,8 @@ def find_files(path: Path) -> list[Path]:
     """Return a file itself, or the files with rollouts in a folder and its subfolders, by their numbers.
 
     `.json` files count only if there are no others, and one of several files that differ only in their ending, such as
-    the JSONL and the Parquet file of an export. Raises `DataError` if there are none.
+    the JSONL and the Parquet file of an export, of which only the type `messages` counts. Raises `DataError` if there
+    are none.
     """
     if not path.is_dir():
         return [path]
@@ -34,6 +35,8 @@ def find_files(path: Path) -> list[Path]:
     found = [file for file in found if suffix(file) != ".json"] or found
     if not found:
         raise DataError("The folder contains no file with rollouts.", value=str(path), known=SUFFIXES)
+    if (path / "manifest.json").is_file():
+        found = [file for file in found if file.name.startswith("messages.")] or found
     found.sort(key=lambda file: SUFFIXES.index(suffix(file)), reverse=True)
     files = {file.with_name(stem(file)): file for file in found}.values()
     return sorted(files, key=lambda file: [whole_number(p, p) for p in re.split(r"(\d+)", file.as_posix())])

@@ -10,11 +10,12 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobs.export.datasets.card import card
 from jobs.export.datasets.dataset_types import FORMATS, Decisions, FormatName
@@ -32,11 +33,15 @@ from rl2f_core.errors import DataError, DiskFullError
 from rl2f_core.run.context import Progress
 from rl2f_core.run.directory import provenance
 from rl2f_core.run.events import CONTROL_TEACHERS, OWN_CONDITIONS
-from rl2f_core.types import SPLITS, JsonObject
+from rl2f_core.types import SPLITS, JsonObject, Turn
+
+if TYPE_CHECKING:
+    from jobs.db.models import LeakLabel
 
 SCHEMA_VERSION = 4
 """Version of manifest and columns; increased by every visible change."""
 PAIR_BATCH = 500
+HintKey = tuple[str, tuple[tuple[str, str], ...]]
 WITHOUT_PAIR = {
     "history": "No attempt, after the same attempts and hints, has",
     "attempt": "No attempt at the same task has",
@@ -196,6 +201,8 @@ class _Export:
         self.counts = LabelCounts()
         self.writers: dict[FormatName, FormatWriter] = {}
         self.finder: PairFinder | None = None
+        self.labels: defaultdict[HintKey, list[LeakLabel]] = defaultdict(list)
+        """Human labels by hint; equal hints after the same attempts and hints share them."""
 
     def run(self, name: str) -> JsonObject:
         """Write all files; return the manifest."""
@@ -204,6 +211,11 @@ class _Export:
         total = sum(tally[None] for tally in tallies)
         if not total:
             raise _no_dialogues(self.sources, settings.filter)
+        if settings.labels != "detector":
+            labeled = settings.filter.model_copy(update={"labeled_only": True})
+            for record in (record for source in self.sources for batch in source.batches(labeled) for record in batch):
+                for turn in record.turns:
+                    self.labels[_hint_key(record, turn)] += record.labels.get(turn.index, ())
         scratch = self.folder / ".pairs.sqlite"
         with contextlib.ExitStack() as stack:
             for format in settings.formats:
@@ -243,7 +255,7 @@ class _Export:
             decisions: Decisions = [
                 None
                 if written(turn) is None
-                else decide(turn, record.labels.get(turn.index, ()), settings.labels, settings.annotator)
+                else decide(turn, self.labels.get(_hint_key(record, turn), ()), settings.labels, settings.annotator)
                 for turn in record.turns
             ]
             counts.add(record, decisions)
@@ -296,6 +308,12 @@ class _Export:
                 name: _why_empty(name, counts, self.settings) for name, writer in writers.items() if not writer.rows
             },
         }
+
+
+def _hint_key(record: ExportRecord, turn: Turn) -> HintKey:
+    """Return the problem, the conversation up to an attempt, and the hint on it."""
+    history = [(each.attempt, each.reply) for each in record.turns[: turn.index]]
+    return record.task_key, (*history, (turn.attempt, written(turn) or ""))
 
 
 def _why_empty(format: FormatName, counts: LabelCounts, settings: ExportSettings) -> str:

@@ -48,6 +48,23 @@ def source(db: Database, workspace: Workspace, number: int) -> WorkspaceSource:
     return WorkspaceSource(db, workspace, runs.get(db, number))
 
 
+def test_a_label_counts_for_all_equal_hints_after_the_same_conversation(
+    db: Database, workspace: Workspace, tmp_path: Path
+) -> None:
+    """The detector flagged none. The same words after another attempt are another hint."""
+    task = ENVIRONMENT.task("train", 0)
+    attempts = {"a": wrong(task, 0), "b": wrong(task, 0), "c": wrong(task, 1)}
+    events = [event(task, [turn(task, 0, attempt, "Think of A.")], name=name) for name, attempt in attempts.items()]
+    number = add(db, workspace, events=events)
+    label_queries.put(db, number, events[0].id, 0, "ann", LabelAnswer(label="leak"))
+    settings = ExportSettings(formats=["unpaired_preference"], files=["jsonl"])
+    manifest = export([source(db, workspace, number)], settings, tmp_path / "out")
+    rows = rows_of(tmp_path / "out" / "unpaired_preference.jsonl")
+    found = {row["dialogue"].rpartition(":")[2]: (row["label"], row["source"]) for row in rows}
+    assert found == {"a": (False, "human"), "b": (False, "human"), "c": (True, "detector")}
+    assert manifest is not None and manifest["labels"]["human"] == {"leak": 2}
+
+
 def test_database_and_folder_give_the_same_rows(db: Database, workspace: Workspace, tmp_path: Path) -> None:
     task = ENVIRONMENT.task("test", 0)
     evaluated = event(

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from export_builders import ENVIRONMENT, answer, event, turn, write_run, wrong
 from typer.testing import CliRunner
 
 from app.cli import app
@@ -22,6 +23,7 @@ from jobs.db.queries.dialogues import DialogueFilter
 from jobs.export.datasets.exporter import export
 from jobs.export.datasets.resolve_sources import workspace_sources
 from jobs.export.datasets.settings import ExportSettings
+from jobs.export.datasets.sources import FolderSource
 from jobs.imports.dialogues import DialogueConverter
 from jobs.imports.importer import FORMATS, ImportRowsError, ImportSettings, import_file
 from jobs.ingest.ingester import reindex
@@ -215,6 +217,26 @@ def test_plain_conversations_need_only_messages(db: Database, workspace: Workspa
     plain, judged = imported(db, workspace, write_lines(tmp_path / "m.jsonl", rows))[1]
     assert attempts(plain)[0] == ("6", "The answer is 7.") and not plain.dialogue.solved and plain.phase == "chat"
     assert attempts(judged) == [("7\n[image_url]", None)] and judged.dialogue.solved
+
+
+def test_an_imported_export_keeps_problems_phases_verdicts_and_rewards(
+    db: Database, workspace: Workspace, tmp_path: Path
+):
+    """Two codes have the same prompt. Of the folder of an export, only the conversations are read."""
+
+    def solved(name: str, number: int, **place: Any) -> Any:
+        task = ENVIRONMENT.task("test" if place else "train", number)
+        turns = [turn(task, 0, wrong(task), "Look again."), turn(task, 1, f"<answer>{answer(task)}</answer>", None)]
+        return event(task, turns, name=name, **place)
+
+    tested = {"phase": "evaluation", "step": 0, "checkpoint": "rl@2", "condition": "hints"}
+    run = write_run(tmp_path / "run", [solved("a", 0), solved("b", 1), solved("c", 2, **tested)])
+    every = {"include_test": True}
+    export([FolderSource(run)], ExportSettings(files=["jsonl"], filter=every), tmp_path / "out")
+    _, events = imported(db, workspace, tmp_path / "out")
+    assert sorted(each.phase for each in events) == ["evaluation", "train", "train"]
+    assert all(each.dialogue.solved and each.dialogue.reward == 1 for each in events)
+    assert len({each.task.id for each in events if each.phase == "train"}) == 2
 
 
 def test_a_byte_order_mark_is_skipped(db: Database, workspace: Workspace, tmp_path: Path):
