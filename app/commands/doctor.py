@@ -22,15 +22,6 @@ from rl2f_core.types import JsonObject
 if TYPE_CHECKING:
     from rl2f_core.config.model import ModelConfig
 
-BROWSERS = (
-    "chromium-headless-shell",
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "msedge",
-)
 CORE = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors", "tokenizers", "gguf", "pydantic", "plotly")
 SHARES = ("of_matmul", "of_bandwidth")
 KINDS = ("adapter", "full")
@@ -82,7 +73,6 @@ class Doctor:
             "memory": self.memory(),
             "disk": self.disk(),
             "models": self.models(),
-            "browser": self.browser(),
             "findings": self.findings,
         }
 
@@ -188,15 +178,6 @@ class Doctor:
                 self._add(f"{entry.name} is not fetched yet.", rl2f_command("models", "get", entry.name), needed=False)
         return result
 
-    def browser(self) -> str | None:
-        """Return the path of a browser; only the browser tests need one."""
-        path = next(filter(None, map(shutil.which, BROWSERS)), None)
-        if path is None:
-            self._add(
-                "No browser was found; browser tests need one.", "apt-get install chromium-headless-shell", needed=False
-            )
-        return path
-
 
 def _version(name: str) -> str | None:
     try:
@@ -233,7 +214,7 @@ def show(report: JsonObject) -> None:
     for entry in report["models"]:
         state = f"{human_bytes(entry['bytes'])} at {entry['path']}" if entry["path"] else "not fetched"
         console.print(f"model {entry['name']}: {state}", markup=False)
-    console.print(f"browser: {report['browser'] or 'none'}\n", markup=False)
+    console.print()
     if not report["findings"]:
         console.print("Nothing is missing.", style="green")
     for finding in report["findings"]:

@@ -132,7 +132,7 @@ def find_run(text: str, root: Path | None) -> Path:
 def find_target(text: str, root: Path | None) -> tuple[Path, str | None]:
     """Return run directory and checkpoint of `RUN@STEP`, `RUN@stage@step` or `RUN/checkpoints/stage@step`.
 
-    The checkpoint is None if `text` names a run alone. `RUN:CHECKPOINT` is the form of earlier versions.
+    The checkpoint is None if `text` names a run alone.
     """
     path = Path(text)
     if path.parent.name == "checkpoints":
@@ -140,9 +140,6 @@ def find_target(text: str, root: Path | None) -> tuple[Path, str | None]:
     if path.is_dir():
         return path, None
     match = re.fullmatch(r"(?P<run>.+?)@(?P<name>(?:[^@/]+@)?\d+)", text)
-    run_text, colon, name = text.rpartition(":")
-    if colon and (match is None or not Path(match["run"]).exists()):
-        return find_run(run_text, root), name
     if match is None:
         return find_run(text, root), None
     run = find_run(match["run"], root)

@@ -51,8 +51,6 @@ Flat = Annotated[T, _FLAT]
 COMMON = {
     "action": "An action.",
     "annotator": "Name of the annotator.",
-    "author": "Name of the author.",
-    "checkpoint": "Name of a checkpoint, e.g. `rl2f@24`.",
     "config": "YAML of the run.",
     "content": "Its text.",
     "created": "When it was created, in seconds since 1970, UTC.",
@@ -72,7 +70,6 @@ COMMON = {
     "reason": "Why not.",
     "role": "Who wrote it.",
     "run": "Number of a run.",
-    "runs": "Numbers of runs.",
     "samples": "Dialogues per arm and checkpoint.",
     "score": "Its score.",
     "seed": "Its seed.",

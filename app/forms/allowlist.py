@@ -117,7 +117,7 @@ def list_questions(workspace: Workspace) -> list[Option]:
 
 def list_runs(db: Database) -> list[Option]:
     """List the newest runs with dialogues of their own; the value is the name of their run directory."""
-    rows = runs.newest(db, RUNS_SHOWN, without=("export", "model_export", "rescore", "train_detector"))
+    rows = runs.newest(db, RUNS_SHOWN, without=("export", "model_export", "rescore"))
     return [Option(value=row.folder, label=f"{row.id} · {row.name}", note=row.environment) for row in rows]
 
 

@@ -49,11 +49,6 @@ def are_comparable(messages: Mapping[int, MessageSummary], one: MessageSummary, 
     return first == second
 
 
-def newest(messages: Messages, parent: int, checkpoint: str) -> ChatMessage | None:
-    """Return the last response of a checkpoint that can be continued."""
-    return next((m for m in reversed(responses(messages, parent, checkpoint)) if can_continue(m)), None)
-
-
 def conversation(messages: Mapping[int, M], user: M, checkpoint: str) -> list[M]:
     """Return the prompt of `checkpoint` for a response to `user`: user, assistant, user … with `user` last.
 

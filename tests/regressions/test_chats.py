@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from app.cli import app
 from app.common.context import Context
 from app.endpoints.chat import ChatEndpoints
-from jobs.chat import dialogue_log
+from jobs.chat import dialogue_log, tree
 from jobs.chat import turn as chat_turn
 from jobs.chat.chat_export import lines
 from jobs.chat.checkpoints import ChatSettings, resolve_checkpoints
@@ -219,7 +219,7 @@ def test_a_message_continues_the_named_response_of_any_checkpoint(talk: Chats) -
         user = talk.service.send(chat, "Two.", one, named).slots[0].parent or 0
         *_, response = talk.wait(chat)
         assert response.checkpoint == talk.tuned and response.parent == user
-        assert chats.message(talk.db, chat, user).detail["after"] == {"base": continued}
+        assert tree.by_id(chats.messages(talk.db, chat))[user].detail["after"] == {"base": continued}
         talk.service.edit(chat, user, "Two again.")
         assert talk.wait(chat)[-2].detail["after"] == {"base": continued}
 

@@ -60,15 +60,6 @@ def messages(db: Database, chat_id: int) -> list[ChatMessage]:
     return db.fetch_all(select(ChatMessage).where(_message.chat_id == chat_id).order_by(_message.id))
 
 
-def message(db: Database, chat_id: int, message_id: int) -> ChatMessage:
-    """Return a message of a chat; raises `UnknownChatError`."""
-    with db.read() as session:
-        row = session.get(ChatMessage, message_id)
-    if row is None or row.chat_id != chat_id:
-        raise UnknownChatError(f"There is no message {message_id} in chat {chat_id}.", fix="Reload the page.")
-    return row
-
-
 def create(
     db: Database, title: str, mode: str, settings: JsonObject, task: JsonObject | None = None,
     opening: str | None = None,

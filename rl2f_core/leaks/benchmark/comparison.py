@@ -13,7 +13,7 @@ from rl2f_core.common.paths import HANDWRITTEN_LEAKS, LEAK_BENCHMARK, LEAK_RESUL
 from rl2f_core.common.stats.intervals import Interval
 from rl2f_core.errors import DataError
 from rl2f_core.leaks.benchmark.score import BenchmarkReport, LeakItem, Split, compare, kinds_of, read_items
-from rl2f_core.leaks.benchmark.timing import areas, needs_model, spread_out, try_detectors
+from rl2f_core.leaks.benchmark.timing import area_under_roc, needs_model, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.types import FrozenModel, JsonObject
 
@@ -115,7 +115,7 @@ def evaluate(
         usd_per_1000_hints=None if trial.cost is None else 1000 * trial.cost / len(items),
         hints_per_second=len(items) / trial.seconds,
         errors=sum(found.error is not None for found in trial.reports),
-        area_under_roc=areas(items, trial.reports).get("all"),
+        area_under_roc=area_under_roc(items, trial.reports),
         report=report.model_copy(update={"wrong": ()}),
     )
 

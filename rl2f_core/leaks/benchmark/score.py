@@ -1,11 +1,7 @@
-"""Read labeled hints and score leak detectors on them.
-
-`python -m rl2f_core.leaks.benchmark.score` prints the report of the default detectors on the synthetic benchmark.
-"""
+"""Read labeled hints and score leak detectors on them."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -121,39 +117,6 @@ class BenchmarkReport(FrozenModel):
     partial_flagged: int = 0
     """Flagged ones among them."""
     wrong: tuple[Misclassified, ...] = ()
-
-    def to_markdown(self) -> str:
-        """Format the report as Markdown tables."""
-        groups = {
-            "": {"all": self.overall},
-            "split": self.by_split,
-            "environment": self.by_environment,
-            "kind": self.by_kind,
-        }
-        lines = []
-        for title, scores in groups.items():
-            lines += [
-                f"| {title} | leaks | near-misses | precision | recall | F1 |",
-                "|---|---|---|---|---|---|",
-                *(_line(name, score) for name, score in scores.items()),
-                "",
-            ]
-        lines += ["| detector | tp | fp |", "|---|---|---|"]
-        lines += [f"| {name} | {counts.tp} | {counts.fp} |" for name, counts in self.by_detector.items()]
-        return "\n".join(lines) + "\n"
-
-
-def _line(name: str, score: Score) -> str:
-    c = score.counts
-    f1 = "–" if score.f1 is None else f"{score.f1:.3f}"
-    cells = (name, c.tp + c.fn, c.fp + c.tn, _format(score.precision), _format(score.recall), f1)
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def _format(interval: Interval) -> str:
-    if interval.value is None:
-        return "–"
-    return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 
 
 def read_items(path: Path = LEAK_BENCHMARK, split: Split | None = None) -> list[LeakItem]:
@@ -285,24 +248,3 @@ def score_of(pairs: Sequence[tuple[LeakItem, LeakReport]]) -> Score:
         f1=2 * tp / (2 * tp + fn + fp) if defined else None,
         answer_fraction_error=sum(errors) / len(errors) if errors else None,
     )
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Score the default detectors on the synthetic benchmark."""
-    parser = argparse.ArgumentParser(prog="python -m rl2f_core.leaks.benchmark.score", description=__doc__)
-    parser.add_argument("--split", choices=("dev", "test"), help="score these items only")
-    parser.add_argument("--wrong", action="store_true", help="list misclassified items")
-    parser.add_argument("--report", type=Path, help="write the scores to this file as JSON")
-    args = parser.parse_args(argv)
-    report = score(LeaksConfig(), read_items(split=args.split))
-    print(report.to_markdown())
-    if args.report:
-        args.report.parent.mkdir(parents=True, exist_ok=True)
-        args.report.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    for error in report.wrong if args.wrong else ():
-        item = error.item
-        print(f"{'fn' if item.leak else 'fp'} {item.id}: {item.hint!r} answer {item.answer} {error.report.evidence}")
-
-
-if __name__ == "__main__":
-    main()

@@ -88,22 +88,14 @@ def try_detectors(
     return Trial([reports[i] for i in range(len(items))], seconds, total, judged)
 
 
-def areas(items: Sequence[LeakItem], reports: Sequence[LeakReport]) -> dict[str, Interval]:
-    """Return the area under the ROC curve of `logprob_gain`, over all items (`all`) and by environment.
+def area_under_roc(items: Sequence[LeakItem], reports: Sequence[LeakReport]) -> Interval | None:
+    """Return the area under the ROC curve of `logprob_gain`.
 
-    Hints on one task are one cluster. Ambiguous hints and hints with an error are left out. The result is empty if
+    Hints on one task are one cluster. Ambiguous hints and hints with an error are left out. The result is None if
     another hint has no `logprob_gain`.
     """
-    judged = [(item, report) for item, report in zip(items, reports, strict=True)]
-    judged = [(item, report) for item, report in judged if report.error is None and not item.ambiguous]
-    if not judged or any(report.logprob_gain is None for _, report in judged):
-        return {}
-    groups = {"all": judged}
-    for item, report in judged:
-        groups.setdefault(str(item.environment["type"]), []).append((item, report))
-    return {name: _area(pairs) for name, pairs in groups.items()}
-
-
-def _area(pairs: Sequence[tuple[LeakItem, LeakReport]]) -> Interval:
+    pairs = [(i, r) for i, r in zip(items, reports, strict=True) if r.error is None and not i.ambiguous]
+    if not pairs or any(report.logprob_gain is None for _, report in pairs):
+        return None
     tasks = [(json.dumps(i.environment, sort_keys=True), i.problem, i.answer) for i, _ in pairs]
     return auc([r.logprob_gain or 0.0 for _, r in pairs], [i.leak for i, _ in pairs], tasks)

@@ -151,6 +151,6 @@ def _last_checkpoints(run_dir: RunDir, config: RunConfig) -> list[str]:
     if not names:
         raise ConfigError("The run has no checkpoint yet.", value=str(run_dir.path))
     if lost := [name for name in names if name in missing]:
-        fix = rl2f_command("eval", f"{run_dir.path}:{available[-1]}") if available else "Restore them."
+        fix = rl2f_command("eval", f"{run_dir.path}@{available[-1]}") if available else "Restore them."
         raise ConfigError("The weights of the last checkpoints are missing.", value=lost, known=available, fix=fix)
     return names

@@ -8,7 +8,7 @@ import pytest
 from leak_helpers import Oracle
 
 from rl2f_core.leaks.benchmark.score import LeakItem
-from rl2f_core.leaks.benchmark.timing import areas, spread_out, try_detectors
+from rl2f_core.leaks.benchmark.timing import area_under_roc, spread_out, try_detectors
 from rl2f_core.leaks.parsing import parse_detectors
 from rl2f_core.models.backends.model_pool import ModelPool
 from rl2f_core.types import LeakReport
@@ -34,12 +34,11 @@ ITEMS = [
 def test_auc_needs_logprob_gain_of_all_hints() -> None:
     nats = (5.0, 1.0, 0.0, 2.0, -1.0)  # leaks 5, 1, 0 against 2, −1: 2 + 1 + 1 of 6 pairs
     reports = [LeakReport(leaked=False, logprob_gain=n) for n in nats]
-    found = areas(ITEMS, reports)
-    assert list(found) == ["all", "arithmetic"]
-    assert found["all"].value == found["arithmetic"].value == pytest.approx(4 / 6)
-    unread = areas(ITEMS, [*reports[:-1], LeakReport(leaked=False, error="too long")])
-    assert unread["all"].value == pytest.approx(1 / 3)  # 5, 1, 0 against 2
-    assert areas(ITEMS, [*reports[:-1], LeakReport(leaked=False)]) == {} == areas([], [])
+    found = area_under_roc(ITEMS, reports)
+    assert found is not None and found.value == pytest.approx(4 / 6)
+    unread = area_under_roc(ITEMS, [*reports[:-1], LeakReport(leaked=False, error="too long")])
+    assert unread is not None and unread.value == pytest.approx(1 / 3)  # 5, 1, 0 against 2
+    assert area_under_roc(ITEMS, [*reports[:-1], LeakReport(leaked=False)]) is area_under_roc([], []) is None
 
 
 def test_detectors_run_per_environment_in_order() -> None:

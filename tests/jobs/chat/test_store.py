@@ -57,17 +57,6 @@ def test_a_later_checkpoint_continues_the_responses_of_the_first(db: Database) -
     assert words(tree.conversation(known, known[three], "3:a@1")) == ["one", "a1", "two", "b2", "three"]
 
 
-def test_a_failed_answer_is_none_to_go_on_from(db: Database) -> None:
-    chat = new(db)
-    one = say(db, chat, "user", "one")
-    good = say(db, chat, "assistant", "good", one, checkpoint="base", status="stopped")
-    say(db, chat, "assistant", "", one, checkpoint="base", status="failed")
-    known = tree.by_id(chats.messages(db, chat))
-    found = tree.newest(known, one, "base")
-    assert found is not None and found.id == good
-    assert tree.newest(known, one, "3:a@1") is None
-
-
 def test_a_played_dialogue_is_the_chain_of_its_branch(db: Database) -> None:
     chat = new(db)
     root = say(db, chat, "user", "problem")
@@ -142,10 +131,11 @@ def test_unfinished_responses_of_a_dead_server_are_failed_with_their_text(db: Da
     left = say(db, chat, "assistant", "half a sen", None, checkpoint="base", status="streaming")
     ended = say(db, chat, "assistant", "done", None, checkpoint="base")
     chats.close_abandoned(db)
-    found = chats.message(db, chat, left)
+    known = tree.by_id(chats.messages(db, chat))
+    found = known[left]
     assert (found.status, found.content) == ("failed", "half a sen")
     assert "ended while" in found.detail["error"]["what"]
-    assert chats.message(db, chat, ended).status == "done"
+    assert known[ended].status == "done"
 
 
 def test_the_browser_gets_no_tokens(db: Database) -> None:

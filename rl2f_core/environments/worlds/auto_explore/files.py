@@ -29,8 +29,7 @@ def files() -> dict[str, File]:
     try:
         lines = STDLIB_FILES.read_text().splitlines()
     except OSError as error:
-        fix = "Restore it, or run python -m rl2f_core.environments.worlds.auto_explore.collect FILE."
-        raise DataError(f"The files of auto_explore cannot be read: {error}.", fix=fix) from None
+        raise DataError(f"The files of auto_explore cannot be read: {error}.", fix="Restore the file.") from None
     return {file.path: file for file in (File(**json.loads(line)) for line in lines)}
 
 
