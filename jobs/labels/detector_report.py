@@ -172,6 +172,8 @@ class DetectorReport(FrozenModel):
     annotators: list[AnnotatorSummary]
     pairs: list[PairwiseAgreement]
     disagreements: list[Disagreement]
+    newer_hints: int = 0
+    """Hints that are newer than all sampled labels, so that no sample could contain them."""
     information: tuple[InformationRow, ...] = ()
     """Information in the flagged and in the other checked hints; empty if no hint has known bits."""
     planted: tuple[PlantedRow, ...] = ()

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Row, Select, func, select
 
 from jobs.db.columns import table_of
 from jobs.db.dialogue_models import DialogueRow, RescoreSummary, TaskRow, TurnRow
@@ -77,7 +77,19 @@ def read_all(
     frame_source = scored.name if drawn[scored.name] > drawn[RUN] else RUN
     sizes = population(db, scope, scored, frame_source)
     bits, leaks = hint_counts.information(db, scope, scored), planted_hints.count_planted(db, scope, scored)
-    return {name: detector_report.build_report(hints, sizes, frame_source, name, bits, leaks) for name in group_by}
+    newer = {"newer_hints": count_newer(db, scope) if frames else 0}
+    reports = {name: detector_report.build_report(hints, sizes, frame_source, name, bits, leaks) for name in group_by}
+    return {name: report.model_copy(update=newer) for name, report in reports.items()}
+
+
+def count_newer(db: Database, scope: Scope) -> int:
+    """Count the hints of the scope that are newer than its last sampled label."""
+    of_label = (_dialogue.c.run_id == _label.c.run_id) & (_dialogue.c.event_id == _label.c.event_id)
+    last = select(func.max(_label.c.time)).join(_dialogue, of_label).where(*scope.within(_dialogue.c))
+    with db.read() as session:
+        newest = session.scalar(last.where(_label.c.sampling_frame.is_not(None)))
+        newer = hint_counts.hints_of(scope, func.count()).where(_turn.c.is_eligible, _dialogue.c.time > newest)
+        return session.scalar(newer) or 0
 
 
 def population(db: Database, scope: Scope, scored: Source, frame_source: str = RUN) -> Population:

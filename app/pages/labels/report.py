@@ -342,11 +342,16 @@ def _labels(report: DetectorReport) -> Element:
         "κ needs two annotators on the same hints, blind: let a second person label a sample of the same seed and size."
     )
     count = f" count{'s' if usage.counted == 1 else ''}: blind, on a random sample."
+    newer = (
+        f"{plural(report.newer_hints, 'hint')} came after these labels, so no sample contains them. The estimates take "
+        "them to be like the others; label another sample to check this."
+    )
     return el(
         "section.rl-card.rl-stack",
         el("h2", f"Labels on {plural(usage.hints, 'hint')}"),
         el("p", el("b.rl-num", f"{usage.counted:,}"), count),
         el("ul.bd-reasons.rl-muted", unused) if unused else None,
+        el("p.rl-warning", newer) if report.newer_hints and usage.counted else None,
         number_table(["annotator", "leak", "no leak", "unsure", "blind"], counts, "annotators") if annotators else None,
         el("h2", "Between annotators"),
         number_table(["pair", "hints", "equal labels", "Cohen’s κ"], both, "pairs of annotators")

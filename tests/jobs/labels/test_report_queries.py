@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from detector_report_data import CODES, Truth, add_truth, in_test, label_draw, rescore
 from pydantic import ValidationError
 from replay_data import add_run, event, hint, turn
+from sqlalchemy import update
 from workspace_copies import opened
 
 from jobs.db.engine import Database
@@ -144,6 +147,19 @@ def test_a_labelled_draw_estimates_recall_for_all_hints_of_the_half(db: Database
     flags = sum(flag and leak for flag, leak in mine.values())
     true = flags / sum(leak for _, leak in mine.values())
     assert found.recall.low is not None and found.recall.low <= true <= found.recall.high  # type: ignore[operator]
+
+
+def test_hints_that_came_after_the_labels_are_counted(db: Database, workspace: Workspace, truth: Truth) -> None:
+    assert report_queries.read(db, Scope()).newer_hints == 0
+    label_draw(db, truth, QueueFilter(selection="stratified", size=120))
+    with db.write() as session:
+        session.execute(update(LeakLabel).values(time=time.time() + 1))
+    assert report_queries.read(db, Scope()).newer_hints == 0
+    new = [event(f"later/{i}", [turn(0, "x", None, hint("Look."))]) for i in range(3)]
+    later = [each.model_copy(update={"time": time.time() + 60}) for each in new]
+    number = add_run(db, workspace, "later", later).id
+    assert report_queries.read(db, Scope()).newer_hints + report_queries.read(db, Scope(test=True)).newer_hints == 3
+    assert report_queries.read(db, Scope(run=truth.run.id)).newer_hints == 0 and number is not None
 
 
 def test_uncounted_labels_are_reported_by_reason(db: Database, truth: Truth) -> None:
