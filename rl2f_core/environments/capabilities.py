@@ -169,6 +169,13 @@ class AnswerSpace(Environment):
     def answer_values(self, task: Task, parsed: str) -> Candidate:
         """Return the values of a parsed answer by part of `answer_space`."""
 
+    def right_answers(self, task: Task, parsed: str | None = None) -> list[Candidate]:
+        """Return the values of the right answers; by default there is one, the gold answer.
+
+        Of several, those that continue the right beginning of an attempt, if it is given.
+        """
+        return [self.answer_values(task, self.gold_answer(task))]
+
     @abstractmethod
     def hint_statements(self, task: Task, attempts: Sequence[Verdict], hint: str) -> tuple[Region, ...] | None:
         """Return what a hint in the wording of `hint` or `misleading_hint` states about the answer, true or not.

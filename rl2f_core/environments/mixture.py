@@ -277,7 +277,7 @@ _DELEGATED: dict[type[Environment], tuple[str, ...]] = {
     ScriptedHints: ("hint",),
     Demonstrator: ("simulate_attempt", "worked_solution"),
     Baselines: (),
-    AnswerSpace: ("answer_space", "answer_values", "hint_statements"),
+    AnswerSpace: ("answer_space", "answer_values", "right_answers", "hint_statements"),
     LeakVocabulary: ("find_answers", "answer_parts", "stated_parts", "attempt_contains", "student_parts"),
 }
 """Methods on a task by base class (subclasses first), which call the same method of the task's sub-environment."""

@@ -80,7 +80,7 @@ def measure_hints(
     space = environment.answer_space(task) if isinstance(environment, AnswerSpace) else None
     if not isinstance(environment, AnswerSpace) or space is None:
         return tuple(turns)
-    gold = environment.answer_values(task, environment.gold_answer(task))
+    right = environment.right_answers(task)
     candidates = space
     excluded: tuple[Candidate, ...] = ()
     shown: _Shown | None = None
@@ -96,11 +96,13 @@ def measure_hints(
             if verdicts_shown and answer is not None and not turn.verdict.correct:
                 excluded = (*excluded, answer)
             statements = _statements(environment, task, verdicts, turn.hint)
-            values["hint_true"] = all(contains(s, gold) for s in statements) if statements else None
+            near = environment.right_answers(task, parsed)
+            true = (all(contains(s, candidate) for s in statements or ()) for candidate in near)
+            values["hint_true"] = any(true) if statements else None
             shown = _read_hint(statements, (candidates, space), excluded)
             if shown is not None:
                 candidates, left = shown.after
-                values |= _hint_values(shown.size, left, is_gold=contains(candidates, gold))
+                values |= _hint_values(shown.size, left, is_right=any(contains(candidates, a) for a in right))
                 values["chance_bits"] = _chance_bits(shown)
         measured.append(turn.model_copy(update=values))
     return tuple(measured)
@@ -124,11 +126,11 @@ def _read_hint(
     return next((hint for hint in hints if hint.after[1]), None)
 
 
-def _hint_values(before: int, after: int, *, is_gold: bool) -> JsonObject:
+def _hint_values(before: int, after: int, *, is_right: bool) -> JsonObject:
     return {
         "hint_bits": round(math.log2(before / after), DIGITS),
         "bits_left": round(math.log2(after), DIGITS),
-        "determines_answer": after == 1 < before and is_gold,
+        "determines_answer": after == 1 < before and is_right,
     }
 
 

@@ -57,6 +57,16 @@ _CHOSEN_LETTER = re.compile(
     r"(?: (?:option|choice|letter))? [(\[]?([A-Z])(?![\w'’])"
 )
 
+_SMALL_LETTER = re.compile(
+    r"[(\[]([a-z])[)\]]|\b(?i:option|choice|letter) [(\[]?([a-z])(?![\w'’])"
+    r"|\b(?i:answer (?:is|should be)|choose|pick|select|take|go with) ([a-z])(?=[.,;:!?)]|$)"
+)
+_OTHER_NUMBER = re.compile(
+    r"(?<![\w.,/])[+\-−]?(?:\d+ \d{1,20} ?/ ?\d{1,20}|\.\d+|\d* ?[¼-¾⅐-⅞]|\d+(?:\.\d+)?[eE][+\-]?\d{1,2}"
+    r"|\d[\d,]*(?:\.\d+)? (?:hundred|thousand|million|billion|trillion))(?![\w/])"
+)
+"""Mixed numbers, decimals without a digit before the point, fractions of one character, powers and scale words."""
+
 
 class Checker(ABC):
     """Base class of the checkers.
@@ -165,7 +175,9 @@ class Numeric(Checker):
         yield from (number_text(gold + rng.choice((-1, 1)) * rng.randint(1, 9) * step) for _ in range(20))
 
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
-        return _math().find_answers(task, text)
+        others = ((*m.span(), _number_form(m[0])) for m in _OTHER_NUMBER.finditer(text[:MAX_SCANNED]))
+        known = [(start, end, form) for start, end, form in others if form is not None]
+        return sorted({*_math().find_answers(task, text), *known})
 
 
 class MultipleChoice(Checker):
@@ -201,6 +213,8 @@ class MultipleChoice(Checker):
     def find_answers(self, task: Task, text: str) -> list[tuple[int, int, str]]:
         """Letters, and texts of the problem's choices."""
         found = [(m.start(1), m.end(1), m[1]) for m in _ANY_LETTER.finditer(text[:MAX_SCANNED])]
+        small = _SMALL_LETTER.finditer(text[:MAX_SCANNED])
+        found += [(*m.span(m.lastindex or 0), m[m.lastindex or 0].upper()) for m in small]
         for letter, choice in listed_choices(task.public["problem"]).items():
             pattern = r"\s+".join(map(re.escape, choice.strip(" .;,").split()))
             spans = re.finditer(rf"(?<!\w){pattern}(?!\w)", text[:MAX_SCANNED], re.IGNORECASE) if pattern else ()
@@ -209,7 +223,9 @@ class MultipleChoice(Checker):
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         """Find `choose B`, `the answer is (B)` and the like; the problem itself names all letters."""
-        return [(*m.span(), "letter", m[1]) for m in _CHOSEN_LETTER.finditer(text[:MAX_SCANNED])]
+        text = text[:MAX_SCANNED]
+        small = ((*m.span(), "letter", m[m.lastindex or 0].upper()) for m in _SMALL_LETTER.finditer(text))
+        return sorted([*((*m.span(), "letter", m[1]) for m in _CHOSEN_LETTER.finditer(text)), *small])
 
 
 class Pattern(Checker):

@@ -25,14 +25,23 @@ from rl2f_core.environments.capabilities import (
     most_common_answer,
 )
 from rl2f_core.environments.false_claims import side_agreement
-from rl2f_core.environments.math.answer_text import canonical, last_boxed, normal, number_text, read_number, read_value
-from rl2f_core.environments.math.equivalence import Pair, compare_answers, too_wordy
+from rl2f_core.environments.math.answer_text import (
+    canonical,
+    last_boxed,
+    normal,
+    number_text,
+    read_number,
+    read_quantity,
+    read_value,
+)
+from rl2f_core.environments.math.equivalence import Pair, check_units, compare_answers, too_wordy
 from rl2f_core.errors import DataError, shorten
 from rl2f_core.types import ConstantBaseline, Task, TaskData, Verdict
 
 AnswerForm = Literal["tags", "boxed", "either"]
 NO_NUMBER = "The answer is a number, and no number was found."
 NO_HINT = "That is not the answer. Check each step again."
+OTHER_UNIT = "Another unit is asked for."
 FALSE_HINT = "The steps are right; only the way the answer is written is not."
 _BASELINE_TASKS = 200
 _DECIMAL = re.compile(r"(?<![\w.,])[+\-−]?\d+(?:,\d{3})*\.\d+(?![\w]|\.\d)")
@@ -164,7 +173,13 @@ class MathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         if gold is None:
             return NO_HINT
         candidate = _last(attempts)
-        return NO_NUMBER if candidate is None else _side(candidate < gold, abs(candidate - gold) * 10 >= scale(gold))
+        if candidate is None:
+            return NO_NUMBER
+        units = [quantity.unit for text in (self.gold_answer(task), last_parsed(attempts) or "")
+                 if (quantity := read_quantity(text)) is not None]  # fmt: skip
+        if len(units) == 2 and check_units(*units) is not None:
+            return OTHER_UNIT
+        return _side(candidate < gold, abs(candidate - gold) * 10 >= scale(gold))
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
         """State the opposite side and distance; if the answer is not a number, that only its form is wrong."""

@@ -35,11 +35,15 @@ def contaminated(train: Sequence[str], test: Iterable[str], n: int = 13) -> Cont
         n: Words in a run; 0 compares only whole texts.
     """
     test = list(test)
-    whole = {folded(text) for text in test}
+    whole = {_unspaced(text) for text in test}
     runs = set().union(*(ngrams(text, n) for text in test)) if n else set()
-    same = {i for i, text in enumerate(train) if folded(text) in whole}
+    same = {i for i, text in enumerate(train) if _unspaced(text) in whole}
     near = {i for i, text in enumerate(train) if i not in same and runs and not runs.isdisjoint(ngrams(text, n))}
     return Contamination(frozenset(same), frozenset(near))
+
+
+def _unspaced(text: str) -> str:
+    return folded(text).replace(" ", "")
 
 
 def distinct(problems: Sequence[str]) -> list[int]:

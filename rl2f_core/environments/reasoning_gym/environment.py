@@ -7,6 +7,7 @@ not contain the gold answer and more; and an answer with the full score must agr
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import unicodedata
@@ -198,8 +199,8 @@ class ReasoningGym(MisleadingHints, Demonstrator, Baselines, LeakVocabulary):
         """State form and score, without content of the answer."""
         if last_parsed(attempts) is None:
             return UNREAD
-        score = attempts[-1].score or 0.0
-        text = "It scores nothing." if score < 0.005 else f"It scores {score:.2f} of 1."
+        score = math.floor(100 * (attempts[-1].score or 0.0)) / 100  # a wrong answer scores less than 1
+        text = f"It scores {score:.2f} of 1." if score else "It scores nothing."
         return f"The form is right, the answer is not. {text}"
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import log2
@@ -217,6 +218,34 @@ def test_every_scripted_and_misleading_hint_has_a_known_meaning(name: str, confi
         assert environment.hint_statements(task, unread, environment.hint(task, unread, rng)) == () or (
             name == "secret_code"
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [*LEVELS[5:], ("knights_knaves", {"people": 2}), ("shortest_path", {}), ("maze", {"loops": 0.3})],
+)
+def test_scripted_hints_are_true_and_misleading_ones_false(name: str, config: dict[str, Any]):
+    """Of several right paths, a true hint describes one. A false hint names no step that is wrong.
+
+    `infeasible` agrees with any wall, so without a path a false hint about walls states nothing about the answer.
+    """
+    environment, rng = build(name, config), random.Random(4)
+    found: dict[str, list[bool | None]] = {"scripted": [], "misleading": []}
+    for index in range(30):
+        task = environment.task("train", index)
+        if environment.gold_answer(task) == "infeasible":
+            continue
+        wrong = environment.simulate_attempt(task, [], rng, follow_hint=False, correct=False)
+        verdicts = [environment.verify(task, wrong)]
+        false = environment.misleading_hint(task, verdicts, rng)
+        for teacher, text in (("scripted", environment.hint(task, verdicts, rng)), ("misleading", false)):
+            turn = Turn(index=0, attempt="x", verdict=verdicts[0], hint=Hint(text=text, teacher=teacher))
+            found[teacher].append(measure_hints(environment, task, [turn])[0].hint_true)
+        if isinstance(environment, PathEnvironment) and verdicts[0].parsed and verdicts[0].parsed != "infeasible":
+            error = environment.find_error(grid_of(task), verdicts[0].parsed.replace(" ", ""))
+            assert error is not None and not re.search(rf"[Ss]tep {error.step}\b", false)
+    assert False not in found["scripted"] and True not in found["misleading"]
+    assert found["scripted"].count(True) >= 10 and found["misleading"].count(False) >= 10
 
 
 @pytest.mark.parametrize(("name", "config"), LEVELS)

@@ -145,6 +145,25 @@ def test_the_leak_vocabulary_follows_the_checker(checker: str, clean: str, leaks
         assert report.leaked and report.span is not None, hint
 
 
+@pytest.mark.parametrize(
+    ("checker", "answer", "telling", "kept"),
+    [
+        ("multiple_choice", "B", "option b is right. So we choose b. It is (b)", "The answer is a number"),
+        ("numeric", "1.5", "So we get 1 1/2. Then 1½. That is 3 / 2", "Add the parts"),
+        ("numeric", "5000", "It is 5 thousand. In short 5e3", "Think of thousands"),
+        ("numeric", "0.5", "This leaves .5. So ½ is left", "Divide the rest"),
+    ],
+)
+def test_a_scripted_hint_withholds_the_answer_in_every_notation_that_the_checker_accepts(
+    checker: str, answer: str, telling: str, kept: str, tmp_path: Path
+) -> None:
+    problem = "Which one? A) one B) two" if checker == "multiple_choice" else "How many?"
+    row = {"problem": problem, "answer": answer, "solution": f"{telling}. {kept}."}
+    held, task = environment(tmp_path, checker, row, columns={"solution": "solution"})
+    wrong = held.verify(task, wrap_answer("A" if checker == "multiple_choice" else "7"))
+    assert held.hint(task, [wrong], random.Random(0)) == f"{kept}."
+
+
 @pytest.mark.parametrize("checker", [name for name in ROWS if name not in TESTED])
 def test_hostile_answers_score_zero_with_every_checker(checker: str, tmp_path: Path) -> None:
     held, task = environment(tmp_path, checker)

@@ -65,16 +65,19 @@ def test_training_puzzles_are_those_of_a_published_parquet_file(tmp_path: Path) 
     assert not given.verify(task, "<answer>Zoey is a knave, Oliver is a knave</answer>").correct
 
 
+BACK = {"knight": "telling-truth", "knave": "lying", "imp": "->", "iff": "<=>"}
+
+
+def published(statement: Any) -> Any:
+    """A statement as the published puzzles write it."""
+    if isinstance(statement, int):
+        return statement
+    return (BACK.get(statement[0], statement[0]), *map(published, statement[1:]))
+
+
 def test_generated_test_puzzles_are_none_of_the_file(tmp_path: Path) -> None:
     plain = environment(people=3)
     held_out = [plain.task("test", i) for i in range(5)]
-    back = {"knight": "telling-truth", "knave": "lying", "imp": "->", "iff": "<=>"}
-
-    def published(statement: Any) -> Any:
-        if isinstance(statement, int):
-            return statement
-        return (back.get(statement[0], statement[0]), *map(published, statement[1:]))
-
     rows = []
     for task in held_out:
         puzzle = logic.as_puzzle(task.public["statements"])
@@ -89,6 +92,20 @@ def test_generated_test_puzzles_are_none_of_the_file(tmp_path: Path) -> None:
     drawn = [given.task("test", i) for i in range(5)]
     assert not keys & {given.canonical(task) for task in drawn}
     assert keys <= {plain.canonical(plain.task("test", i)) for i in range(5)}
+
+
+def test_no_changed_copy_of_a_puzzle_is_in_the_source(tmp_path: Path) -> None:
+    """The source has the copy that would be chosen without it."""
+    plain = environment(people=3)
+    task = plain.task("test", 0)
+    copy = plain.perturbations(task)["statement_changed"]
+    puzzle = logic.as_puzzle(copy.public["statements"])
+    (solution,) = logic.solutions(puzzle)
+    text, people, roles = copy.public["text"], copy.public["people"], [bool(solution >> i & 1) for i in range(3)]
+    row = {"quiz": text, "names": people, "solution": roles, "statements": str(tuple(map(published, puzzle)))}
+    given = environment(people=3, source=parquet(tmp_path, row))
+    assert given.canonical(given.task("train", 0)) == plain.canonical(copy)
+    assert given.canonical(given.perturbations(task)["statement_changed"]) != plain.canonical(copy)
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ def test_a_run_of_thirteen_words_contaminates_and_twelve_do_not() -> None:
     assert contaminated(train, [LONG], n=12).overlapping == {1, 2}
     assert contaminated(train, [LONG], n=0) == (frozenset({0}), frozenset())
     assert contaminated(train, []) == (frozenset(), frozenset())
+    assert contaminated(["What is 2 + 3?", "What is 2 + 4?"], ["what is 2+3?"], n=0).same == {0}
     assert distinct(["A b?", "c", "a  B?", "C!", "C"]) == [0, 1, 3]
 
 

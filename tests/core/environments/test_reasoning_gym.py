@@ -18,7 +18,7 @@ from rl2f_core.environments.reasoning_gym.environment import ONE_NUMBER, Reasoni
 from rl2f_core.environments.reasoning_gym.gsm_symbolic import GsmSymbolic
 from rl2f_core.environments.sandbox.worker import is_safe_expression
 from rl2f_core.errors import ConfigError, DataError
-from rl2f_core.types import SPLITS
+from rl2f_core.types import SPLITS, Verdict
 
 pytestmark = pytest.mark.xdist_group("workers")
 FEW = ("chain_sum", "word_sorting", "countdown", "spiral_matrix", "fraction_simplification")
@@ -112,6 +112,12 @@ def test_a_few_data_sets_keep_to_their_scorers(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_data_set_keeps_to_its_scorer(name: str) -> None:
     check_data_set(name, 2)
+
+
+def test_a_wrong_answer_never_scores_all_in_a_hint() -> None:
+    env = ReasoningGym(ReasoningGym.Config(name="time_intervals"))
+    near = Verdict(correct=False, score=0.9996, parsed="02:27:06")
+    assert env.hint(env.task("train", 0), [near], random.Random(0)).endswith("It scores 0.99 of 1.")
 
 
 @pytest.mark.parametrize("name", sorted(ONE_NUMBER))

@@ -25,7 +25,7 @@ from rl2f_core.environments.worlds.taxi.dynamics import (
 )
 from rl2f_core.environments.worlds.taxi.environment import Taxi, compass, map_of
 from rl2f_core.leaks.mentions.training import scripted_queries
-from rl2f_core.types import SPLITS, Task
+from rl2f_core.types import SPLITS, Split, Task
 
 TABLE = Path(__file__).with_name("taxi_v4.json")
 """`env.P` of Gymnasium's Taxi-v4: one letter per state and action, whose meaning is (change of state, reward, end)."""
@@ -199,3 +199,14 @@ def test_taxi_equals_gymnasium_step_for_step_where_it_is_installed() -> None:
 def test_scripted_hints_for_leak_detection_follow_episodes() -> None:
     queries = list(scripted_queries(environment(), 6, random.Random(0)))
     assert len(queries) == 6 and any(len(query.attempts) > 1 for query in queries)
+
+
+@pytest.mark.parametrize("goal", ["pickup", "dropoff", "full"])
+def test_no_problem_of_the_fixed_map_is_in_two_splits(goal: str) -> None:
+    """The destination is a part of the problem unless the goal is to pick the passenger up."""
+    environment = Taxi(Taxi.Config(map="gymnasium", goal=goal))  # type: ignore[arg-type]
+
+    def prompts(split: Split) -> set[str]:
+        return {environment.prompt(environment.task(split, index).public) for index in range(60)}
+
+    assert not prompts("test") & (prompts("train") | prompts("validation"))

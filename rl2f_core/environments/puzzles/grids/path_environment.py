@@ -172,7 +172,7 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, 
         return "Right." if error is None else self._describe_error(error) + self.describe_position(grid, letters)
 
     def misleading_hint(self, task: Task, attempts: Sequence[Verdict], rng: random.Random) -> str:
-        """Blame a step falsely; after `infeasible`, claim that G cannot be reached."""
+        """Blame another step than the first wrong one, falsely; after `infeasible`, claim that G cannot be reached."""
         last = last_parsed(attempts)
         if last is None:
             return self._describe_error(PathError(1, "wall"))
@@ -180,9 +180,9 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, 
             return UNREACHABLE
         grid, letters = grid_of(task), last.replace(" ", "")
         error = self.find_error(grid, letters)
-        reached = len(walked(grid, letters)) - 1
-        claims = [PathError(k, fault) for k in range(1, min(len(letters), reached + 1) + 1) for fault in _MISLEADING]
-        false = [claim for claim in claims if claim != error and self._is_false(grid, letters, claim)]
+        steps = [k for k in range(1, len(letters) + 1) if error is None or k != error.step]
+        claims = [PathError(k, fault) for k in steps for fault in _MISLEADING]
+        false = [claim for claim in claims if self._is_false(grid, letters, claim)]
         claim = rng.choice(false or [PathError(len(letters) + 1, "wall")])
         return self._describe_error(claim) + self.describe_position(grid, letters[: claim.step])
 
@@ -268,6 +268,15 @@ class PathEnvironment(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, 
         return tuple(
             {step: frozenset([value]) for step, value in self._values(grid, answer).items()} for answer in answers
         )
+
+    def right_answers(self, task: Task, parsed: str | None = None) -> list[Candidate]:
+        grid, gold = grid_of(task), self.gold_answer(task)
+        ways = (ways_of(grid) or ()) if gold != INFEASIBLE else ()
+        letters = "" if parsed in (None, INFEASIBLE) else (parsed or "").replace(" ", "")
+        error = self.find_error(grid, letters)
+        start = letters if error is None else letters[: error.correct_steps]
+        right = [way for way in ways if way.startswith(start) and self.find_error(grid, way) is None]
+        return [self._values(grid, way) for way in right] or super().right_answers(task)
 
     def answer_values(self, task: Task, parsed: str) -> Candidate:
         return self._values(grid_of(task), parsed if parsed == INFEASIBLE else parsed.replace(" ", ""))

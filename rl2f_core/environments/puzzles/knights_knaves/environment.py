@@ -236,9 +236,11 @@ class KnightsKnaves(MisleadingHints, Demonstrator, Baselines, LeakVocabulary, An
     def _changed(self, task: Task, puzzle: logic.Puzzle, rng: random.Random) -> tuple[logic.Puzzle, int] | None:
         required_split = "validation" if task.split == "train" else task.split
         spare: list[logic.Puzzle] = []
+        given = set() if self.config.source is None else canonical_keys(self.config.source)  # training problems
 
         def fits(candidate: logic.Puzzle) -> bool:
-            split = assign_split(logic.canonical_key(candidate))
+            key = logic.canonical_key(candidate)
+            split = "train" if key in given else assign_split(key)
             if split != "train" and not spare:
                 spare.append(candidate)
             return split == required_split

@@ -19,7 +19,10 @@ _HINT = re.compile(rf"(?:Your answer does not fit what (?P<name>.+?) says\.)? ?(
 def hint_statements(
     hint: str, people: Sequence[str], puzzle: logic.Puzzle, tried: Sequence[int]
 ) -> tuple[Region, ...] | None:
-    """Return the statements of a hint: the named person's claim holds; so many roles differ from the attempt.
+    """Return the statements of a hint: the named person's claim fits or not, unlike the attempt; so many roles differ.
+
+    A true hint names a claim that the attempt contradicts, so the claim holds. A misleading one names a claim that the
+    attempt fits, so who believes it looks for an assignment that contradicts the claim.
 
     Args:
         hint: The text.
@@ -34,9 +37,10 @@ def hint_statements(
     if not hint or match is None or match["name"] not in (None, *people) or match["n"] not in (None, str(n)):
         return None
     statements, assignments = [], range(2**n)
-    if match["name"] and puzzle:
+    if match["name"] and puzzle and tried:
         named = people.index(match["name"])
-        statements.append(one_of(ROLES, (a for a in assignments if logic.fits(puzzle, named, a))))
+        was = logic.fits(puzzle, named, tried[-1])
+        statements.append(one_of(ROLES, (a for a in assignments if logic.fits(puzzle, named, a) != was)))
     if match["low"] and tried:
         low, high = int(match["low"]), int(match["high"] or match["low"])
         statements.append(one_of(ROLES, (a for a in assignments if low <= (a ^ tried[-1]).bit_count() <= high)))

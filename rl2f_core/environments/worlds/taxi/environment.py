@@ -96,9 +96,13 @@ class Taxi(OracleEnvironment[TaxiState], MisleadingHints, Baselines):
         return new_task(self, level, public, {})
 
     def canonical(self, task: Task) -> str:
-        """The smallest of the map and its three mirror images, with passenger, destination and taxi but no letters."""
+        """The smallest of the map and its three mirror images, with passenger, destination and taxi but no letters.
+
+        The goal `pickup` has no destination.
+        """
         taxi_map, (row, column, passenger, *_) = map_of(task), self.initial(task)
-        marks = {STOPS[task.public["destination"]]: "D"} | ({STOPS[passenger]: "P"} if passenger != IN_TAXI else {})
+        marks = {} if self.config.goal == "pickup" else {STOPS[task.public["destination"]]: "D"}
+        marks |= {STOPS[passenger]: "P"} if passenger != IN_TAXI else {}
         names = str.maketrans({letter: marks.get(letter, "o") for letter in STOPS})
         rows = [text.translate(names) for text in taxi_map.rows]
         images = []
