@@ -65,7 +65,7 @@ def migrated(root: str | Path | None) -> Iterator[tuple[Workspace, Database]]:
 
     workspace = Workspace(root).create()
     with closing(Database(workspace.database_url())) as db:
-        if db.migrate():
+        if db.migrate(workspace.lock):
             ingest_pending(db, workspace)
         yield workspace, db
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -11,12 +12,15 @@ from pathlib import Path
 from app.common.context import Context
 from jobs.db import settings
 from jobs.db.engine import Database
+from jobs.db.errors import StoreError
 from jobs.db.models import LeakLabel
 from jobs.db.queries import runs
-from jobs.ingest.ingester import reindex
+from jobs.ingest.ingester import reindex, run_folders
 from jobs.labels.sampling import SamplingFrame
 from rl2f_core.common.paths import EXAMPLE_RUNS
+from rl2f_core.errors import RL2FError
 
+_log = logging.getLogger(__name__)
 LABELS = "labels.json"
 """File in an example with labels of its hints: rows of `LeakLabel` without `run_id`, which is 0 in sampling frames."""
 
@@ -42,7 +46,16 @@ def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = Fa
             part.rename(folder)
             new.append(folder.name)
         folders.append(folder.name)
-    reindex(context.db, context.workspace, folders if was_added else ())
+    if folders:
+        reindex(context.db, context.workspace, folders)
+    others = [] if was_added else [name for name in run_folders(context.workspace) if name not in folders]
+    for name in others:  # e.g. after the database was lost
+        try:
+            reindex(context.db, context.workspace, [name])
+        except StoreError:
+            raise
+        except RL2FError as error:
+            _log.warning("The run in %s could not be read: %s", context.workspace.folder(name), error)
     ids = []
     for name in folders:
         run = runs.find(context.db, folder=name)

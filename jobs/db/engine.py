@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
+from filelock import FileLock, Timeout
 from sqlalchemy import (
     BigInteger,
     Connection,
@@ -38,7 +39,13 @@ from sqlalchemy.orm import ORMExecuteState
 from sqlmodel import Session, col
 
 from jobs.db import schema
-from jobs.db.errors import StoreError, StoreReadOnlyError, translate_driver_error, unstorable_value
+from jobs.db.errors import (
+    StoreError,
+    StoreReadOnlyError,
+    StoreVersionError,
+    translate_driver_error,
+    unstorable_value,
+)
 from jobs.db.models import Checkpoint, LeakLabel, Note, Run, ScheduledRun, Setting, Stage, Tag
 
 BUSY_TIMEOUT_SECONDS = 30.0
@@ -139,17 +146,21 @@ class Database:
             connection.execute("PRAGMA journal_size_limit = 67108864")
             _enable_wal(connection, self.timeout, self.name)
 
-    def migrate(self) -> bool:
+    def migrate(self, lock: Path | None = None) -> bool:
         """Bring the schema to the newest revision in one transaction; return whether it was an older one.
 
-        Raises `StoreVersionError` if the database has a newer revision, or an older one and is only read.
+        Args:
+            lock: Lock file of the server that uses the database. The schema of a running server is not changed.
+
+        Raises `StoreVersionError` if the database has a newer revision, or an older one and is only read or in use.
         """
         with self._translate_errors():
-            if self.read_only:
-                with self._reader.connect() as connection:
+            with self._reader.connect() as connection:
+                if self.read_only:
                     schema.check_readable(connection, self.name)
-                return False
-            with self._writer.connect() as connection:
+                if schema.is_newest(connection, self.name):
+                    return False
+            with self._unused(lock), self._writer.connect() as connection:
                 cursor = connection.connection.cursor()
                 if self.sqlite:  # a revision may rebuild a table that others reference; `upgrade` checks the references
                     cursor.execute("PRAGMA foreign_keys = OFF")
@@ -159,6 +170,15 @@ class Database:
                 finally:
                     if self.sqlite:
                         cursor.execute("PRAGMA foreign_keys = ON")
+
+    @contextlib.contextmanager
+    def _unused(self, lock: Path | None) -> Iterator[None]:
+        try:
+            with contextlib.nullcontext() if lock is None else FileLock(lock, timeout=0):
+                yield
+        except Timeout as error:
+            text = "A running server of an earlier version uses the database."
+            raise StoreVersionError(text, value=self.name, fix="Stop that server, then repeat the command.") from error
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Session]:

@@ -156,6 +156,11 @@ def _create_texts_and_view(connection: sa.Connection) -> None:
     )
 
 
+def is_newest(connection: sa.Connection, name: str) -> bool:
+    """Return whether the database has the newest revision."""
+    return _known_revision(connection, name) == head_revision()
+
+
 def check_readable(connection: sa.Connection, name: str) -> None:
     """Raise `StoreVersionError` unless the database has the newest revision."""
     revision, head = _known_revision(connection, name), head_revision()

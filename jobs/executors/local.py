@@ -125,7 +125,7 @@ class Local:
                 return None
             # After a change of the system clock the start times differ, but the command identifies the worker.
             return process if is_same or process.cmdline()[-1:] == [handle.folder] else None
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # a process of another user is none of our workers
             return None
 
 

@@ -57,11 +57,13 @@ def event_to_rows(event: Event) -> Prepared | None:
 
     Raises `ValueError` if a database cannot store a value.
     """
+    if not math.isfinite(event.time):
+        raise ValueError("the time is not a finite number")
     if isinstance(event, DialogueEvent):
         return _dialogue_rows(event)
     if isinstance(event, HintValueEvent):
-        if not all(map(math.isfinite, [event.value, event.low, event.high, event.time, *event.arms.values()])):
-            raise ValueError("a value or the time is not a finite number")
+        if not all(map(math.isfinite, [event.value, event.low, event.high, *event.arms.values()])):
+            raise ValueError("a value is not a finite number")
     elif not isinstance(event, LeakEvent | MetricEvent | CheckpointEvent | LeakRescoreEvent | LogEvent):
         return None
     return event

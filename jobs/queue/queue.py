@@ -11,13 +11,14 @@ import dataclasses
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jobs import run_kinds
 from jobs.db import settings
 from jobs.db.engine import Database
-from jobs.db.errors import UnknownRunError
+from jobs.db.errors import StoreError, UnknownRunError
 from jobs.db.models import ACTIVE, ENDED, Run, Tag
 from jobs.db.queries import chats, runs
 from jobs.db.queries import run_queue as store
@@ -28,7 +29,7 @@ from jobs.queue.slots import Slots, free_slots, read_slots, slot_class
 from jobs.queue.status import ABORTING, require_status, transition
 from jobs.queue.worker_monitor import WorkerMonitor
 from jobs.workspace import Workspace
-from rl2f_core.config.loading import dump_yaml, parse_config, parse_yaml
+from rl2f_core.config.loading import dump_yaml, load_yaml, parse_config, parse_yaml
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RunError
 from rl2f_core.run.directory import RunDir
@@ -59,6 +60,7 @@ class Queue:
         run_kinds.load()
         self.db, self.workspace, self.clock = db, workspace, clock
         self.workers = WorkerMonitor(db, workspace, executor or Local(workspace), clock)
+        self._failures: dict[int, str] = {}
 
     # -- user actions ------------------------------------------------------------------------------------------
     def add(
@@ -167,6 +169,10 @@ class Queue:
     def delete(self, run_id: int) -> None:
         """Delete an ended run: move its directory with what people entered to the trash, then remove its rows."""
         run = runs.get(self.db, run_id)
+        require_status(run, ENDED, "deleted")
+        if self.workspace.folder(run.folder).is_dir():
+            with RunDir(self.workspace.folder(run.folder)).lock():
+                pass  # raises if a command line is executing the run
         with self.db.write() as session:
             run = store.get_for_update(session, run_id)
             require_status(run, ENDED, "deleted")
@@ -262,8 +268,9 @@ class Queue:
     def sync_workers(self) -> None:
         """Copy the progress and the events of all workers into the database."""
         for run in runs.active(self.db):
-            self.workers.read(run)
-            self.workers.sync_progress(run)
+            with self._isolated(run):
+                self.workers.read(run)
+                self.workers.sync_progress(run)
         for run_id in list(self.workers.unread):
             try:
                 self.workers.read(runs.get(self.db, run_id))
@@ -274,11 +281,25 @@ class Queue:
         """Finalize the runs whose worker is dead; returns their ids."""
         ended = []
         for run in runs.active(self.db):
-            if run.pid is None:
-                run = self.workers.sync_progress(run)
-            if self.workers.is_dead(run) and self.workers.finalize(run) and run.id is not None:
-                ended.append(run.id)
+            with self._isolated(run):
+                if run.pid is None:
+                    run = self.workers.sync_progress(run)
+                if self.workers.is_dead(run) and self.workers.finalize(run) and run.id is not None:
+                    ended.append(run.id)
         return ended
+
+    @contextmanager
+    def _isolated(self, run: Run) -> Iterator[None]:
+        """Log an error that concerns one run, so that the other runs are followed nevertheless."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:
+            text, number = f"{type(error).__name__}: {error}", run.id or 0
+            if self._failures.get(number) != text:  # the attempt is repeated every second
+                _log.exception("Run %s could not be followed.", number)
+            self._failures[number] = text
 
     def recover(self) -> None:
         """Complete or undo the operations that a dead server interrupted. Only for the server with the lock."""
@@ -302,6 +323,7 @@ def _needs(run: Run, other: Run) -> bool:
         f"/{other.folder}/" in run.config
         or start_folder(run) == other.folder
         or (run.parent == other.id and run.kind != other.kind)
+        or (run.kind == "export" and other.id in (load_yaml(run.config).get("runs") or ()))
     )
 
 

@@ -197,7 +197,7 @@ class WorkerMonitor:
             try:
                 while ingest(self.db, self.workspace, run) and (to_the_end or run.id in self.unread) and run.id:
                     run = runs.get(self.db, run.id)
-            except (RL2FError, OSError) as error:  # the status must not depend on the events: retried later
+            except Exception as error:  # the status must not depend on the events: retried later
                 if self._unreadable.get(run.id or 0) != str(error):  # the attempt is repeated every second
                     _log.warning("Events of run %s could not be read: %s", run.id, error)
                 self._unreadable[run.id or 0] = str(error)

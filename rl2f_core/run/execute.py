@@ -58,7 +58,7 @@ def execute(
     with run_dir.lock():
         journal.resume()
         if journal.resume_state is not None and journal.resume_state.get("done"):
-            if run_dir.last_status() in ("running", "interrupted"):
+            if run_dir.last_status() in ("running", "interrupted", "failed"):  # e.g. by a full disk
                 return status("succeeded", "ended after its last commit")
             raise RunError("The run is finished.", value=str(run_dir.path), fix="Evaluate it, or start a new one.")
         if ranks.is_main_process:

@@ -148,6 +148,16 @@ def short_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_folder_that_cannot_be_read_does_not_keep_the_examples_from_being_added(
+    context: Context, short_examples: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The database is new, the folder is of an earlier version."""
+    broken = context.workspace.folder("mine")
+    broken.mkdir(parents=True)
+    (broken / "config.yaml").write_text("surprise: 1\n")
+    assert add_examples(context, short_examples) and str(broken) in caplog.text
+
+
 def test_examples_are_added_once_and_stay_deleted(context: Context, short_examples: Path) -> None:
     source = short_examples
     first = add_examples(context, source)

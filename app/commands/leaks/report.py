@@ -52,7 +52,7 @@ def report(
         raise ConfigError("Access to the test set is logged under a name.", fix="Add --user NAME.")
     group_by, scope = hints.group_by, Scope(**hints.model_dump(exclude={"group_by"}), test=test)
     with open_workspace(workspace, read_only=not test) as (folder, db):
-        if test and db.migrate():
+        if test and db.migrate(folder.lock):
             ingest_pending(db, folder)
         check_environment(db, scope.environment)
         result = store.read(db, scope, group_by)

@@ -128,7 +128,7 @@ def open_workspace(folder: Path | str | None, address: str = "", executor: str =
     runner = create_executor(executor, workspace)
     workspace.create()
     db = Database(workspace.database_url())
-    db.migrate()
+    db.migrate(workspace.lock)
     queue = Queue(db, workspace, runner)
     scheduler = Scheduler(db, workspace, queue, address=address)
     try:

@@ -452,3 +452,11 @@ def test_finished_run_is_not_executed_again(tmp_path: Path) -> None:
     journal_of(run_dir).commit({"done": True})
     with pytest.raises(RunError, match="finished"):
         execute(run_dir.config(), run_dir, JsonlSink(run_dir.events_path), lambda: False)
+
+
+def test_a_run_whose_disk_was_full_after_its_last_commit_ends_with_success_when_it_is_resumed(tmp_path: Path) -> None:
+    run_dir = new_run(tmp_path)
+    journal_of(run_dir).commit({"done": True})
+    run_dir.heartbeat(status="failed", detail="The disk is full.")
+    ended = execute(run_dir.config(), run_dir, JsonlSink(run_dir.events_path), lambda: False)
+    assert ended.status == "succeeded" == run_dir.last_status()

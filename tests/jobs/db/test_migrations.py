@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
+from filelock import FileLock
 from schema_drift import schema_drift
 
 from jobs.db import schema, settings
@@ -133,6 +134,17 @@ def test_a_newer_database_is_refused_and_left_alone(db: Database, read_only: boo
     with pytest.raises(StoreVersionError, match=rf"newer version .*\(schema 99.*knows {HEAD}.*Install the newer"):
         again.migrate()
     assert revision(db) == "99"
+
+
+def test_the_database_of_a_running_server_is_not_upgraded(db: Database, versions: Path, tmp_path: Path) -> None:
+    lock = FileLock(tmp_path / "scheduler.lock", thread_local=False)
+    with lock:
+        assert not Database(str(db.url)).migrate(tmp_path / "scheduler.lock")  # it has the newest schema
+        add_revision(versions, HEAD + 1, ADD_COLOR)
+        with pytest.raises(StoreVersionError, match="A running server of an earlier version"):
+            Database(str(db.url)).migrate(tmp_path / "scheduler.lock")
+        assert revision(db) == str(HEAD)
+    assert Database(str(db.url)).migrate(tmp_path / "scheduler.lock") and revision(db) == str(HEAD + 1)
 
 
 def test_a_reader_does_not_upgrade_an_older_database(db: Database, versions: Path) -> None:

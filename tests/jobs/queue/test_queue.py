@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from jobs_helpers import (
     counting,
     events,
@@ -355,6 +356,37 @@ def test_a_run_that_another_needs_is_not_deleted(queue: Queue, tmp_path: Path) -
     assert not queue.workspace.folder(run.folder).exists()
 
 
+def test_a_run_in_use_is_not_deleted(queue: Queue) -> None:
+    """By a command line that has its lock, or by a queued export of several runs."""
+    one, other = (queue.add(counting(), start=False) for _ in range(2))
+    folder = queue.workspace.folder(one.folder)
+    with RunDir(folder).lock(), pytest.raises(RunError, match="in use by another process"):
+        queue.delete(one.id)
+    user = queue.add(yaml.safe_dump({"kind": "export", "name": "both", "runs": [one.id, other.id]}))
+    with pytest.raises(RunError, match=f"needed by run {user.id}"):
+        queue.delete(one.id)
+    assert folder.is_dir()
+
+
+def test_an_error_of_one_run_does_not_keep_the_others_from_their_end(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = (queue.add(counting(), start=False) for _ in range(2))
+    with queue.db.write() as session:
+        for number in (bad.id, good.id):
+            session.get(Run, number).status = "running"
+
+    def is_dead(run: Run) -> bool:
+        if run.id == bad.id:
+            raise ValueError("unreadable")
+        return True
+
+    monkeypatch.setattr(queue.workers, "is_dead", is_dead)
+    assert queue.reap() == [good.id] and queue.reap() == []
+    assert statuses(queue, bad.id, good.id) == ["running", "interrupted"]
+    assert caplog.text.count("could not be followed") == 1  # it is logged once
+
+
 def test_a_delete_that_was_cut_off_is_finished_by_the_next_server(queue: Queue) -> None:
     gone, lost = (queue.add(counting(), start=False) for _ in range(2))
     run_dirs.move_to_trash(queue.workspace, gone.folder)
@@ -375,3 +407,12 @@ def test_events_of_an_ended_run_that_were_never_read_are_read_after_a_start(queu
     queue.recover()
     queue.sync_workers()
     assert events(queue, run.id) == ["dialogue:0"]
+
+
+def test_an_event_without_a_time_is_skipped_and_does_not_keep_a_run_from_its_end(queue: Queue) -> None:
+    run = queue.add(counting(), start=False)
+    write_events(queue, run)
+    with (queue.workspace.folder(run.folder) / "events.jsonl").open("a") as file:
+        file.write('{"id":"a","time":NaN,"type":"log","text":"x"}\n')
+    ingest(queue.db, queue.workspace, run)
+    assert runs.get(queue.db, run.id).invalid_lines == 1 and events(queue, run.id) == ["dialogue:0"]
