@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from filelock import FileLock
+
 from jobs.db.errors import NotFoundError
 from jobs.db.models import Run
 from jobs.db.queries import metrics, runs
@@ -43,6 +45,11 @@ def launch(queue: Queue, study: Study) -> dict[str, Run]:
     Nothing is registered or queued if it raises: `ConfigError` if the settings of an existing part have changed, or if
     there is no device for a new one, and `RunError` while a part is stopping, from which others may start.
     """
+    with FileLock(queue.workspace.root / "studies.lock"):  # two callers would queue every part twice
+        return _launch(queue, study)
+
+
+def _launch(queue: Queue, study: Study) -> dict[str, Run]:
     existing = runs_of(queue, study.name)
     if stopping := [name for name, run in existing.items() if run.status == "stopping"]:
         raise RunError(

@@ -7,7 +7,7 @@ data/              uploaded files of own questions; the name contains a hash of 
 exports/           the only directory whose files are served
 backups/           copies of the database
 trash/             deleted runs, until retention removes them
-scheduler.lock     lock file of the server that schedules
+scheduler.lock     lock file of the server that schedules; `studies.lock` is held while a study is queued
 ray.json, ray.log  Ray cluster that was started on this machine, and Ray's output (executor ray)
 """
 

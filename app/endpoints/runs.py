@@ -14,6 +14,7 @@ from app.common.example_runs import add_examples
 from app.common.known_values import check_known, check_run_filter
 from app.endpoints.endpoint import Endpoints, Flat, endpoint
 from app.endpoints.types import Cursor, RunId, RunIds, RunOrOldId, RunsOrOldIds, ShortText, check_file_name, from_row
+from jobs.db import settings
 from jobs.db.models import JobLog, Run, RunSummary, ScheduledRun
 from jobs.db.paging import Page
 from jobs.db.queries import job_log, metrics, notes, run_groups, run_values, runs, scheduled_runs
@@ -279,6 +280,21 @@ class RunListEndpoints(Endpoints):
         """Start queued runs again."""
         self._context.queue.resume_dispatch()
         return self.queue_status()
+
+    @endpoint("read")
+    def list_settings(self) -> dict[str, str]:
+        """Return the settings of the workspace: slots, missed schedules, and days of retention."""
+        return settings.current(self._context.db)
+
+    @endpoint("run")
+    def change_setting(self, name: ShortText, value: ShortText) -> dict[str, str]:
+        """Change a setting of the workspace and return all.
+
+        Args:
+            name: A name of `list_settings`, e.g. `slots.cpu`.
+            value: A whole number; for `slots.cuda` `auto`, device numbers such as `0,1`, or empty for none.
+        """
+        return settings.change(self._context.db, name, value)
 
     @endpoint("run")
     def move_run(self, run: RunOrOldId, before: RunId | None = None) -> RunSummary:

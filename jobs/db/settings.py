@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 from jobs.db.engine import Database
 from jobs.db.models import Setting
+from rl2f_core.errors import ConfigError
+
+DEFAULTS = {
+    "slots.cpu": "1",
+    "slots.cuda": "auto",
+    "slots.light": "2",
+    "schedules.run_missed": "1",
+    "retention.trash_days": "30",
+    "retention.backup_days": "14",
+    "retention.log_days": "90",
+    "retention.audit_days": "365",
+}
+"""Settings that users change, with their defaults: see `jobs.queue.slots`, `jobs.scheduler.retention` and README.md."""
 
 
 def get(db: Database, name: str, default: str = "") -> str:
@@ -17,3 +32,22 @@ def put(db: Database, name: str, value: str) -> None:
     """Set a value."""
     with db.write() as session:
         session.merge(Setting(name=name, value=value))
+
+
+def change(db: Database, name: str, value: str) -> dict[str, str]:
+    """Set one of `DEFAULTS` and return all of them.
+
+    Raises `ConfigError` if the name is unknown, or the value is neither a whole number nor CUDA devices.
+    """
+    if name not in DEFAULTS:
+        raise ConfigError("Unknown setting.", value=name, known=[*DEFAULTS])
+    if not re.fullmatch(r"auto|(\d+(,\d+)*)?" if name == "slots.cuda" else r"\d{1,6}", value, re.ASCII):
+        kind = "`auto`, or device numbers such as 0,1" if name == "slots.cuda" else "a whole number"
+        raise ConfigError(f"The setting {name} is {kind}.", value=value, fix=f"The default is {DEFAULTS[name]}.")
+    put(db, name, value)
+    return current(db)
+
+
+def current(db: Database) -> dict[str, str]:
+    """Return the values of `DEFAULTS`."""
+    return {name: get(db, name, default) for name, default in DEFAULTS.items()}

@@ -22,14 +22,12 @@ from rl2f_core.errors import ConfigError
 
 DAY_SECONDS = 86400.0
 MIN_BACKUPS = 3
-DEFAULT_DAYS = {"retention.trash_days": 30, "retention.backup_days": 14, "retention.log_days": 90,
-                "retention.audit_days": 365}  # fmt: skip
 _BACKUP = re.compile(r"rl2f-\d{8}-\d{6}\.sqlite")
 
 
 def cutoff(db: Database, name: str, now: float) -> float:
     """Return the time before which a setting removes data; raises `ConfigError` for a malformed setting."""
-    text = settings.get(db, name, str(DEFAULT_DAYS[name]))
+    text = settings.get(db, name, settings.DEFAULTS[name])
     if not text.isascii() or not text.isdigit():
         raise ConfigError(f"The setting {name} is not a whole number of days.", value=text, fix="Set it to e.g. 14.")
     return now - float(text) * DAY_SECONDS

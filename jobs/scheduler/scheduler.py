@@ -121,6 +121,7 @@ class Scheduler:
             self._time.add_job(task, "cron", id=id, hour=hour, minute=minute, misfire_grace_time=3600)
         if retention.backup_is_due(self.workspace, time.time()):
             self._time.add_job(self.backup, "date", id="backup:missed")
+        self._time.modify_job("apply_retention", next_run_time=datetime.now(UTC))  # the server may be down at 4:10
         self._time.start()
 
     def _on_job_event(self, event: JobExecutionEvent) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from jobs_helpers import statuses
 from sqlmodel import select
@@ -46,6 +48,14 @@ def test_a_study_in_a_workspace_with_more_than_500_of_its_runs_is_queued_once(qu
     study = load_study("tiny")
     ids = {run.id for run in studies.launch(queue, study).values()}
     assert {run.id for run in studies.launch(queue, study).values()} == ids and len(runs.queued(queue.db)) == 6
+
+
+def test_two_simultaneous_starts_queue_each_part_once(queue: Queue) -> None:
+    study = load_study("tiny")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: studies.launch(queue, study), range(2)))
+    names = [run.name for run in runs.queued(queue.db)]
+    assert len(names) == len(set(names)) == len(studies.runs_of(queue, "tiny"))
 
 
 def test_arms_of_a_study_are_folded_by_seed(queue: Queue) -> None:

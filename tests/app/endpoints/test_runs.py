@@ -18,7 +18,7 @@ from jobs.db.errors import NotFoundError, StoreReadOnlyError, UnknownRunError
 from jobs.db.models import ENDED, JobLog, Run
 from jobs.db.queries import job_log, notes, runs, scheduled_runs
 from jobs.queue.queue import Queue
-from rl2f_core.errors import DataError, RunError
+from rl2f_core.errors import ConfigError, DataError, RunError
 
 
 @pytest.fixture
@@ -103,6 +103,17 @@ def test_tags_and_notes_are_kept_and_searched(
     assert listing.run_facets()["tags"] == ["keep"]
     single.delete_note(run, note["id"])
     assert listed(listing, search="remarkable") == []
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+def test_settings_are_listed_changed_and_checked(listing: RunListEndpoints) -> None:
+    assert listing.list_settings()["slots.cpu"] == "1" and listing.queue_status()["cpu_slots"] == 1
+    assert listing.change_setting("slots.cpu", "3")["slots.cpu"] == "3" and listing.queue_status()["cpu_slots"] == 3
+    assert listing.change_setting("slots.cuda", "0,1")["slots.cuda"] == "0,1"
+    for name, value, said in (("slots.gpu", "1", "Unknown setting"), ("slots.cpu", "two", "a whole number"),
+                              ("slots.cuda", "all", "device numbers")):  # fmt: skip
+        with pytest.raises(ConfigError, match=said):
+            listing.change_setting(name, value)
 
 
 # -- queue ---------------------------------------------------------------------------------------------------------
