@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import partial
 
@@ -88,6 +89,25 @@ class FieldValueError(ValueError):
     def __init__(self, message: str, *loc: str | int) -> None:
         super().__init__(message)
         self.loc = loc
+
+
+_stored: ContextVar[bool] = ContextVar("stored", default=False)
+
+
+@contextmanager
+def stored_settings() -> Iterator[None]:
+    """Within the block, configurations are those of recorded runs, which may have settings without effect."""
+    token = _stored.set(True)
+    try:
+        yield
+    finally:
+        _stored.reset(token)
+
+
+def refuse_ineffective(message: str, *loc: str | int) -> None:
+    """Raise `FieldValueError` for a setting without the meant effect, unless a recorded run has it."""
+    if not _stored.get():
+        raise FieldValueError(message, *loc)
 
 
 @contextmanager

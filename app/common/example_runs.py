@@ -54,7 +54,7 @@ def add_examples(context: Context, source: Path = EXAMPLE_RUNS, again: bool = Fa
             reindex(context.db, context.workspace, [name])
         except StoreError:
             raise
-        except RL2FError as error:
+        except (RL2FError, OSError) as error:
             _log.warning("The run in %s could not be read: %s", context.workspace.folder(name), error)
     ids = []
     for name in folders:

@@ -49,6 +49,8 @@ from jobs.db.errors import (
 from jobs.db.models import Checkpoint, LeakLabel, Note, Run, ScheduledRun, Setting, Stage, Tag
 
 BUSY_TIMEOUT_SECONDS = 30.0
+UPGRADE_SECONDS = 10.0
+"""Wait for another command that upgrades the database."""
 """Maximum wait for the write lock."""
 SCHEMA_VERSION_KEY = "store.version"
 """Setting that counts the changes of rows that pages show."""
@@ -173,8 +175,8 @@ class Database:
 
     @contextlib.contextmanager
     def _unused(self, lock: Path | None) -> Iterator[None]:
-        try:
-            with contextlib.nullcontext() if lock is None else FileLock(lock, timeout=0):
+        try:  # another command may upgrade it now, and release the lock
+            with contextlib.nullcontext() if lock is None else FileLock(lock, timeout=UPGRADE_SECONDS):
                 yield
         except Timeout as error:
             text = "A running server of an earlier version uses the database."

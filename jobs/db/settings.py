@@ -19,6 +19,14 @@ DEFAULTS = {
     "retention.audit_days": "365",
 }
 """Settings that users change, with their defaults: see `jobs.queue.slots`, `jobs.scheduler.retention` and README.md."""
+_VALUES = {
+    "slots.cuda": (r"auto|(\d+(,\d+)*)?", "`auto`, or device numbers such as 0,1"),
+    "slots": (r"\d{1,4}", "a whole number"),
+    "schedules": ("0|1", "0 or 1"),
+    "retention.audit_days": (r"[3-9]\d|[1-9]\d{2,5}", "a whole number of days, at least 30"),
+    "retention": (r"[1-9]\d{0,5}", "a whole number of days, at least 1"),
+}
+"""Setting, or the part before the point → pattern of its values, and their description."""
 
 
 def get(db: Database, name: str, default: str = "") -> str:
@@ -41,8 +49,9 @@ def change(db: Database, name: str, value: str) -> dict[str, str]:
     """
     if name not in DEFAULTS:
         raise ConfigError("Unknown setting.", value=name, known=[*DEFAULTS])
-    if not re.fullmatch(r"auto|(\d+(,\d+)*)?" if name == "slots.cuda" else r"\d{1,6}", value, re.ASCII):
-        kind = "`auto`, or device numbers such as 0,1" if name == "slots.cuda" else "a whole number"
+    group = name.partition(".")[0]
+    pattern, kind = _VALUES.get(name) or _VALUES[group]
+    if not re.fullmatch(pattern, value, re.ASCII):
         raise ConfigError(f"The setting {name} is {kind}.", value=value, fix=f"The default is {DEFAULTS[name]}.")
     put(db, name, value)
     return current(db)

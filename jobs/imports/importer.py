@@ -44,10 +44,10 @@ FORMATS: tuple[RolloutFormat, ...] = (TRL(), Verl(), VerifiersTraces(), Verifier
 """In the order of detection."""
 MAX_LISTED_ERRORS = 20
 BATCH = 500
+"""Number of dialogues that are written at once."""
 SEVERAL_ANSWERS = "with several gold answers, of which only the first is known to detectors"
 COUNTED = ("without a verdict", "without a known reward", SEVERAL_ANSWERS)
 """Counts of rollouts in the summary."""
-"""Number of dialogues that are written at once."""
 
 
 class ImportSettings(BaseConfig):

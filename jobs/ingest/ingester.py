@@ -25,7 +25,7 @@ from jobs.ingest import event_rows
 from jobs.workspace import Workspace
 from rl2f_core.common.file_io import checked_path
 from rl2f_core.config.loading import load_config
-from rl2f_core.errors import DataError, RL2FError, RunError
+from rl2f_core.errors import DataError, RL2FError, RunError, stored_settings
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import Event, StatusEvent, read_events
 
@@ -229,8 +229,10 @@ def chat_run(run_dir: RunDir) -> Run:
 def _configured_run(run_dir: RunDir, origin: str) -> Run:
     events = read_events(run_dir.events_path, having=b'"status"') if run_dir.events_path.is_file() else ()
     statuses = [event for event in events if isinstance(event, StatusEvent)]
+    with stored_settings():
+        config = load_config(run_dir.config_path)
     row = runs.of_config(
-        load_config(run_dir.config_path),
+        config,
         run_dir.config_path.read_text(encoding="utf-8"),
         run_dir.path.name,
         origin=origin,

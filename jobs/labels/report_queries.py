@@ -77,7 +77,7 @@ def read_all(
     frame_source = scored.name if drawn[scored.name] > drawn[RUN] else RUN
     sizes = population(db, scope, scored, frame_source)
     bits, leaks = hint_counts.information(db, scope, scored), planted_hints.count_planted(db, scope, scored)
-    newer = {"newer_hints": count_newer(db, scope) if frames else 0}
+    newer = {"newer_hints": count_newer(db, scope)}
     reports = {name: detector_report.build_report(hints, sizes, frame_source, name, bits, leaks) for name in group_by}
     return {name: report.model_copy(update=newer) for name, report in reports.items()}
 
@@ -88,6 +88,8 @@ def count_newer(db: Database, scope: Scope) -> int:
     last = select(func.max(_label.c.time)).join(_dialogue, of_label).where(*scope.within(_dialogue.c))
     with db.read() as session:
         newest = session.scalar(last.where(_label.c.sampling_frame.is_not(None)))
+        if newest is None:
+            return 0
         newer = hint_counts.hints_of(scope, func.count()).where(_turn.c.is_eligible, _dialogue.c.time > newest)
         return session.scalar(newer) or 0
 

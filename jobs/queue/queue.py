@@ -300,6 +300,8 @@ class Queue:
             if self._failures.get(number) != text:  # the attempt is repeated every second
                 _log.exception("Run %s could not be followed.", number)
             self._failures[number] = text
+        else:
+            self._failures.pop(run.id or 0, None)
 
     def recover(self) -> None:
         """Complete or undo the operations that a dead server interrupted. Only for the server with the lock."""

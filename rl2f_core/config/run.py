@@ -30,7 +30,7 @@ from rl2f_core.config.model import LoraConfig, ModelConfig, ResourcesConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.config.schedules import GREEDY_LIMIT
 from rl2f_core.config.stage import StageConfig, saves_checkpoint
-from rl2f_core.errors import FieldValueError, located_below
+from rl2f_core.errors import FieldValueError, located_below, refuse_ineffective
 
 SEED_STRIDE = 1_000_003
 """Distance of the task positions of two run seeds in the train split."""
@@ -209,7 +209,7 @@ class RunConfig(BaseRun):
             )
         for previous, stage in itertools.pairwise(self.stages):
             if (stage.init_from or previous.name) == name and self.lora_of(stage).init_adapter is None:
-                raise FieldValueError(
+                refuse_ineffective(
                     f"stage {stage.name!r} would start from the weights of the reflector {name!r}; set init_from: base",
                     *self.loc_of(stage, "init_from"),
                 )
@@ -282,7 +282,7 @@ class RunConfig(BaseRun):
             )
         start = getattr(stage.method, "start_step", 0)
         if start >= stage.steps:
-            raise FieldValueError(
+            refuse_ineffective(
                 f"stage {stage.name!r}: start_step {start} is after the last of {stage.steps} steps, so the auxiliary "
                 "term would never have weight; lower start_step",
                 *self.loc_of(stage, "method", "start_step"),
@@ -296,12 +296,11 @@ class RunConfig(BaseRun):
             "importance_sampling_clip_max": stage.importance_sampling_clip_max is not None,
             "temperature": stage.temperature is not None and stage.updates_weights,
         }
-        for field in is_set:
-            if is_set[field]:
-                raise FieldValueError(
-                    f"stage {stage.name!r}: {stage.method.type} has no rollouts, which {field} changes; leave it out",
-                    *("stages", i, field),
-                )
+        for field in filter(is_set.get, is_set):
+            refuse_ineffective(
+                f"stage {stage.name!r}: {stage.method.type} has no rollouts, which {field} changes; leave it out",
+                *("stages", i, field),
+            )
 
     def _check_adapter(self, i: int, stage: StageConfig) -> None:
         """Refuse initial weights of another shape than the stage's adapter."""
@@ -311,7 +310,9 @@ class RunConfig(BaseRun):
             raise FieldValueError(f"stage {stage.name!r}: {reason} trains adapters alone, not all weights", *where)
         if lora.init_adapter is not None and stage.init_from is not None:
             text = f"stage {stage.name!r}: init_adapter conflicts with init_from; leave one out"
-            raise FieldValueError(text, *(where if stage.lora is not None else ("stages", i, "init_from")))
+            if stage.lora is not None:
+                raise FieldValueError(text, *where)
+            refuse_ineffective(text, "stages", i, "init_from")
         if stage.init_from == "base" or lora.init_adapter is not None or i == 0:
             return
         source = next((s for s in self.stages[:i] if s.name == stage.init_from), self.stages[i - 1])

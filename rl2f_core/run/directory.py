@@ -38,7 +38,7 @@ from rl2f_core.common.file_io import checked_path, read_json, write_atomically
 from rl2f_core.common.paths import ROOT
 from rl2f_core.config.loading import dump_yaml, load_config, parse_config
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, RL2FError, RunError
+from rl2f_core.errors import ConfigError, RL2FError, RunError, stored_settings
 from rl2f_core.models.process_group import ProcessGroup
 from rl2f_core.models.store.conversion import CONVERSION, rename_models
 from rl2f_core.run.events import CheckpointEvent, read_events
@@ -123,10 +123,11 @@ class RunDir:
 
         Raises `DataError` if a link leaves the run directory.
         """
-        config = load_config(checked_path(self.path, "config.yaml"))
-        if self.conversion == CONVERSION:
-            return config
-        return parse_config(rename_models(config.model_dump(mode="json"), self.conversion))
+        with stored_settings():
+            config = load_config(checked_path(self.path, "config.yaml"))
+            if self.conversion == CONVERSION:
+                return config
+            return parse_config(rename_models(config.model_dump(mode="json"), self.conversion))
 
     @property
     def conversion(self) -> int:
@@ -203,6 +204,8 @@ class RunDir:
             return FileLock(self.path / "lock", timeout=0).acquire()
         except Timeout as error:
             raise RunError("The run is in use by another process.", value=str(self.path)) from error
+        except OSError as error:
+            raise RunError(f"The run cannot be locked: {error}.", value=str(self.path)) from error
 
     def has_commit(self) -> bool:
         """Return whether training state was committed."""

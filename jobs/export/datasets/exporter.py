@@ -21,7 +21,7 @@ from jobs.export.datasets.card import card
 from jobs.export.datasets.dataset_types import FORMATS, Decisions, FormatName
 from jobs.export.datasets.export_records import ExportRecord, written
 from jobs.export.datasets.formats import STUDENT_TYPES
-from jobs.export.datasets.label_choice import LEAK, decide
+from jobs.export.datasets.label_choice import LEAK, Decision, decide
 from jobs.export.datasets.pairs import PairFinder, scratch_is_full
 from jobs.export.datasets.settings import EXCLUSIONS, Exclusion, ExportFilter, ExportSettings
 from jobs.export.datasets.sources import Source
@@ -201,8 +201,8 @@ class _Export:
         self.counts = LabelCounts()
         self.writers: dict[FormatName, FormatWriter] = {}
         self.finder: PairFinder | None = None
-        self.labels: defaultdict[HintKey, list[LeakLabel]] = defaultdict(list)
-        """Human labels by hint; equal hints after the same attempts and hints share them."""
+        self.labels: defaultdict[HintKey, dict[str, LeakLabel]] = defaultdict(dict)
+        """Label of each annotator by hint; equal hints after the same attempts and hints share them."""
 
     def run(self, name: str) -> JsonObject:
         """Write all files; return the manifest."""
@@ -213,9 +213,11 @@ class _Export:
             raise _no_dialogues(self.sources, settings.filter)
         if settings.labels != "detector":
             labeled = settings.filter.model_copy(update={"labeled_only": True})
-            for record in (record for source in self.sources for batch in source.batches(labeled) for record in batch):
-                for turn in record.turns:
-                    self.labels[_hint_key(record, turn)] += record.labels.get(turn.index, ())
+            sources = [source for source in self.sources if source.has_human_labels]
+            for record in (record for source in sources for batch in source.batches(labeled) for record in batch):
+                for index, labels in record.labels.items():
+                    votes = self.labels[_hint_key(record, record.turns[index])]
+                    votes.update({label.annotator: label for label in sorted(labels, key=lambda label: label.time)})
         scratch = self.folder / ".pairs.sqlite"
         with contextlib.ExitStack() as stack:
             for format in settings.formats:
@@ -253,10 +255,7 @@ class _Export:
                 counts.empty += 1
                 continue
             decisions: Decisions = [
-                None
-                if written(turn) is None
-                else decide(turn, self.labels.get(_hint_key(record, turn), ()), settings.labels, settings.annotator)
-                for turn in record.turns
+                None if written(turn) is None else self._decide(record, turn) for turn in record.turns
             ]
             counts.add(record, decisions)
             for format in settings.formats:
@@ -268,6 +267,10 @@ class _Export:
             self.writers[format].write(new)
         done = counts.dialogues + counts.empty
         self.progress.update("export", done, total, f"{counts.decided} labeled hints")
+
+    def _decide(self, record: ExportRecord, turn: Turn) -> Decision:
+        labels = self.labels.get(_hint_key(record, turn), {}).values()
+        return decide(turn, [*labels], self.settings.labels, self.settings.annotator)
 
     def _write_pairs(self, finder: PairFinder, writer: FormatWriter) -> None:
         rows = finder.rows()

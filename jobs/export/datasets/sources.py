@@ -19,7 +19,7 @@ from jobs.export.private_paths import without_folders
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.leaks import describe_detector
 from rl2f_core.config.loading import parse_config
-from rl2f_core.errors import RL2FError
+from rl2f_core.errors import RL2FError, stored_settings
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_dialogues
 from rl2f_core.types import JsonObject
@@ -82,7 +82,7 @@ class Source(ABC):
         counts = self._tally(filter)
         if not filter.include_controls:
             every = self._tally(filter.model_copy(update={"include_controls": True}))
-            counts["include_controls"] = every[None] - counts[None]
+            counts["include_controls"] = every.total() - counts.total()
         return counts
 
     def _tally(self, filter: ExportFilter) -> Counter[Exclusion | None]:
@@ -189,7 +189,8 @@ class WorkspaceSource(Source):
     def __init__(self, db: Database, workspace: Workspace, run: Run) -> None:
         self.db, self.run = db, run
         try:
-            config = parse_config(load_yaml(run.config))
+            with stored_settings():
+                config = parse_config(load_yaml(run.config))
         except (RL2FError, yaml.YAMLError):
             config = None
         super().__init__(str(run.id), run.name, RunDir(workspace.folder(run.folder)), config)

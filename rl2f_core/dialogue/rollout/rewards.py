@@ -58,10 +58,11 @@ def charge_unfinished(
               for turn in turns]  # fmt: skip
     weights = [term.weight for turn in result[-1:] for term in turn.rewards if term.name == "environment"]
     score = environment.unfinished_reward(task)
-    if not math.isfinite(score):
-        name = type(environment).__name__
-        raise RunError(f"{name}.unfinished_reward is not a finite number.", value=score, fix="Return a finite reward.")
     if score and weights and stop in (StopReason.EXHAUSTED, StopReason.CONTEXT_FULL):
+        if not math.isfinite(score):
+            name = type(environment).__name__
+            fix = "Return a finite reward."
+            raise RunError(f"{name}.unfinished_reward is not a finite number.", value=score, fix=fix)
         term = RewardTerm(name=UNFINISHED, score=score, weight=weights[0])
         result[-1] = result[-1].model_copy(update={"rewards": (*result[-1].rewards, term)})
     return tuple(result)

@@ -58,7 +58,7 @@ _CHOSEN_LETTER = re.compile(
 )
 
 _SMALL_LETTER = re.compile(
-    r"[(\[]([a-z])[)\]]|\b(?i:option|choice|letter) [(\[]?([a-z])(?![\w'’])"
+    r"(?<![\w'’])[(\[]([a-z])[)\]]|\b(?i:option|choice|letter) [(\[]?([a-z])(?![\w'’])"
     r"|\b(?i:answer (?:is|should be)|choose|pick|select|take|go with) ([a-z])(?=[.,;:!?)]|$)"
 )
 _OTHER_NUMBER = re.compile(
@@ -223,9 +223,7 @@ class MultipleChoice(Checker):
 
     def stated_parts(self, task: Task, text: str) -> list[tuple[int, int, str, str]]:
         """Find `choose B`, `the answer is (B)` and the like; the problem itself names all letters."""
-        text = text[:MAX_SCANNED]
-        small = ((*m.span(), "letter", m[m.lastindex or 0].upper()) for m in _SMALL_LETTER.finditer(text))
-        return sorted([*((*m.span(), "letter", m[1]) for m in _CHOSEN_LETTER.finditer(text)), *small])
+        return [(*m.span(), "letter", m[1]) for m in _CHOSEN_LETTER.finditer(text[:MAX_SCANNED])]
 
 
 class Pattern(Checker):

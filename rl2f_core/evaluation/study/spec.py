@@ -27,7 +27,7 @@ from rl2f_core.config.matrix import STUDY_KEYS, cells, is_matrix
 from rl2f_core.config.presets import studies
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.dialogue.metrics.dialogues import tally_metrics
-from rl2f_core.errors import ConfigError, nearest_names
+from rl2f_core.errors import ConfigError, nearest_names, stored_settings
 from rl2f_core.learning.training.start_from import settings_of_first_stages
 from rl2f_core.types import JsonObject
 
@@ -152,7 +152,8 @@ def check_unchanged(part: Part, stored: str) -> None:
     A warm-up may have been started with other evaluated checkpoints: parts evaluate themselves what it lacks. An arm
     may have been started from an earlier copy of its warm-up.
     """
-    earlier = parse_yaml(stored)
+    with stored_settings():
+        earlier = parse_yaml(stored)
     config = part.config((isinstance(earlier, RunConfig) and earlier.start_from) or part.warm_up)
     if not part.is_arm:
         checkpoints = {"checkpoints": config.evaluation.checkpoints}

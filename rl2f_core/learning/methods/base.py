@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar,
 from rl2f_core.config.evaluation import EvaluationConfig
 from rl2f_core.config.fields import BaseConfig, ComponentConfig
 from rl2f_core.config.stage import ResolvedStage, StageConfig
-from rl2f_core.errors import FieldValueError, RunError
+from rl2f_core.errors import FieldValueError, RunError, refuse_ineffective
 from rl2f_core.learning.methods.advantages import has_gradient, turn_advantages
 from rl2f_core.learning.methods.loss_spec import LossConfig
 from rl2f_core.learning.methods.trl_compat import unsupported_options
@@ -64,7 +64,7 @@ def refuse_unused(stage: ResolvedStage, run: RunConfig, reason: str, *names: str
     fields = type(stage.method).model_fields
     for name in names:
         if getattr(stage.method, name) != fields[name].default:
-            raise FieldValueError(
+            refuse_ineffective(
                 f"stage {stage.name!r}: {name} has no effect {reason}; leave it out",
                 *run.loc_of(stage, "method", name),
             )

@@ -43,7 +43,7 @@ from rl2f_core.dialogue.rollout.enumeration import (
 from rl2f_core.dialogue.rollout.request import turn_seed
 from rl2f_core.environments.base import wrap_answer
 from rl2f_core.environments.stateful import OracleEnvironment
-from rl2f_core.errors import FieldValueError
+from rl2f_core.errors import FieldValueError, refuse_ineffective
 from rl2f_core.learning.methods.base import Collector, DemonstrationSettings, Method
 from rl2f_core.learning.methods.policy_gradient import PolicyGradient, PolicyGradientConfig
 from rl2f_core.learning.methods.samples import sft_sample, unweighted_sample
@@ -183,7 +183,7 @@ class ReflectRL(PolicyGradient["ReflectRL.Config"]):
             """Also refuse more replayed episodes than are kept."""
             super().check_stage(stage, run)
             if self.replay_per_step > self.replay_size:
-                raise FieldValueError(
+                refuse_ineffective(
                     f"stage {stage.name!r}: replay_per_step {self.replay_per_step} is more than the {self.replay_size} "
                     "episodes that are kept; raise replay_size",
                     *run.loc_of(stage, "method", "replay_size"),

@@ -106,11 +106,10 @@ class SDPO(Method["SDPO.Config"]):
                 )
             if not self.rl_coef:
                 refuse_random_rewards(stage, run, "nothing reads rewards with rl_coef 0", "leave rewards out")
+            reason = f"with distillation_mode {self.distillation_mode}"
             if self.distillation_mode not in ("full_logits", "topk_logits"):
-                reason = f"with distillation_mode {self.distillation_mode}"
                 refuse_unused(stage, run, reason, "distillation_alpha")
             if self.distillation_mode != "topk_logits":
-                reason = f"with distillation_mode {self.distillation_mode}"
                 refuse_unused(stage, run, reason, "distillation_topk", "distillation_add_tail")
             if self.teacher_model_kind != "ema":
                 refuse_unused(stage, run, f"with teacher_model_kind {self.teacher_model_kind}", "teacher_update_rate")

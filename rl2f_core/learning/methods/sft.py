@@ -22,7 +22,7 @@ from rl2f_core.dialogue.dataset_store import Row, find_rows, read_rows, refuse_h
 from rl2f_core.dialogue.rollout.engine import RolloutRequest
 from rl2f_core.dialogue.rollout.transcript import rollout_from_text
 from rl2f_core.environments.capabilities import Demonstrator, check_parts
-from rl2f_core.errors import ConfigError, FieldValueError
+from rl2f_core.errors import ConfigError, FieldValueError, refuse_ineffective
 from rl2f_core.learning.methods.base import Collector, DemonstrationSettings, Method
 from rl2f_core.learning.methods.samples import sft_samples
 from rl2f_core.registry import register
@@ -101,7 +101,7 @@ class SFT(Method["SFT.Config"]):
                 )
             for field in ("curriculum", "teacher", "tasks_from"):
                 if getattr(stage, field) is not None:
-                    raise FieldValueError(
+                    refuse_ineffective(
                         f"stage {stage.name!r}: the dialogues of a dataset have their tasks and hints; leave {field} "
                         "out",
                         *run.loc_of(stage, field),

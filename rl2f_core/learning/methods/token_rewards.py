@@ -21,7 +21,7 @@ from pydantic import Field
 from rl2f_core.config.fields import BASIC_FIELD, BaseConfig
 from rl2f_core.config.run import RunConfig
 from rl2f_core.config.stage import ResolvedStage
-from rl2f_core.errors import FieldValueError
+from rl2f_core.errors import FieldValueError, refuse_ineffective
 from rl2f_core.learning.methods.advantages import returns_to_go
 from rl2f_core.learning.methods.base import Method, refuse_random_rewards, refuse_unused
 from rl2f_core.learning.methods.loss_spec import AdvantageConfig, KLEstimator, LossConfig, ValueConfig, clip_range
@@ -145,13 +145,13 @@ class ReinforcePP(TokenReward["ReinforcePP.Config"]):
             """
             super().check_stage(stage, run)
             if self.baseline == "group" and self.gamma < 1:
-                raise FieldValueError(
+                refuse_ineffective(
                     f"stage {stage.name!r}: baseline group compares turns, and gamma {self.gamma:g} discounts tokens; "
                     "set gamma to 1 (turn_gamma discounts turns), or baseline to batch",
                     *run.loc_of(stage, "method", "gamma"),
                 )
             if self.baseline == "batch" and self.whiten_advantages and stage.tasks_per_step * stage.group_size < 2:
-                raise FieldValueError(
+                refuse_ineffective(
                     f"stage {stage.name!r}: a step of one dialogue has no other one to compare with; raise group_size "
                     "or tasks_per_step",
                     *run.loc_of(stage, "group_size"),

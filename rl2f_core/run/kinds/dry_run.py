@@ -33,6 +33,7 @@ SIZE_LIMITS: dict[str, int] = {
     "rank": 4,
     "window_steps": 1,
     "rollout_workers": 0,
+    "start_step": 0,
 }
 """Upper limits of keys that determine the run time, at any depth."""
 STAGE_SIZES = {"steps": 1, "tasks_per_step": 2, "group_size": 2, "minibatches": 1, "max_group_resamples": 0}

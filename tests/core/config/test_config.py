@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from rl2f_core import registry
@@ -18,6 +19,7 @@ from rl2f_core.config.loading import apply_override, dump_yaml, format_validatio
 from rl2f_core.config.presets import presets
 from rl2f_core.config.run import BaseRun, RunConfig
 from rl2f_core.errors import ConfigError, DataError, DiskFullError
+from rl2f_core.run.directory import RunDir
 
 
 def data(**changes: Any) -> dict[str, Any]:
@@ -142,6 +144,15 @@ def test_all_errors_are_reported_together() -> None:
 )  # fmt: skip
 def test_conflicting_fields_are_rejected(change: dict[str, Any], what: str) -> None:
     assert what in refusal(data(**change))
+
+
+def test_a_recorded_run_may_have_a_setting_without_effect(tmp_path: Path) -> None:
+    """It was started by an earlier version, and must open, resume and export."""
+    run_dir = RunDir.create(tmp_path / "run", make())
+    text = run_dir.config_path.read_text().replace("max_group_resamples: 0", "max_group_resamples: 3", 1)
+    run_dir.config_path.write_text(text)
+    assert run_dir.config().stages[0].max_group_resamples == 3  # type: ignore[union-attr]
+    assert "no rollouts, which max_group_resamples changes" in refusal(yaml.safe_load(text))
 
 
 def test_similar_valid_combinations_are_accepted() -> None:

@@ -14,7 +14,7 @@ from alembic.config import Config
 from filelock import FileLock
 from schema_drift import schema_drift
 
-from jobs.db import schema, settings
+from jobs.db import engine, schema, settings
 from jobs.db.engine import Database
 from jobs.db.errors import StoreError, StoreVersionError
 from jobs.db.models import Run
@@ -136,7 +136,10 @@ def test_a_newer_database_is_refused_and_left_alone(db: Database, read_only: boo
     assert revision(db) == "99"
 
 
-def test_the_database_of_a_running_server_is_not_upgraded(db: Database, versions: Path, tmp_path: Path) -> None:
+def test_the_database_of_a_running_server_is_not_upgraded(
+    db: Database, versions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "UPGRADE_SECONDS", 0.1)
     lock = FileLock(tmp_path / "scheduler.lock", thread_local=False)
     with lock:
         assert not Database(str(db.url)).migrate(tmp_path / "scheduler.lock")  # it has the newest schema

@@ -65,6 +65,16 @@ def test_a_label_counts_for_all_equal_hints_after_the_same_conversation(
     assert manifest is not None and manifest["labels"]["human"] == {"leak": 2}
 
 
+def test_an_annotator_has_one_vote_for_equal_hints(db: Database, workspace: Workspace, tmp_path: Path) -> None:
+    task = ENVIRONMENT.task("train", 0)
+    events = [event(task, [turn(task, 0, wrong(task, 0), "Think of A.")], name=name) for name in "ab"]
+    number = add(db, workspace, events=events)
+    for position, who, label in ((0, "ann", "leak"), (1, "ann", "leak"), (0, "bob", "no_leak")):
+        label_queries.put(db, number, events[position].id, 0, who, LabelAnswer(label=label))
+    with pytest.raises(RL2FError, match="None of the 2 hints"):
+        export([source(db, workspace, number)], ExportSettings(formats=["unpaired_preference"]), tmp_path / "out")
+
+
 def test_database_and_folder_give_the_same_rows(db: Database, workspace: Workspace, tmp_path: Path) -> None:
     task = ENVIRONMENT.task("test", 0)
     evaluated = event(

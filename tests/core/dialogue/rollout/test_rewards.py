@@ -13,7 +13,7 @@ from rl2f_core.environments.base import Environment, wrap_answer
 from rl2f_core.environments.puzzles.knights_knaves.environment import KnightsKnaves
 from rl2f_core.environments.puzzles.secret_code.environment import SecretCode
 from rl2f_core.errors import RunError
-from rl2f_core.types import Hint, LeakReport, RewardTerm, StopReason, Verdict
+from rl2f_core.types import Hint, LeakReport, RewardTerm, StopReason, Turn, Verdict
 
 RIGHT = Verdict(correct=True, score=1, parsed="A B", well_formed=True, distance=0)
 WRONG = Verdict(correct=False, score=0.5, parsed="A A", well_formed=True, distance=0.5)
@@ -166,8 +166,10 @@ def test_a_turn_after_a_replaced_leak_has_no_penalty_because_the_student_did_not
 def test_an_unfinished_reward_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch):
     environment = SecretCode(SecretCode.Config())
     monkeypatch.setattr(SecretCode, "unfinished_reward", lambda self, task: float("nan"))
+    rewards = (RewardTerm(name="environment", score=0.0),)
+    turn = Turn(index=0, attempt="x", verdict=Verdict(correct=False, score=0.0), rewards=rewards)
     with pytest.raises(RunError, match=r"SecretCode\.unfinished_reward is not a finite number"):
-        charge_unfinished(environment, environment.task("train", 0), (), StopReason.EXHAUSTED)
+        charge_unfinished(environment, environment.task("train", 0), (turn,), StopReason.EXHAUSTED)
 
 
 def test_without_a_weight_there_is_no_leak_penalty():
