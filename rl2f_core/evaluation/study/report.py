@@ -82,6 +82,11 @@ class FinishedPart:
     """Metrics of the training steps by stage."""
 
 
+UNFINISHED_TEXT = (
+    "Differences are over the seeds that all compared arms have, levels and means over all finished seeds of an arm."
+)
+
+
 class HypothesisResult(FrozenModel):
     """A hypothesis and what the finished parts say about it."""
 
@@ -179,7 +184,7 @@ class StudyReport(FrozenModel):
             *([self.about] if self.about else []),
             f"Registered {time}; SHA-256 of the file: {digest}.",
             *(f"The file changed: {text}" for text in self.changes),
-            *([f"Parts without a result: {', '.join(self.missing)}."] if self.missing else []),
+            *([f"Parts without a result: {', '.join(self.missing)}. {UNFINISHED_TEXT}"] if self.missing else []),
             "Square brackets contain 95 % intervals, which treat seeds and problems as crossed; those of training "
             "quantities are over seeds alone, those of one seed over problems alone. A hypothesis is tested when all "
             "seeds have finished. All hypotheses are one family in Holm's correction; equality (`same`) is tested by "
