@@ -26,7 +26,7 @@ from jobs.db.models import Run, RunSummary
 from jobs.db.queries import runs as queries
 from jobs.db.queries.run_values import flatten
 from jobs.db.queries.runs import RunFilter
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import parse_recorded
 from rl2f_core.errors import DataError, RL2FError
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.evaluation.report_file import read_report
@@ -336,7 +336,7 @@ def resolve_config(data: JsonObject) -> ResolvedConfig:
     known = deepcopy(data)
     for _ in range(2):
         try:
-            values, is_complete = parse_config(known).model_dump(mode="json"), True
+            values, is_complete = parse_recorded(known).model_dump(mode="json"), True
             break
         except RL2FError as error:
             values, is_complete = known, False

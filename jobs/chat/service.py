@@ -22,7 +22,7 @@ from jobs.model_server.models import base_name
 from jobs.model_server.process import ModelProcess
 from rl2f_core import types
 from rl2f_core.common.text.yaml_loader import load_yaml
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import parse_recorded
 from rl2f_core.config.presets import preset, presets
 from rl2f_core.config.run import BaseRun
 from rl2f_core.dialogue.rollout.dialogue_builder import stop_reason
@@ -138,7 +138,7 @@ class ChatService:
                 raise NotFoundError("There is no such preset.", value=name, known=nearest_names(name, known))
             return preset(name).config()
         if kind == "run" and re.fullmatch(r"[1-9][0-9]{0,11}", name):
-            return parse_config(load_yaml(runs.get(self.db, int(name)).config))
+            return parse_recorded(load_yaml(runs.get(self.db, int(name)).config))
         raise ConfigError("Unknown source of a task.", value=source, known=["run:NUMBER", "preset:NAME"])
 
     def change(self, chat_id: int, *, title: str | None = None, changes: JsonObject | None = None) -> Chat:

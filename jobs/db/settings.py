@@ -29,11 +29,13 @@ _VALUES = {
 """Setting, or the part before the point → pattern of its values, and their description."""
 
 
-def get(db: Database, name: str, default: str = "") -> str:
-    """Return a value, or `default` if it is not set."""
+def get(db: Database, name: str, default: str | None = None) -> str:
+    """Return a value, or the default if it is not set: by default that of `DEFAULTS`, else an empty text."""
     with db.read() as session:
         setting = session.get(Setting, name)
-        return setting.value if setting else default
+    if setting is not None:
+        return setting.value
+    return DEFAULTS.get(name, "") if default is None else default
 
 
 def put(db: Database, name: str, value: str) -> None:
@@ -59,4 +61,4 @@ def change(db: Database, name: str, value: str) -> dict[str, str]:
 
 def current(db: Database) -> dict[str, str]:
     """Return the values of `DEFAULTS`."""
-    return {name: get(db, name, default) for name, default in DEFAULTS.items()}
+    return {name: get(db, name) for name in DEFAULTS}

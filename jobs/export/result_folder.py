@@ -20,7 +20,7 @@ from jobs.export.private_paths import check_private, machine_paths
 from rl2f_core.common.file_io import checked_path, write_atomically
 from rl2f_core.common.paths import ROOT
 from rl2f_core.common.text.yaml_loader import load_yaml
-from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.config.loading import dump_yaml, parse_recorded
 from rl2f_core.errors import DataError, RunError, rl2f_command
 from rl2f_core.evaluation.study.registration import FILE as REGISTRATION
 from rl2f_core.evaluation.study.spec import is_arm
@@ -140,7 +140,7 @@ def _portable_config(source: RunDir) -> str:
     """Return the configuration with relative paths, and the base model by its name."""
     data = load_yaml(source.config_path.read_text(encoding="utf-8"))
     data["model"]["name"] = re.sub("^/.*/", "", data["model"]["name"])
-    return dump_yaml(parse_config(_relative(data, source.path.resolve())))
+    return dump_yaml(parse_recorded(_relative(data, source.path.resolve())))
 
 
 def _relative(node: object, run: Path) -> object:

@@ -72,18 +72,19 @@ class SlotAllocation:
 
 def read_slots(db: Database) -> Slots:
     """Return the slots by the workspace's settings; raises `ConfigError` for a malformed setting."""
-    cuda = settings.get(db, "slots.cuda", "auto").strip()
+    cuda = settings.get(db, "slots.cuda").strip()
     return Slots(
-        cpu=_read_count(db, "slots.cpu", 1),
+        cpu=_read_count(db, "slots.cpu"),
         cuda=cuda_devices() if cuda == "auto" else tuple(filter(None, (d.strip() for d in cuda.split(",")))),
-        light=_read_count(db, "slots.light", 2),
+        light=_read_count(db, "slots.light"),
     )
 
 
-def _read_count(db: Database, name: str, default: int) -> int:
-    text = settings.get(db, name, str(default))
+def _read_count(db: Database, name: str) -> int:
+    text = settings.get(db, name)
     if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"The setting {name} is not a whole number.", value=text, fix=f"Set it to e.g. {default}.")
+        fix = f"Set it to e.g. {settings.DEFAULTS[name]}."
+        raise ConfigError(f"The setting {name} is not a whole number.", value=text, fix=fix)
     return int(text)
 
 

@@ -27,7 +27,7 @@ _BACKUP = re.compile(r"rl2f-\d{8}-\d{6}\.sqlite")
 
 def cutoff(db: Database, name: str, now: float) -> float:
     """Return the time before which a setting removes data; raises `ConfigError` for a malformed setting."""
-    text = settings.get(db, name, settings.DEFAULTS[name])
+    text = settings.get(db, name)
     if not text.isascii() or not text.isdigit():
         raise ConfigError(f"The setting {name} is not a whole number of days.", value=text, fix="Set it to e.g. 14.")
     return now - float(text) * DAY_SECONDS

@@ -157,7 +157,7 @@ class Scheduler:
             scheduled_runs.advance(self.db, schedule_id, row.next_run, now, ran=True)
             return
         if now - row.next_run > MISFIRE_GRACE_SECONDS:
-            run_now = row.trigger == "date" and settings.get(self.db, RUN_MISSED, "1") == "1"
+            run_now = row.trigger == "date" and settings.get(self.db, RUN_MISSED) == "1"
             action = "it is run now" if run_now else "it is not run"
             due = _format_time(row.next_run)
             self.log.record(job, "missed", f"{row.name}: due at {due}, no server was running; {action}")

@@ -16,7 +16,7 @@ from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.matrix import cells, is_matrix
 from rl2f_core.config.overrides import set_nested
 from rl2f_core.config.run import BaseRun
-from rl2f_core.errors import ConfigError, shorten_repr
+from rl2f_core.errors import ConfigError, shorten_repr, stored_settings
 from rl2f_core.types import JsonObject
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -33,6 +33,12 @@ def parse_config(data: object) -> BaseRun:
         raise ConfigError("Unknown run kind.", value=kind, known=registry.names("run_kind"))
     config_type = registry.get("run_kind", kind).config_class
     return cast(BaseRun, validate_config(config_type, data))
+
+
+def parse_recorded(data: object) -> BaseRun:
+    """Validate the config of a recorded run as `parse_config` does; settings without effect are accepted."""
+    with stored_settings():
+        return parse_config(data)
 
 
 def validate_config(

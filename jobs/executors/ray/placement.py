@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rl2f_core.common.text.yaml_loader import load_yaml
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import parse_recorded
 from rl2f_core.config.run import BaseRun
 from rl2f_core.errors import RL2FError
 
@@ -136,4 +136,4 @@ def format_resources(resources: Bundle) -> str:
 
 @functools.lru_cache(256)
 def _parse_bundles(config: str, has_gpus: bool) -> list[Bundle]:
-    return resource_bundles(parse_config(load_yaml(config)), has_gpus)
+    return resource_bundles(parse_recorded(load_yaml(config)), has_gpus)

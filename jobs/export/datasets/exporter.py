@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -202,7 +203,7 @@ class _Export:
         self.writers: dict[FormatName, FormatWriter] = {}
         self.finder: PairFinder | None = None
         self.labels: defaultdict[HintKey, dict[str, LeakLabel]] = defaultdict(dict)
-        """Label of each annotator by hint; equal hints after the same attempts and hints share them."""
+        """Newest label of each annotator by hint; equal hints after the same attempts and hints share them."""
 
     def run(self, name: str) -> JsonObject:
         """Write all files; return the manifest."""
@@ -217,7 +218,8 @@ class _Export:
             for record in (record for source in sources for batch in source.batches(labeled) for record in batch):
                 for index, labels in record.labels.items():
                     votes = self.labels[_hint_key(record, record.turns[index])]
-                    votes.update({label.annotator: label for label in sorted(labels, key=lambda label: label.time)})
+                    for label in labels:
+                        votes[label.annotator] = max(label, votes.get(label.annotator, label), key=attrgetter("time"))
         scratch = self.folder / ".pairs.sqlite"
         with contextlib.ExitStack() as stack:
             for format in settings.formats:

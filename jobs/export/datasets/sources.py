@@ -18,8 +18,8 @@ from jobs.export.datasets.settings import Exclusion, ExportFilter
 from jobs.export.private_paths import without_folders
 from rl2f_core.common.text.yaml_loader import load_yaml
 from rl2f_core.config.leaks import describe_detector
-from rl2f_core.config.loading import parse_config
-from rl2f_core.errors import RL2FError, stored_settings
+from rl2f_core.config.loading import parse_recorded
+from rl2f_core.errors import RL2FError
 from rl2f_core.run.directory import RunDir
 from rl2f_core.run.events import DialogueEvent, read_dialogues
 from rl2f_core.types import JsonObject
@@ -189,8 +189,7 @@ class WorkspaceSource(Source):
     def __init__(self, db: Database, workspace: Workspace, run: Run) -> None:
         self.db, self.run = db, run
         try:
-            with stored_settings():
-                config = parse_config(load_yaml(run.config))
+            config = parse_recorded(load_yaml(run.config))
         except (RL2FError, yaml.YAMLError):
             config = None
         super().__init__(str(run.id), run.name, RunDir(workspace.folder(run.folder)), config)

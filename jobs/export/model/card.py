@@ -15,7 +15,7 @@ from jobs.export.datasets.card import plain
 from jobs.export.model.formats import quantization
 from jobs.export.private_paths import without_folders
 from rl2f_core.config.evaluation import Condition
-from rl2f_core.config.loading import dump_yaml, parse_config
+from rl2f_core.config.loading import dump_yaml, parse_recorded
 from rl2f_core.config.run import RunConfig
 from rl2f_core.evaluation.report import EvaluationReport
 from rl2f_core.evaluation.report_file import read_report
@@ -113,7 +113,7 @@ def _header(export: ModelExport) -> str:
 
 def portable(config: RunConfig) -> RunConfig:
     """Return the configuration with the last component of each absolute path."""
-    made = parse_config(without_folders(config.model_dump(mode="json")))
+    made = parse_recorded(without_folders(config.model_dump(mode="json")))
     assert isinstance(made, RunConfig)
     return made
 

@@ -26,7 +26,7 @@ from rl2f_core import registry
 from rl2f_core.common.paths import ROOT
 from rl2f_core.common.processes import sigterm_blocked
 from rl2f_core.config.fields import BaseConfig
-from rl2f_core.config.loading import parse_config
+from rl2f_core.config.loading import parse_recorded
 from rl2f_core.config.model import ResourcesConfig
 from rl2f_core.config.rollout import RewardConfig, RolloutConfig
 from rl2f_core.config.run import BaseRun
@@ -100,7 +100,7 @@ class RolloutWorker:
         build_engine: Callable[..., RolloutEngine],
     ) -> None:
         os.environ.update(variables)
-        self.config = parse_config({**config, "resources": ResourcesConfig().model_dump(mode="json")})
+        self.config = parse_recorded({**config, "resources": ResourcesConfig().model_dump(mode="json")})
         self.backend = build_backend(self.config)
         self.models = ModelPool(self.backend, self.config.backend)
         self.build_engine = build_engine

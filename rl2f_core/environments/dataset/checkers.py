@@ -56,11 +56,11 @@ _CHOSEN_LETTER = re.compile(
     r"\b(?:(?i:answer|choice|letter) (?:is|should be)|(?<!not )(?i:choose|pick|select|take|go with))"
     r"(?: (?:option|choice|letter))? [(\[]?([A-Z])(?![\w'’])"
 )
-
 _SMALL_LETTER = re.compile(
     r"(?<![\w'’])[(\[]([a-z])[)\]]|\b(?i:option|choice|letter) [(\[]?([a-z])(?![\w'’])"
     r"|\b(?i:answer (?:is|should be)|choose|pick|select|take|go with) ([a-z])(?=[.,;:!?)]|$)"
 )
+"""A small letter that is marked or named as a choice; `a` alone is an article."""
 _OTHER_NUMBER = re.compile(
     r"(?<![\w.,/])[+\-−]?(?:\d+ \d{1,20} ?/ ?\d{1,20}|\.\d+|\d* ?[¼-¾⅐-⅞]|\d+(?:\.\d+)?[eE][+\-]?\d{1,2}"
     r"|\d[\d,]*(?:\.\d+)? (?:hundred|thousand|million|billion|trillion))(?![\w/])"

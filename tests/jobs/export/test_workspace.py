@@ -75,6 +75,20 @@ def test_an_annotator_has_one_vote_for_equal_hints(db: Database, workspace: Work
         export([source(db, workspace, number)], ExportSettings(formats=["unpaired_preference"]), tmp_path / "out")
 
 
+def test_the_newest_label_of_an_annotator_counts_for_equal_hints(
+    db: Database, workspace: Workspace, tmp_path: Path
+) -> None:
+    """The dialogue that comes first was labeled last."""
+    task = ENVIRONMENT.task("train", 0)
+    events = [event(task, [turn(task, 0, wrong(task, 0), "Think of A.")], name=name) for name in "ab"]
+    number = add(db, workspace, events=events)
+    for position, label in ((1, "no_leak"), (0, "leak")):
+        label_queries.put(db, number, events[position].id, 0, "ann", LabelAnswer(label=label))
+    settings = ExportSettings(formats=["unpaired_preference"])
+    manifest = export([source(db, workspace, number)], settings, tmp_path / "out")
+    assert manifest is not None and manifest["labels"]["human"] == {"leak": 2}
+
+
 def test_database_and_folder_give_the_same_rows(db: Database, workspace: Workspace, tmp_path: Path) -> None:
     task = ENVIRONMENT.task("test", 0)
     evaluated = event(
